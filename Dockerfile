@@ -1,0 +1,24 @@
+# A worker. Your own agents and tools come on top:
+#
+#   FROM antiphon
+#   COPY app.py /app/
+#   ENV ANTIPHON_APP=app:app
+FROM python:3.12-slim
+
+RUN useradd --create-home --uid 1000 antiphon
+
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY client client
+COPY worker worker
+RUN pip install --no-cache-dir '.[worker]'
+
+WORKDIR /app
+USER antiphon
+ENV PYTHONUNBUFFERED=1 PYTHONPATH=/app
+
+# SIGTERM drains: running turns are finished, or given back for other workers.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10s CMD ["antiphon", "redis", "check"]
+ENTRYPOINT ["antiphon"]
+CMD ["worker"]

@@ -1,0 +1,225 @@
+"""Agents: a model with its instructions and tools, and where its turns run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from antiphon.background import iterate
+from antiphon.convert import MessageLike, to_messages
+from antiphon.errors import UsageError
+from antiphon.ids import new_session_id
+from antiphon.ids import session_id as checked_session_id
+from antiphon.model import Message
+from antiphon.request import AgentSpec
+from antiphon.runtime import (
+    DEFAULT_TTL_SECONDS,
+    Opening,
+    Runtime,
+    SessionInfo,
+    SessionRef,
+    duration,
+    local_runtime,
+    plain,
+)
+from antiphon.session import Session
+from antiphon.tools import Tool
+
+if TYPE_CHECKING:
+    from antiphon.stores.base import SessionStore
+    from antiphon.testing import Script
+    from antiphon.window import Window
+
+__all__ = ["Agent"]
+
+
+class Agent:
+    """A model with its instructions and tools. Making one connects to nothing.
+
+    >>> agent = Agent(provider="scripted", model="any", name="parrot")
+    >>> agent.session().run("Hello").text
+    'You said: Hello'
+
+    ``provider`` is the name of a model service (``openai``, ``openai-chat``, ``anthropic``, ``scripted``), or an
+    ``antiphon.testing.script``. Without ``redis`` turns run in this process; with it (a URL, a list of URLs or a
+    redis-py client) on workers, which know the tools by their names. ``store`` keeps the sessions of an agent of
+    this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
+    model is sent, or a ``Window``. ``queue`` is the workers' queue for its turns. Other keywords
+    (``temperature``, ``max_tokens``, …) go to the model with every turn.
+    """
+
+    def __init__(
+        self,
+        provider: str | Script | Any,
+        model: str,
+        *,
+        name: str | None = None,
+        system: str | None = None,
+        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
+        redis: Any = None,
+        store: SessionStore | None = None,
+        window: int | Window | None = None,
+        max_steps: int | None = None,
+        queue: str | None = None,
+        runtime: Runtime | None = None,
+        **params: Any,
+    ) -> None:
+        if not isinstance(model, str) or not model:
+            raise UsageError(f"model= is the name of a model, not {model!r}.")
+        if max_steps is not None and max_steps < 1:
+            raise UsageError(f"max_steps= is at least 1, not {max_steps!r}.")
+        if redis is not None and runtime is not None:
+            raise UsageError("Give redis= or runtime=, not both.")
+        self.provider = provider
+        self.model = model
+        self.name = name
+        self.system = system
+        self.tools: list[Tool[..., Any]] = [one if isinstance(one, Tool) else Tool(one) for one in tools]
+        self.redis = redis
+        self.store = store
+        self.window = _window(window)
+        self.max_steps = max_steps
+        self.queue = queue
+        self.params = plain(params, "params")
+        self._runtime = runtime
+
+    def __repr__(self) -> str:
+        name = f", name={self.name!r}" if self.name else ""
+        return f"Agent(provider={self._provider_name!r}, model={self.model!r}{name})"
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        system: str | None = None,
+        messages: Sequence[MessageLike] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        store: SessionStore | None = None,
+        queue: str | None = None,
+    ) -> Session:
+        """The session of this id, a new one where there is none. Nothing is read or written before it is used.
+
+        ``system`` and ``metadata`` take the place of what the session has, ``variables`` are only set where it has
+        none of that name. ``messages`` begin a new history: on a session that has one, the first use raises
+        ``SessionExists``. ``ttl`` (seconds or a timedelta, 30 days by default) is how long the session is kept
+        without being used; None keeps it.
+        """
+        found = to_messages(messages or [])
+        leading = _leading_system(found)
+        if leading and system is None:
+            system = "\n\n".join(message.text for message in found[:leading])
+        opening = Opening(
+            system=_text(system),
+            messages=found[leading:],
+            variables=plain(variables, "variables"),
+            metadata=plain(metadata, "metadata"),
+        )
+        return self.open_session(session_id, opening, ttl=duration(ttl, "ttl"), store=store, queue=queue)
+
+    def sessions(self, *, metadata: Mapping[str, Any] | None = None) -> Iterator[SessionInfo]:
+        """The sessions that are kept where this agent's are, those of other agents too, in no particular order.
+
+        ``metadata`` picks those that have all of these values. They are read in pages, as the iteration goes on.
+        """
+        return iterate(self.sessions_async(metadata=metadata))
+
+    async def sessions_async(
+        self, *, metadata: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[SessionInfo, None]:
+        """``sessions``, for ``async for``."""
+        wanted = plain(metadata, "metadata")
+        async for info in self.runtime.sessions(self.store):
+            if all(name in info.metadata and info.metadata[name] == value for name, value in wanted.items()):
+                yield info
+
+    def spec(self) -> AgentSpec:
+        """The agent as it travels with a turn. Raises ``UsageError`` where it cannot."""
+        if not isinstance(self.provider, str):
+            raise UsageError(
+                f"This agent's provider is {self._provider_name}, an object of this process, which cannot travel "
+                "to a worker: give the provider's name, and the object to the worker's App(providers=…)."
+            )
+        return self.described()
+
+    def described(self) -> AgentSpec:
+        """The agent in plain data, whatever its provider is."""
+        return AgentSpec(
+            provider=self._provider_name,
+            model=self.model,
+            name=self.name,
+            system=self.system,
+            tools=[tool.name for tool in self.tools],
+            params=self.params,
+            max_steps=self.max_steps,
+            window=self.window,
+        )
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs this agent's turns. Raises ``MissingPackage``."""
+        if self._runtime is None:
+            self._runtime = local_runtime() if self.redis is None else _redis_runtime(self.redis)
+        return self._runtime
+
+    @property
+    def _provider_name(self) -> str:
+        return (
+            self.provider
+            if isinstance(self.provider, str)
+            else getattr(self.provider, "name", None) or type(self.provider).__name__.lower()
+        )
+
+    def open_session(
+        self,
+        session_id: str | None,
+        opening: Opening,
+        *,
+        ttl: float | None,
+        store: SessionStore | None = None,
+        queue: str | None = None,
+    ) -> Session:
+        """A handle of a session, with what is to be done when it is first used."""
+
+        known = new_session_id() if session_id is None else checked_session_id(session_id)
+        if self.redis is not None and (store or self.store) is not None:
+            raise UsageError(
+                "store= belongs to agents of this process; workers keep their sessions in Redis."
+            )
+        ref = SessionRef(known, store or self.store, ttl)
+        return Session(self, ref, opening, queue or self.queue)
+
+
+def _window(window: int | Window | None) -> Any:
+    from antiphon.window import window_of
+
+    window_of(window)
+    return window
+
+
+def _leading_system(messages: Sequence[Message]) -> int:
+    """How many messages at the beginning are the system prompt, which is kept beside the history."""
+    return next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+
+
+def _text(system: object) -> str | None:
+    if system is not None and not isinstance(system, str):
+        raise UsageError(f"system= is text, not {type(system).__name__}.")
+    return system
+
+
+_runtimes: WeakValueDictionary[str, Any] = WeakValueDictionary()  # agents on one URL share their connections
+
+
+def _redis_runtime(redis: Any) -> Runtime:
+    from antiphon.redis_runtime import RedisRuntime
+
+    if not isinstance(redis, str):
+        return RedisRuntime(redis)
+    runtime = _runtimes.get(redis)
+    if runtime is None:
+        runtime = _runtimes[redis] = RedisRuntime(redis)
+    return runtime

@@ -1,0 +1,319 @@
+"""Submitting turns and following sessions from any service.
+
+async with AsyncClient("redis://localhost:6379/0") as client:
+    turn = await client.submit("user-123", "Hello", agent="support")
+    async for event in turn.stream():
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
+
+import msgspec
+
+from antiphon.background import call, iterate
+from antiphon.cells import open_cells
+from antiphon.errors import ClientClosed, InvalidMessage, SessionNotFound, UsageError
+from antiphon.events import Event
+from antiphon.ids import SessionId, TurnId, new_turn_id, session_id, turn_id, turn_id_of_key
+from antiphon.model import Message, Part, decode_message
+from antiphon.request import AgentSpec, OutputSpec, TurnRequest
+from antiphon.subscribe import Subscription
+from antiphon.turns import AsyncTurn, Turn, seconds
+from antiphon.window import window_of
+from antiphon.wire.cell import DEFAULT_TTL_MS, Cell
+from antiphon.wire.keys import PREFIX
+from antiphon.wire.live import LiveFeed
+
+__all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
+
+DEFAULT_QUEUE = "antiphon"
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+_QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+Input: TypeAlias = str | Message | Sequence[Part] | Sequence[Message]
+
+
+@runtime_checkable
+class Travelling(Protocol):
+    """An agent that can travel with a turn."""
+
+    def spec(self) -> AgentSpec: ...
+
+
+class Submission(msgspec.Struct):
+    """One turn for ``submit_many``."""
+
+    session_id: str
+    text: Any
+    agent: Any = None
+    key: str | None = None
+
+
+class SessionSnapshot(msgspec.Struct):
+    """A session at one moment.
+
+    ``messages`` are those of the finished turns. Subscribing after ``cursor`` brings the running turn, whose id is
+    ``turn_id``, from its first event on, and then all that follows.
+    """
+
+    session_id: SessionId
+    messages: list[Message]
+    cursor: int
+    turn_id: TurnId | None
+
+
+class AsyncClient:
+    """Submits turns and follows sessions. Constructing it connects to nothing.
+
+    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. One client belongs to one event loop.
+    """
+
+    def __init__(
+        self, redis: Any, *, prefix: str = PREFIX, queue: str = DEFAULT_QUEUE, **options: Any
+    ) -> None:
+        self._cells = open_cells(redis, prefix=prefix, **options)
+        self._feeds = {id(cell): LiveFeed(cell.redis) for cell in self._cells}
+        self._queue = check_queue(queue)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. Turns go on."""
+        self._closed = True
+        for feed in self._feeds.values():
+            await feed.aclose()
+        for cell in self._cells:
+            await cell.redis.aclose()
+
+    async def submit(
+        self,
+        session: str,
+        text: Input,
+        *,
+        agent: str | AgentSpec | Travelling | None = None,
+        key: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        output: OutputSpec | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        if_busy: Literal["enqueue", "reject"] = "enqueue",
+        queue: str | None = None,
+        delay: float | timedelta | None = None,
+        timeout: float | timedelta | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
+    ) -> AsyncTurn:
+        """Hand in a turn; when this returns it is accepted and will run, whatever happens to the caller.
+
+        With a ``key`` the same call in the same session submits once, for as long as the turn is kept (7 days after
+        its end), and gives the first turn again; with another text it raises ``KeyReused``. ``if_busy="reject"``
+        raises ``SessionBusy`` where the session has a turn. ``delay``, ``timeout`` and ``ttl`` (how long the session
+        is kept after its last turn, None for ever) are seconds or a timedelta. Raises ``InvalidId``,
+        ``InvalidMessage``, ``SessionBusy``, ``KeyReused``, ``StoreError``.
+        """
+        where = session_id(session)
+        if if_busy not in ("enqueue", "reject"):
+            raise UsageError(f"if_busy= takes 'enqueue' or 'reject', not {if_busy!r}.")
+        request = TurnRequest(
+            input_messages(text),
+            _agent(agent),
+            dict(params or {}),
+            output,
+            dict(metadata or {}),
+            seconds(timeout),
+        )
+        payload = encode_request(request)
+        new_id = turn_id_of_key(where, where, key) if key is not None else new_turn_id(where)
+        await self.cell_of_session(where).submit(
+            where, new_id, payload,
+            digest=hashlib.sha256(payload).hexdigest(),
+            queue=check_queue(queue) if queue else self._queue,
+            ttl_ms=0 if ttl is None else int((seconds(ttl) or 0) * 1000),
+            reject_if_busy=if_busy == "reject",
+            due_in_ms=int((seconds(delay) or 0) * 1000),
+            agent=msgspec.json.encode(request.agent) if request.agent is not None else b"",
+        )  # fmt: skip
+        return AsyncTurn(self, new_id, where)
+
+    async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn]:
+        """Hand in several turns, in order. The first that is refused raises; those before it are accepted."""
+        return [
+            await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in submissions
+        ]
+
+    async def turn(self, turn: str) -> AsyncTurn:
+        """The handle of a turn by its id. Raises ``TurnNotFound``."""
+        known = turn_id(turn)
+        record = await self.cell_of_turn(known).turn(known)
+        return AsyncTurn(self, known, record.session_id)
+
+    async def snapshot(self, session: str) -> SessionSnapshot:
+        """A session's finished messages and the cursor to go on from, read in one moment.
+
+        A session that does not exist yet is empty, with cursor 0.
+        """
+        where = session_id(session)
+        try:
+            found = await self.cell_of_session(where).snapshot(where)
+        except SessionNotFound:
+            return SessionSnapshot(where, [], 0, None)
+        return SessionSnapshot(
+            where, [decode_message(one) for one in found.history], found.cursor, found.turn_id
+        )
+
+    async def subscribe(self, session: str, after: int | str | None = None) -> AsyncGenerator[Event, None]:
+        """The session's events after a cursor, each once and in order, without end.
+
+        ``after`` is the seq of the last event seen (a number or its text), 0 for all that is kept, None for from now
+        on. Lost connections are made again and what was missed is read from the log. Raises ``StreamGap`` where it
+        is no longer there: take a ``snapshot`` and go on from its cursor.
+        """
+        where = session_id(session)
+        cell = self.cell_of_session(where)
+        async with Subscription(cell, self.feed_of(cell), where, after) as events:
+            async for event in events:
+                yield event
+
+    async def as_completed(self, turns: Iterable[AsyncTurn]) -> AsyncGenerator[AsyncTurn, None]:
+        """The turns in the order in which they end."""
+
+        async def ended(turn: AsyncTurn) -> AsyncTurn:
+            await turn.ended()
+            return turn
+
+        tasks = [asyncio.create_task(ended(turn)) for turn in turns]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cell_of_session(self, session: SessionId) -> Cell:
+        self._check_open()
+        return self._cells.of_session(session)
+
+    def cell_of_turn(self, turn: TurnId) -> Cell:
+        self._check_open()
+        return self._cells.of_turn(turn)
+
+    def feed_of(self, cell: Cell) -> LiveFeed:
+        return self._feeds[id(cell)]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed
+
+
+class Client:
+    """The calls of ``AsyncClient``, waiting: for scripts, threads, views, notebooks and forked servers."""
+
+    def __init__(
+        self, redis: Any, *, prefix: str = PREFIX, queue: str = DEFAULT_QUEUE, **options: Any
+    ) -> None:
+        self._open = lambda: AsyncClient(redis, prefix=prefix, queue=queue, **options)
+        self._client = self._open()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Turns go on."""
+        call(self._client.aclose())
+
+    def submit(self, session: str, text: Input, **options: Any) -> Turn:
+        """Hand in a turn; options and errors as in ``AsyncClient.submit``."""
+        return Turn(call(self._current().submit(session, text, **options)))
+
+    def submit_many(self, submissions: Iterable[Submission]) -> list[Turn]:
+        """Hand in several turns, in order."""
+        return [Turn(turn) for turn in call(self._current().submit_many(submissions))]
+
+    def turn(self, turn: str) -> Turn:
+        """The handle of a turn by its id. Raises ``TurnNotFound``."""
+        return Turn(call(self._current().turn(turn)))
+
+    def snapshot(self, session: str) -> SessionSnapshot:
+        """A session's finished messages and the cursor to go on from, read in one moment."""
+        return call(self._current().snapshot(session))
+
+    def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
+        """The session's events after a cursor, each once and in order, without end."""
+        return iterate(self._current().subscribe(session, after))
+
+    def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """The turns in the order in which they end."""
+        handles = {id(turn._turn): turn for turn in turns}
+        for done in iterate(self._current().as_completed([turn._turn for turn in handles.values()])):
+            yield handles[id(done)]
+
+    def _current(self) -> AsyncClient:
+        """The client of this process: connections do not survive a fork."""
+        if self._pid != os.getpid():
+            self._client, self._pid = self._open(), os.getpid()
+        return self._client
+
+
+def check_queue(name: object) -> str:
+    """Check a queue's name. Raises ``UsageError``."""
+    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
+        raise UsageError(f"A queue's name is 1 to 100 letters, digits, '_', '.' and '-', not {name!r}.")
+    return name
+
+
+def input_messages(text: Input) -> list[Message]:
+    """What a turn says, as messages. Raises ``InvalidMessage``."""
+    if isinstance(text, str):
+        if not text.strip():
+            raise InvalidMessage("The text of a turn is empty.")
+        return [Message.user(text)]
+    if isinstance(text, Message):
+        return [text]
+    if not isinstance(text, Sequence) or not text:
+        raise InvalidMessage(f"A turn says text, a Message, or a list of parts, not {type(text).__name__}.")
+    messages = [one for one in text if isinstance(one, Message)]
+    if not messages:
+        return [Message.user(list(text))]  # type: ignore[arg-type]
+    if len(messages) != len(text):
+        raise InvalidMessage("A turn says a list of parts or a list of messages, not both in one.")
+    return messages
+
+
+def encode_request(request: TurnRequest) -> bytes:
+    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded."""
+    try:
+        payload = request.to_json()
+        msgspec.json.decode(payload, type=TurnRequest)
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as exc:
+        raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
+    if len(payload) > MAX_REQUEST_BYTES:
+        raise InvalidMessage(
+            f"The turn has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}: pass large files by URL."
+        )
+    return payload
+
+
+def _agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
+    if isinstance(agent, Travelling):
+        agent = agent.spec()
+    if isinstance(agent, AgentSpec):
+        window_of(agent.window)
+    if agent is None or isinstance(agent, str | AgentSpec):
+        return agent
+    raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")

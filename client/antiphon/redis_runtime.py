@@ -1,0 +1,192 @@
+"""The runtime on workers: sessions live in Redis, and turns run wherever a worker takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from antiphon.background import when_loop_ends
+from antiphon.client import AsyncClient
+from antiphon.errors import ResultTimeout, TurnError
+from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
+from antiphon.failures import error_of
+from antiphon.model import Message, decode_message
+from antiphon.redis_edits import Edits, Found, found_in
+from antiphon.request import AgentSpec
+from antiphon.runtime import Edit, Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus, Work
+from antiphon.saved import SavedSession
+from antiphon.turns import AsyncTurn
+from antiphon.wire.cell import Cell
+from antiphon.wire.editing import Busy, delete_session, session_ids
+
+__all__ = ["RedisRuntime"]
+
+NO_MESSAGES = (1, 0)
+PAGE = 100
+ROLL_BACK_SECONDS = 30.0
+RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
+
+
+class RedisRuntime:
+    """Hands turns in and reads sessions; ``redis`` is a URL, a list of URLs or a redis-py client."""
+
+    def __init__(self, redis: Any, **options: Any) -> None:
+        self._redis = redis
+        self._options = options
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+
+    async def open(self, session: SessionRef, opening: Opening) -> None:
+        await (await self._edits(session)).open(opening)
+
+    async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+        turn, ended = await self._submit_owned(session, work), None
+        try:
+            async with aclosing(turn.stream()) as events:
+                async for event in events:
+                    ended = event if event.terminal else None
+                    yield [event]
+        finally:
+            if ended is None:
+                await self._roll_back(session, turn)
+        if isinstance(ended, TurnFailedEvent):
+            raise error_of(ended.code, ended.message, session.id, turn.id)
+        if isinstance(ended, TurnCancelledEvent):
+            raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
+
+    async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
+        agent, params = _travelling(work)
+        return await (await self._client()).submit(
+            session.id, work.messages, agent=agent, key=work.key, params=params, output=work.output,
+            metadata=work.metadata, if_busy=work.if_busy, queue=work.queue, delay=work.delay, timeout=work.timeout,
+            ttl=session.ttl,
+        )  # fmt: skip
+
+    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
+        if stop == 0:
+            return []
+        found = await self._found(session, start, -1 if stop is None else stop - 1)
+        return [decode_message(data) for data in found.history]
+
+    async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
+        found = await self._found(session, *((0, -1) if messages else NO_MESSAGES))
+        return found.saved(session.id)
+
+    async def status(self, session: SessionRef) -> SessionStatus:
+        found = await self._found(session, *NO_MESSAGES)
+        waiting, running = [str(turn) for turn in found.inbox], None
+        if found.inbox:
+            head = await (await self._cell(session)).turn(found.inbox[0])
+            if head.status in RUNS:
+                step = int(head.fields.get("step") or 1)
+                running = RunningTurn(waiting.pop(0), head.status, step)  # type: ignore[arg-type]
+        return SessionStatus(
+            state="closed" if found.closed else "busy" if found.inbox else "idle",
+            messages=found.length,
+            running=running,
+            waiting=waiting,
+            created=found.created,
+            updated=found.updated,
+        )
+
+    async def edit(self, session: SessionRef, edit: Edit) -> None:
+        await (await self._edits(session)).edit(edit)
+
+    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
+        return await (await self._edits(session)).amend(turns, messages)
+
+    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
+        await (await self._edits(session)).fork(fork)
+
+    async def children(self, session: SessionRef) -> list[str]:
+        return (await self._found(session, *NO_MESSAGES)).children
+
+    async def close(self, session: SessionRef) -> None:
+        await (await self._edits(session)).close()
+
+    async def delete(self, session: SessionRef) -> bool:
+        cell = await self._cell(session)
+        while isinstance(answer := await delete_session(cell, session.id), Busy):
+            found = await self._found(session, *NO_MESSAGES)
+            for turn_id in reversed(found.inbox):
+                turn = AsyncTurn(await self._client(), turn_id, session.id)
+                await turn.cancel("the session was deleted")
+                await _ended(turn)
+        return answer
+
+    async def sessions(self, store: Any = None) -> AsyncGenerator[SessionInfo, None]:
+        for cell in (await self._client())._cells:
+            start = 0
+            while ids := await session_ids(cell, start, PAGE):
+                for session_id in ids:
+                    found = await found_in(cell, session_id, *NO_MESSAGES)
+                    if found.fields:
+                        yield found.info(session_id)
+                start += PAGE
+
+    async def aclose(self) -> None:
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
+        """Submit, and when cancelled in the middle of it, wait for the answer, so as to roll back what was accepted."""
+        submitting = asyncio.ensure_future(self.submit(session, work))
+        try:
+            return await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            await self._roll_back(session, await submitting)
+            raise
+
+    async def _roll_back(self, session: SessionRef, turn: AsyncTurn) -> None:
+        """Its caller has left: cancel it, and take away what it has left in the history."""
+        if await turn.cancel("left by its caller") != "cancelled":
+            await _ended(turn, ROLL_BACK_SECONDS)
+            await self.amend(session, [turn.id], [])
+
+    async def _client(self) -> AsyncClient:
+        """The client of this event loop; it is closed when the loop ends."""
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            client = self._clients[loop] = AsyncClient(self._redis, **self._options)
+            await when_loop_ends(self.aclose)
+        return client
+
+    async def _cell(self, session: SessionRef) -> Cell:
+        return (await self._client()).cell_of_session(session.id)
+
+    async def _edits(self, session: SessionRef) -> Edits:
+        client = await self._client()
+
+        async def ended(turn_id: Any) -> None:
+            await _ended(AsyncTurn(client, turn_id, session.id))
+
+        return Edits(client.cell_of_session, session, ended)
+
+    async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
+        return await found_in(await self._cell(session), session.id, start, stop)
+
+
+async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
+    """Return when the turn has ended, however it did."""
+    try:
+        await turn.result(timeout)
+    except ResultTimeout:
+        raise
+    except TurnError:
+        return
+
+
+def _travelling(work: Work) -> tuple[str | AgentSpec, dict[str, Any]]:
+    """The agent as it travels, with the model that the call asks for."""
+    params = dict(work.params)
+    if isinstance(work.agent, str):
+        return work.agent, params
+    spec = work.agent.spec()
+    model = params.pop("model", None)
+    return (spec if model is None else msgspec.structs.replace(spec, model=model)), params

@@ -1,0 +1,107 @@
+"""The saved form of a session: a dictionary of plain types, the same from every runtime.
+
+``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``files`` and
+``parent`` where there are any. Times are ms since 1970. Readers ignore keys that they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.convert import to_messages
+from antiphon.errors import AgentError, CorruptRecord, InvalidId
+from antiphon.ids import session_id as checked_session_id
+from antiphon.model import File, Message
+
+__all__ = ["VERSION", "SavedSession", "read_saved"]
+
+VERSION = 1
+
+_TYPES: dict[str, tuple[Any, str]] = {
+    "version": (int, "a number"),
+    "session_id": (str, "text"),
+    "agent": (dict[str, Any] | str | None, "a name, a dictionary or null"),
+    "system": (str | None, "text or null"),
+    "variables": (dict[str, Any], "a dictionary"),
+    "metadata": (dict[str, Any], "a dictionary"),
+    "files": (dict[str, File], "a dictionary of files"),
+    "parent": (str | None, "text or null"),
+    "created": (int, "a number of ms"),
+    "updated": (int, "a number of ms"),
+}
+_REQUIRED = ("version", "session_id", "messages")
+
+
+class SavedSession(Struct):
+    """A session as it is saved."""
+
+    session_id: str
+    messages: list[Message] = field(default_factory=list)
+    agent: dict[str, Any] | str | None = None
+    system: str | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
+    parent: str | None = None
+    created: int = 0
+    updated: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
+        more = {key: plain[key] for key in ("files", "parent") if plain[key]}
+        return {"version": VERSION, **{key: plain[key] for key in keys}, **more}
+
+
+def read_saved(data: Any) -> SavedSession:
+    """Read what ``to_dict`` gave. Raises ``CorruptRecord`` that says what is wrong with other data.
+
+    The messages may also be OpenAI's or Anthropic's dictionaries.
+    """
+    if not isinstance(data, Mapping):
+        raise CorruptRecord(f"A saved session is a dictionary, not {type(data).__name__}.")
+    fields = dict(cast("Mapping[str, Any]", data))
+    missing = [name for name in _REQUIRED if name not in fields]
+    if missing:
+        raise CorruptRecord(f"The saved session has no {', '.join(missing)}.")
+    values = {name: _value(name, fields[name]) for name in _TYPES if name in fields}
+    if not 1 <= values.pop("version") <= VERSION:
+        raise CorruptRecord(
+            f"The saved session has the format version {fields['version']}; this release reads up to"
+            f" {VERSION}: upgrade antiphon."
+        )
+    try:
+        checked_session_id(values["session_id"])
+        return SavedSession(messages=_messages(fields["messages"]), **values)
+    except InvalidId as exc:
+        raise CorruptRecord(f"The session_id of the saved session cannot be one: {exc.message}") from exc
+    except (AgentError, TypeError) as exc:
+        raise CorruptRecord(f"The messages of the saved session cannot be read: {exc}") from exc
+
+
+def _messages(values: Any) -> list[Message]:
+    """Ours in one go, which is quick; anything else one by one, which says what is wrong with which."""
+    if isinstance(values, list) and all(
+        type(one) is dict and "parts" in one for one in cast("list[Any]", values)
+    ):
+        try:
+            messages = msgspec.convert(values, list[Message])
+            msgspec.json.encode(messages)
+        except (msgspec.ValidationError, UnicodeEncodeError):
+            return to_messages(cast("list[Any]", values))
+        return messages
+    return to_messages(values)
+
+
+def _value(name: str, value: Any) -> Any:
+    kind, expected = _TYPES[name]
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise CorruptRecord(
+            f"The {name} of the saved session must be {expected}, not {value!r:.80}."
+        ) from exc

@@ -1,0 +1,157 @@
+"""How events, messages and lists look on a terminal."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from antiphon.events import (
+    Event,
+    ReasoningDelta,
+    RefusalDelta,
+    StepFinished,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEvent,
+    ToolProgress,
+    ToolResultEvent,
+    TurnCancelledEvent,
+    TurnFailedEvent,
+    TurnFinished,
+    TurnQueued,
+    TurnRetrying,
+    TurnStarted,
+    TurnSuspended,
+)
+from antiphon.model import Message, Refusal, Text
+
+__all__ = ["EventLines", "ago", "clock_time", "message_lines", "printable", "table"]
+
+# What would move the cursor, change colours or ring: models and users may have written it.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LABELS = {"reasoning_delta": "  (thinks) ", "refusal_delta": "  (refuses) "}
+MOST_IN_A_CELL = 100
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey; lines and tabs stay."""
+    return _CONTROL.sub("", text)
+
+
+class EventLines:
+    """Writes events as people read them: a line for each, and the pieces of an answer as running text."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._running: type[Event] | None = None  # the kind of delta that the unfinished line holds
+
+    def show(self, event: Event) -> None:
+        """Write one event, at once."""
+        if isinstance(event, TextDelta | RefusalDelta | ReasoningDelta):
+            self._piece(event)
+        elif not isinstance(event, ToolCallDelta):
+            self._line(event)
+        self._out.flush()
+
+    def _piece(self, event: TextDelta | RefusalDelta | ReasoningDelta) -> None:
+        if self._running is not type(event):
+            self._end_line()
+            self._out.write(_LABELS.get(event.type, "  "))
+        self._running = type(event)
+        self._out.write(printable(event.text).replace("\n", "\n  "))
+
+    def _line(self, event: Event) -> None:
+        self._end_line()
+        more = _told(event)
+        turn = f"  {event.turn_id}" if isinstance(event, TurnQueued | TurnStarted) else ""
+        self._out.write(
+            f"{clock_time(event.at)}  {event.seq:>5}  {event.type}{turn}{'  ' if more else ''}{more}\n"
+        )
+
+    def _end_line(self) -> None:
+        if self._running is not None:
+            self._out.write("\n")
+            self._running = None
+
+
+def _told(event: Event) -> str:
+    """What an event says beside its type."""
+    match event:
+        case TurnQueued(position=position):
+            return f"position {position}"
+        case TurnStarted(worker=worker, attempt=attempt):
+            return f"attempt {attempt} on {worker}"
+        case ToolCallEvent(name=name, arguments=arguments):
+            return _short(f"{name} {arguments}")
+        case ToolResultEvent(name=name, result=result, is_error=is_error):
+            return _short(f"{name} {'failed' if is_error else 'gave'}: {result}")
+        case ToolProgress(name=name, text=text):
+            return _short(f"{name}: {text}")
+        case StepFinished(usage=usage, model=model, stop_reason=stop):
+            return f"{stop}, {usage.input_tokens} tokens in, {usage.output_tokens} out, {model}"
+        case TurnRetrying(reason=reason):
+            return _short(f"{reason}: the answer starts again")
+        case TurnSuspended(waits_for=what):
+            return f"waits for {what}"
+        case TurnFinished(response=response):
+            return response.stop_reason if response else ""
+        case TurnFailedEvent(code=code, message=message):
+            return _short(f"{code}: {message}")
+        case TurnCancelledEvent(reason=reason):
+            return _short(reason)
+        case _:
+            return ""
+
+
+def message_lines(message: Message) -> list[str]:
+    """A message of a history, indented below who said it."""
+    lines = [message.role if not message.agent else f"{message.role} ({printable(message.agent)})"]
+    said = "\n".join(part.text for part in message.parts if isinstance(part, Text | Refusal))
+    lines += [f"  {line}" for line in printable(said).splitlines()]
+    lines += [f"  calls {_short(f'{call.name} {call.arguments_text}')}" for call in message.tool_calls]
+    for result in message.tool_results:
+        how = "failed" if result.is_error else "gave"
+        lines.append(f"  {_short(f'{result.name} {how}: {result.text}')}")
+    others = [part for part in message.parts if type(part).__name__ in ("Image", "File", "Item")]
+    return lines + [f"  [{type(part).__name__.lower()}]" for part in others]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Lines of columns, each as wide as its widest cell; numbers to the right, the last column as it comes."""
+    cells = [[_short(str(value)) for value in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
+    right = [bool(rows) and isinstance(rows[0][column], int) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            f"{text:>{width}}" if to_right else f"{text:<{width}}"
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    return [line([name.upper() for name in head]), *(line(row) for row in cells)]
+
+
+def clock_time(ms: int) -> str:
+    """The local time of a moment in server ms; with the day where that is not today."""
+    if not ms:
+        return "-"
+    when = time.localtime(ms / 1000)
+    today = time.strftime("%Y%m%d") == time.strftime("%Y%m%d", when)
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", when)
+
+
+def ago(ms: int) -> str:
+    """How long ago a moment in server ms was, as one number."""
+    seconds = max(0.0, time.time() - ms / 1000)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(printable(text).split())
+    return flat if len(flat) <= MOST_IN_A_CELL else f"{flat[: MOST_IN_A_CELL - 1]}…"

@@ -1,0 +1,25 @@
+"""Where sessions are saved: in memory, in SQLite, in Redis, or in a store of your own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.stores.base import SessionStore
+    from antiphon.stores.memory import MemoryStore
+    from antiphon.stores.redis import RedisStore
+    from antiphon.stores.sqlite import SQLiteStore
+
+__all__ = ["MemoryStore", "RedisStore", "SQLiteStore", "SessionStore"]
+
+_MODULES = {"MemoryStore": "memory", "RedisStore": "redis", "SQLiteStore": "sqlite", "SessionStore": "base"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a store when it is first asked for, so that nobody pays for those they do not use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,194 @@
+"""Sessions saved in an SQLite database, for one process or several on one machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
+from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+
+__all__ = ["SQLiteStore"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    session_id TEXT PRIMARY KEY,
+    data TEXT NOT NULL,
+    stamp TEXT NOT NULL
+) WITHOUT ROWID
+"""
+_SAVE = """
+INSERT INTO sessions (session_id, data, stamp) VALUES (?, ?, ?)
+ON CONFLICT (session_id) DO UPDATE SET data = excluded.data, stamp = excluded.stamp
+"""
+RETRY_SECONDS = 0.02
+
+
+class SQLiteStore(SessionStore):
+    """Keeps sessions in the file ``path``, which is made when it is first needed.
+
+    The database is in write-ahead mode: readers do not wait for a writer, and several processes may use it at
+    once, each waiting up to ``timeout`` seconds for its turn to write. It survives a fork.
+
+    >>> with SQLiteStore(":memory:") as store:
+    ...     store.save("session-1", {"version": 1})
+    ...     store.list_sessions()
+    ['session-1']
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
+        self.path = os.fspath(path)
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._shared = (
+            threading.Lock() if self.path == ":memory:" else None
+        )  # the one connection has the data
+        self._idle: list[
+            sqlite3.Connection
+        ] = []  # under the lock; no connection is used by two threads at once
+        self._left: list[
+            sqlite3.Connection
+        ] = []  # a parent process's: closing them here would harm its locks
+        self._pid = os.getpid()
+        self._closed = False
+
+    def save(self, session_id: str, data: dict[str, Any]) -> None:
+        self.save_stamped(session_id, data)
+
+    def save_stamped(self, session_id: str, data: dict[str, Any]) -> str:
+        text, stamp = encode_saved(session_id, data).decode(), secrets.token_hex(8)
+        with self._connection() as connection, connection:
+            connection.execute(_SAVE, (session_id, text, stamp))
+        return stamp
+
+    def load(self, session_id: str) -> dict[str, Any] | None:
+        data = self._value("SELECT data FROM sessions WHERE session_id = ?", session_id)
+        return None if data is None else decode_saved(session_id, data)
+
+    def delete(self, session_id: str) -> bool:
+        with self._connection() as connection, connection:
+            return connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount > 0
+
+    def list_sessions(self) -> list[str]:
+        with self._connection() as connection:
+            return [row[0] for row in connection.execute("SELECT session_id FROM sessions")]
+
+    def stamp(self, session_id: str) -> str | None:
+        return self._value("SELECT stamp FROM sessions WHERE session_id = ?", session_id) or ""
+
+    def close(self) -> None:
+        """Close the database. Calls after this raise ``ClientClosed``."""
+        with self._lock:
+            self._closed = True
+            connections, self._idle = self._idle, []
+        if self._pid == os.getpid():
+            for connection in connections:
+                connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):
+            self.close()
+
+    def _value(self, query: str, session_id: str) -> Any:
+        with self._connection() as connection:
+            row = connection.execute(query, (session_id,)).fetchone()
+        return row[0] if row else None
+
+    @contextmanager
+    def _connection(self) -> Generator[sqlite3.Connection]:
+        if self._shared is not None:
+            with self._shared, self._borrowed() as connection:
+                yield connection
+        else:
+            with self._borrowed() as connection:
+                yield connection
+
+    @contextmanager
+    def _borrowed(self) -> Generator[sqlite3.Connection]:
+        with _explained(self.path):
+            connection = self._take()
+            try:
+                yield connection
+            except BaseException:
+                if self._shared is None:
+                    connection.close()
+                else:
+                    self._give_back(connection)
+                raise
+            self._give_back(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("This SQLiteStore is closed: open a new one.")
+            if self._pid != os.getpid() and self._shared is None:
+                self._left += self._idle
+                self._idle, self._pid = [], os.getpid()
+            if self._idle:
+                return self._idle.pop()
+        return self._open()
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._shared is None and not Path(self.path).parent.is_dir():
+            raise UsageError(f"The directory of the SQLiteStore {self.path!r} does not exist.")
+        connection = sqlite3.connect(self.path, timeout=self.timeout, check_same_thread=False)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """SQLite does not wait for others while it changes the journal's mode, so we do."""
+        until = time.monotonic() + self.timeout
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                with connection:
+                    connection.execute(_SCHEMA)
+                return
+            except sqlite3.OperationalError as exc:
+                if not _is_busy(exc) or time.monotonic() > until:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+
+def _is_busy(exc: sqlite3.Error) -> bool:
+    return (getattr(exc, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+@contextmanager
+def _explained(path: str) -> Generator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if _is_busy(exc):
+            raise StoreUnavailable(f"The database {path!r} is locked by another process.") from exc
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFull(f"There is no room left for the database {path!r}.") from exc
+        if code == sqlite3.SQLITE_READONLY:
+            raise StoreReadOnly(f"The database {path!r} cannot be written.") from exc
+        raise StoreError(f"The database {path!r} cannot be used: {exc}.") from exc

@@ -1,0 +1,137 @@
+"""Scripts: what a model will answer, written down, so that an agent can be tested without network or keys.
+
+    from antiphon.testing import script, tool_call
+
+    lines = script(tool_call("get_weather", city="Paris"), "It is sunny in Paris.")
+    agent = Agent(provider=lines, model="any", tools=[get_weather])
+    assert agent.session().run("How is the weather?").text == "It is sunny in Paris."
+    assert lines.requests[0].messages[-1].text == "How is the weather?"
+
+Each entry answers one model call, in the order of the calls:
+
+- text, streamed word by word; a ``dict`` is written as JSON (for structured output);
+- ``tool_call(name, …)``, or any other part of a message (``Reasoning``, ``Refusal``, ``Item``);
+- an exception, which is raised;
+- a list of these, which is one answer: ``["Let me see.", tool_call("look")]``, or one that breaks off:
+  ``["The first words", ProviderStreamBroken()]``. A function without arguments in the list is called (and
+  awaited) when the stream comes to it;
+- ``answer(…)``, where usage, stop reason or pace matter;
+- a function, sync or async, that is given the request and returns one of these.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import ProviderRejected
+from antiphon.model import Item, Reasoning, Refusal, StopReason, Text, ToolCall, Usage
+
+__all__ = ["Answer", "Entry", "Script", "ScriptPart", "answer", "script", "tool_call"]
+
+ScriptPart: TypeAlias = (
+    str | Text | Reasoning | ToolCall | Refusal | Item | Mapping[str, Any] | BaseException | Callable[[], Any]
+)
+_PARTS = (str, Text, Reasoning, ToolCall, Refusal, Item, BaseException)
+
+
+class Answer(Struct, frozen=True):
+    """One answer of the model. What is None is made up: usage from the lengths, the stop reason from the
+    parts."""
+
+    parts: tuple[ScriptPart, ...]
+    usage: Usage | None = None
+    stop_reason: StopReason | None = None
+    raw_stop_reason: str | None = None
+    model: str | None = None
+    delay: float | None = None
+
+
+Entry: TypeAlias = ScriptPart | Sequence[ScriptPart] | Answer | Callable[[Any], Any]
+
+
+def answer(
+    *parts: ScriptPart,
+    usage: Usage | None = None,
+    stop_reason: StopReason | None = None,
+    raw_stop_reason: str | None = None,
+    model: str | None = None,
+    delay: float | None = None,
+) -> Answer:
+    """One answer in detail; ``delay`` is in seconds, before each piece of it."""
+    return Answer(tuple(_part(part) for part in parts), usage, stop_reason, raw_stop_reason, model, delay)
+
+
+def tool_call(name: str, /, **arguments: Any) -> ToolCall:
+    """The model asks for a tool; the call id is given when it does."""
+    return ToolCall("", name, arguments)
+
+
+def script(*entries: Entry, repeat: bool = False) -> Script:
+    """A model that answers with these entries, one for each call; with ``repeat`` again and again.
+
+    A call beyond the last entry fails the turn and says so.
+    """
+    return Script(entries, repeat=repeat)
+
+
+class Script:
+    """What a model will answer, and what it was asked. To be given as ``Agent(provider=…)``.
+
+    ``requests`` are the model calls so far: ``model``, ``system``, ``messages``, ``tools``, ``output``,
+    ``params``.
+    """
+
+    def __init__(self, entries: Sequence[Entry], *, repeat: bool = False) -> None:
+        for entry in entries:
+            if isinstance(entry, Answer) or (callable(entry) and not isinstance(entry, type)):
+                continue
+            _answer_of(entry)
+        self.entries = list(entries)
+        self.repeat = repeat
+        self.requests: list[Any] = []
+
+    async def next(self, request: Any) -> Answer:
+        """Note the request and give the answer to it. Raises ``ProviderRejected`` beyond the last entry."""
+        index = len(self.requests)
+        self.requests.append(request)
+        if self.repeat and self.entries:
+            index %= len(self.entries)
+        if index >= len(self.entries):
+            raise ProviderRejected(beyond_the_end(len(self.entries), index + 1))
+        entry: Any = self.entries[index]
+        if callable(entry):
+            entry = cast("Callable[[Any], Entry | Awaitable[Entry]]", entry)(request)
+            if inspect.isawaitable(entry):
+                entry = await entry
+        return _answer_of(entry)
+
+    @property
+    def done(self) -> bool:
+        """True when every entry has been used."""
+        return len(self.requests) >= len(self.entries)
+
+
+def beyond_the_end(entries: int, call: int) -> str:
+    """What to say when a script has no answer to a model call."""
+    return f"The script has no answer to model call {call}: it ends after {entries}."
+
+
+def _answer_of(entry: Any) -> Answer:
+    if isinstance(entry, Answer):
+        return entry
+    if isinstance(entry, list | tuple):
+        return answer(*cast("list[ScriptPart]", entry))
+    return answer(entry)
+
+
+def _part(part: Any) -> ScriptPart:
+    if isinstance(part, Mapping):
+        return msgspec.json.encode(dict(cast("Mapping[str, Any]", part))).decode()
+    if isinstance(part, _PARTS) or (callable(part) and not isinstance(part, type)):
+        return part
+    raise TypeError(f"A script holds texts, parts of messages, exceptions and functions, not {part!r}.")

@@ -1,0 +1,371 @@
+"""Tools: functions that a model may call.
+
+    @tool
+    def get_weather(city: str, unit: Literal["c", "f"] = "c") -> str:
+        '''Say what the weather is like.
+
+        Args:
+            city: The city's name.
+        '''
+
+The signature becomes the JSON schema, the docstring the description. A parameter annotated ``Context`` is not
+offered to the model: whoever runs the turn fills it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args, get_type_hints, overload
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.docstrings import read_docstring
+from antiphon.errors import InvalidTool, ToolArgumentsInvalid, ToolRaised
+from antiphon.model import File, Image, Text
+from antiphon.schema import Shape
+from antiphon.strict import NotStrict, strict_schema
+
+__all__ = ["Context", "Tool", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_EMPTY = inspect.Parameter.empty
+
+
+class Context(Struct):
+    """What a tool may know of the turn that calls it. ``variables`` are the session's; changing them changes
+    those of the session when the turn finishes."""
+
+    session_id: str = ""
+    turn_id: str = ""
+    call_id: str = ""
+    variables: dict[str, Any] = field(default_factory=dict)
+
+    def of_call(self, call_id: str) -> Context:
+        """The same context for one tool call; the variables are shared."""
+        return Context(self.session_id, self.turn_id, call_id, self.variables)
+
+
+class _Parameter:
+    """A parameter that the model fills."""
+
+    __slots__ = ("default", "name", "positional_only", "required", "schema", "shape")
+
+    def __init__(self, parameter: inspect.Parameter, shape: Shape, description: str) -> None:
+        self.name = parameter.name
+        self.positional_only = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        self.default = parameter.default
+        self.required = parameter.default is _EMPTY
+        self.shape = shape
+        self.schema = dict(shape.schema)
+        if description:
+            self.schema["description"] = description
+        if not self.required:
+            self.schema.update(_default_of(parameter.default))
+
+    def read(self, arguments: Mapping[str, Any]) -> Any:
+        """The value for the function; the default where there is none, or a null that does not fit."""
+        if self.name not in arguments:
+            return self.default
+        try:
+            return self.shape.read(arguments[self.name])
+        except ValueError:
+            if arguments[self.name] is None and not self.required:
+                return self.default
+            raise
+
+
+class Tool(Generic[P, R]):
+    """A function that a model may call; for Python it is still that function.
+
+    ``parameters`` is the JSON schema of its arguments. ``timeout`` is in seconds, None leaves it to the
+    worker. A tool that is ``at_most_once`` is never started twice for one call, whatever happens to the
+    worker.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        strict: bool = False,
+    ) -> None:
+        self.function = function
+        self.name = _checked_name(function, name)
+        if timeout is not None and not timeout > 0:
+            raise InvalidTool(f"The timeout of the tool {self.name} is not a positive number of seconds.")
+        self.timeout = timeout
+        self.at_most_once = at_most_once
+        self.strict = strict
+        self.is_async = _is_async(function, self.name)
+        about, arguments = read_docstring(inspect.getdoc(_plain(function)) or "")
+        self.description = description if description is not None else about
+        self._unbound = _is_method(function)
+        self._context: list[str] = []
+        self._offered = self._read_signature(arguments)
+        self.parameters = self._schema()
+        functools.update_wrapper(self, _plain(function))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[..., Any]:
+        """A tool defined in a class is, on an instance, that instance's tool."""
+        if instance is None or not self._unbound:
+            return self
+        return Tool(
+            self.function.__get__(instance, owner),  # type: ignore[attr-defined]
+            name=self.name,
+            description=self.description,
+            timeout=self.timeout,
+            at_most_once=self.at_most_once,
+            strict=self.strict,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+    def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
+        """What the function is called with when a model asks for it. Raises ``ToolArgumentsInvalid``."""
+        if self._unbound:
+            raise ToolArgumentsInvalid(f"{self.name} is a method: offer the tool of an instance.")
+        unknown = [name for name in arguments if name not in self.parameters["properties"]]
+        missing = [p.name for p in self._offered if p.required and p.name not in arguments]
+        problems = [f"there is no argument {name!r}" for name in unknown]
+        problems += [f"{name!r} is missing" for name in missing]
+        positional: list[Any] = []
+        keywords: dict[str, Any] = dict.fromkeys(self._context, context)
+        for parameter in self._offered:
+            try:
+                value = parameter.read(arguments)
+            except ValueError as exc:
+                problems.append(f"{parameter.name!r}: {exc}")
+                continue
+            if parameter.positional_only:
+                positional.append(value)
+            elif value is not _EMPTY:
+                keywords[parameter.name] = value
+        if problems:
+            raise ToolArgumentsInvalid(f"The arguments do not fit {self.name}: {'; '.join(problems)}.")
+        return positional, keywords
+
+    def content_of(self, value: Any) -> str | list[Text | Image | File]:
+        """What the model is told of a returned value. Raises ``ToolRaised`` if JSON cannot say it."""
+        if value is None:
+            return ""
+        if type(value) is str:
+            return value
+        if isinstance(value, Text | Image | File):
+            return [value]
+        if isinstance(value, list | tuple) and value:
+            parts = list(cast("list[Any]", value))
+            if all(isinstance(part, Text | Image | File) for part in parts):
+                return parts
+        try:
+            plain = msgspec.to_builtins(value, enc_hook=_plain_value, str_keys=True)
+            return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
+            kind = type(value).__name__
+            raise ToolRaised(f"The tool returned a {kind} that cannot be written as JSON: {exc}.") from exc
+
+    def _read_signature(self, arguments: dict[str, str]) -> list[_Parameter]:
+        offered: list[_Parameter] = []
+        for parameter in _signature(self.function, self.name).values():
+            annotation = parameter.annotation
+            if annotation is Context or Context in get_args(annotation):
+                self._context.append(parameter.name)
+                continue
+            shape = _shape_of(parameter, self.name)
+            description = arguments.get(parameter.name) or _annotated_text(annotation)
+            offered.append(_Parameter(parameter, shape, description))
+        return offered
+
+    def _schema(self) -> dict[str, Any]:
+        definitions: dict[str, Any] = {}
+        for parameter in self._offered:
+            for name, definition in parameter.shape.definitions.items():
+                if definitions.setdefault(name, definition) != definition:
+                    raise InvalidTool(
+                        f"The tool {self.name} uses two different types named {name}; the second one"
+                        f" in the parameter {parameter.name!r}."
+                    )
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {parameter.name: parameter.schema for parameter in self._offered},
+            "required": [parameter.name for parameter in self._offered if parameter.required],
+            "additionalProperties": False,
+        }
+        if definitions:
+            schema["$defs"] = definitions
+        if not self.strict:
+            return schema
+        try:
+            return strict_schema(schema)
+        except NotStrict as exc:
+            raise InvalidTool(f"The tool {self.name} cannot be strict: {exc}.") from exc
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+    strict: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+    strict: bool = False,
+) -> Any:
+    """Make a function a tool. Raises ``InvalidTool`` where its signature cannot be offered to a model.
+
+    >>> @tool
+    ... def add(a: int, b: int = 1) -> int:
+    ...     "Add two numbers."
+    ...     return a + b
+    >>> add(2), add.name, add.parameters["required"]
+    (3, 'add', ['a'])
+    """
+
+    def made(function: Callable[..., Any]) -> Tool[..., Any]:
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            at_most_once=at_most_once,
+            strict=strict,
+        )
+
+    return made if function is None else made(function)
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, without the arguments that ``functools.partial`` has bound."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _checked_name(function: object, name: str | None) -> str:
+    if isinstance(function, Tool):
+        raise InvalidTool(f"{function.name} is a tool already.")
+    if isinstance(function, type) or not callable(function):
+        kind = "class" if isinstance(function, type) else type(function).__name__
+        raise InvalidTool(f"A tool is made of a function, not of the {kind} {function!r}.")
+    if name is None:
+        name = str(getattr(_plain(function), "__name__", type(function).__name__))
+    if not _NAME.fullmatch(name):
+        raise InvalidTool(
+            f"{name!r} is no name for a tool (1 to 64 letters, digits, '_' and '-'): give name=…."
+        )
+    return name
+
+
+def _is_async(function: Callable[..., Any], name: str) -> bool:
+    plain = _plain(function)
+    called = plain if inspect.isroutine(plain) else type(plain).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidTool(f"The tool {name} yields; a tool returns its result.")
+    return inspect.iscoroutinefunction(called)
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """True for a function defined in the body of a class, whose first parameter is the instance."""
+    if not inspect.isfunction(function):
+        return False
+    within = function.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), "")
+    return bool(within) and not within.endswith("<locals>") and first == "self"
+
+
+def _signature(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    """The parameters that are left to fill, with their annotations evaluated."""
+    plain = _plain(function)
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+        hints = get_type_hints(
+            plain if inspect.isroutine(plain) else type(plain).__call__, include_extras=True
+        )
+    except NameError as exc:
+        culprit = _naming(parameters, exc.name or "")  # pyright: ignore[reportPossiblyUnboundVariable]
+        raise InvalidTool(
+            f"{culprit} of the tool {name} has an annotation that is not defined: {exc}."
+        ) from exc
+    except (TypeError, ValueError) as exc:
+        raise InvalidTool(f"The signature of the tool {name} cannot be read: {exc}.") from exc
+    if _is_method(function):
+        parameters.pop("self")
+    if isinstance(function, functools.partial):
+        parameters = {n: p for n, p in parameters.items() if n not in function.keywords}
+    return {n: p.replace(annotation=hints.get(n, p.annotation)) for n, p in parameters.items()}
+
+
+def _naming(parameters: Mapping[str, inspect.Parameter], undefined: str) -> str:
+    for parameter in parameters.values():
+        if undefined and undefined in str(parameter.annotation):
+            return f"The parameter {parameter.name!r}"
+    return "A parameter"
+
+
+def _shape_of(parameter: inspect.Parameter, tool_name: str) -> Shape:
+    where = f"The parameter {parameter.name!r} of the tool {tool_name}"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise InvalidTool(f"{where} takes any number of arguments; a model needs each one named.")
+    if parameter.annotation is _EMPTY:
+        raise InvalidTool(f"{where} has no type annotation.")
+    try:
+        return Shape(parameter.annotation)
+    except TypeError as exc:
+        reason = str(exc).strip().rsplit("\n", 1)[-1]
+        raise InvalidTool(f"{where} has a type that no JSON schema describes: {reason}.") from exc
+
+
+def _annotated_text(annotation: Any) -> str:
+    """The text of ``Annotated[type, "text"]``."""
+    return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, str)), "")
+
+
+def _default_of(value: Any) -> dict[str, Any]:
+    """The default for the schema, where JSON can say it."""
+    try:
+        return {"default": msgspec.to_builtins(value, enc_hook=_plain_value, str_keys=True)}
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return {}
+
+
+def _plain_value(value: Any) -> Any:
+    """What msgspec does not write by itself: pydantic models, and subclasses of plain types."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float):
+        return value + 0
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, list):
+        return list(cast("list[Any]", value))
+    raise TypeError(f"a {type(value).__name__} has no JSON form")

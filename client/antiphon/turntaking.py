@@ -1,0 +1,218 @@
+"""The turns of a session: saying something, and reading what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.background import call
+from antiphon.convert import Input, to_input
+from antiphon.errors import InvalidOutput, UsageError
+from antiphon.events import Event, TurnFinished
+from antiphon.model import Message, Response
+from antiphon.runtime import (
+    AgentLike,
+    IfBusy,
+    Opening,
+    Runtime,
+    SessionRef,
+    TurnHandle,
+    Work,
+    duration,
+    plain,
+)
+from antiphon.schema import output_schema, parse_output
+from antiphon.streams import AsyncEventStream, EventStream
+from antiphon.turns import Turn
+
+__all__ = ["TurnTaking", "check_if_busy"]
+
+REPAIR = "Your answer cannot be used: {problem} Answer again, with nothing but JSON that fits the schema."
+
+
+# How many steps of the event loop pass between the end of ``async for`` and the closing of its generator.
+CLOSING_STEPS = 3
+
+
+class _OwnedTurn:
+    """A turn that a caller of this handle owns; ``over`` when it has ended or is rolled back."""
+
+    def __init__(self) -> None:
+        self.left = False
+        self.over: Future[None] = Future()
+
+
+class TurnTaking:
+    """What ``Session`` does with turns."""
+
+    def __init__(self, agent: AgentLike, ref: SessionRef, opening: Opening | None, queue: str | None) -> None:
+        self._agent = agent
+        self._ref = ref
+        self._opening = None if opening is None or opening.empty else opening
+        self._queue = queue
+        self._owned: set[_OwnedTurn] = set()  # the turns of this handle whose callers may leave them
+
+    def run(
+        self,
+        text: Input,
+        *,
+        agent: AgentLike | str | None = None,
+        timeout: float | timedelta | None = None,
+        if_busy: IfBusy = "enqueue",
+        metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        **params: Any,
+    ) -> Response:
+        """Say something and wait for the answer. Every failure is an ``AgentError`` and leaves the history as it was.
+
+        ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent``, or the name of one) works on this turn
+        alone. ``timeout`` (seconds or a timedelta) ends the turn as failed. ``if_busy="reject"`` raises
+        ``SessionBusy`` where the session has a turn already. Other keywords (``temperature``, ``max_tokens``,
+        ``model``, …) go to the model.
+        """
+        work = self._work(
+            text, agent=agent, timeout=timeout, if_busy=if_busy, metadata=metadata, queue=queue, **params
+        )
+        return call(self._complete(work))
+
+    async def run_async(self, text: Input, **options: Any) -> Response:
+        """``run``, awaited."""
+        return await self._complete(self._work(text, **options))
+
+    def stream(self, text: Input, **options: Any) -> EventStream:
+        """Say something and read the events of the turn as they come; options as in ``run``.
+
+        The history is updated when the stream completes. Leaving the loop early rolls the turn back: nothing of it
+        stays. The ``AgentError`` of a failed turn is raised after its terminal event.
+        """
+        work = self._work(text, **options)
+        return EventStream(lambda: self._events(work))
+
+    def stream_async(self, text: Input, **options: Any) -> AsyncEventStream:
+        """``stream`` for ``async for``, with or without ``await`` in front."""
+        work = self._work(text, **options)
+        return AsyncEventStream(lambda: self._events(work))
+
+    def json(self, text: Input, *, schema: Any, **options: Any) -> Response:
+        """Say something and read the answer as ``schema``: it is in ``response.output``; options as in ``run``.
+
+        ``schema`` is a pydantic model, a msgspec struct, a dataclass, a TypedDict, or a JSON schema. The model is
+        given one chance to repair an answer that does not fit; then ``InvalidOutput`` carries what it said as
+        ``raw``, and the history is as it was.
+        """
+        return call(self.json_async(text, schema=schema, **options))
+
+    async def json_async(self, text: Input, *, schema: Any, **options: Any) -> Response:
+        """``json``, awaited."""
+        work = self._work(text, **options)
+        work.output = output_schema(schema)
+        first = await self._complete(work)
+        try:
+            first.output = parse_output(schema, first.text)
+        except InvalidOutput as exc:
+            return await self._repair(work, first, exc, schema)
+        return first
+
+    def submit(self, text: Input, **options: Any) -> Turn:
+        """Hand in a turn and go on: it does not depend on the caller. Options as in ``run``, with ``key`` (submit
+        once) and ``delay`` (seconds or a timedelta)."""
+        return Turn(cast("Any", call(self.submit_async(text, **options))))
+
+    async def submit_async(self, text: Input, **options: Any) -> TurnHandle:
+        """``submit``, awaited; so are the methods of the turn that it gives."""
+        key, delay = options.pop("key", None), duration(options.pop("delay", None), "delay")
+        work = self._work(text, **options)
+        work.key, work.delay = key, delay
+        return await (await self._ready()).submit(self._ref, work)
+
+    async def _ready(self) -> Runtime:
+        """The runtime, once what ``agent.session(…)`` asked for is done and turns that were left are rolled back."""
+        runtime, opening = self._agent.runtime, self._opening
+        if opening is not None:
+            await runtime.open(self._ref, opening)
+            self._opening = None
+        if self._owned:
+            await self._rolled_back()
+        return runtime
+
+    async def _events(self, work: Work) -> AsyncGenerator[list[Event], None]:
+        runtime, owned = await self._ready(), _OwnedTurn()
+        self._owned.add(owned)
+        batches = runtime.work(self._ref, work)
+        try:
+            async for batch in batches:
+                yield batch
+        finally:
+            owned.left = True
+            try:
+                await batches.aclose()
+            finally:
+                self._owned.discard(owned)
+                owned.over.set_result(None)
+
+    async def _rolled_back(self) -> None:
+        """Leaving ``async for`` closes its generator a moment later; this is that moment."""
+        for _ in range(CLOSING_STEPS):
+            await asyncio.sleep(0)
+        for owned in [one for one in self._owned if one.left]:
+            await asyncio.wrap_future(owned.over)
+
+    async def _complete(self, work: Work) -> Response:
+        response: Response | None = None
+        async for batch in self._events(work):
+            last = batch[-1]
+            if isinstance(last, TurnFinished):
+                response = last.response
+        assert response is not None, "a turn ends with its response or raises"
+        return response
+
+    async def _repair(self, work: Work, first: Response, problem: InvalidOutput, schema: Any) -> Response:
+        """Ask once more. What stays in the history is the question and an answer that fits, or nothing."""
+        runtime = self._agent.runtime
+        turns = [first.turn_id]
+        try:
+            message = Message.user(REPAIR.format(problem=problem.message))
+            second = await self._complete(msgspec.structs.replace(work, messages=[message]))
+            turns.append(second.turn_id)
+            second.output = parse_output(schema, second.text)
+        except BaseException:
+            await runtime.amend(self._ref, turns, [])
+            raise
+        answer = second.messages[-1:]
+        question = [msgspec.structs.replace(one, turn_id=second.turn_id) for one in work.messages]
+        await runtime.amend(self._ref, turns, [*question, *answer])
+        second.usage = first.usage + second.usage
+        return second
+
+    def _work(
+        self,
+        text: Input,
+        *,
+        agent: AgentLike | str | None = None,
+        timeout: float | timedelta | None = None,
+        if_busy: IfBusy = "enqueue",
+        metadata: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        **params: Any,
+    ) -> Work:
+        check_if_busy(if_busy)
+        return Work(
+            messages=to_input(text),
+            agent=self._agent if agent is None else agent,
+            params=plain(params, "params"),
+            metadata=plain(metadata, "metadata"),
+            timeout=duration(timeout, "timeout"),
+            if_busy=if_busy,
+            queue=queue or self._queue,
+        )
+
+
+def check_if_busy(value: object) -> None:
+    """Raise ``UsageError`` where this is no way to treat a busy session."""
+    if value not in ("enqueue", "reject"):
+        raise UsageError(f"if_busy= takes 'enqueue' or 'reject', not {value!r}.")

@@ -1,0 +1,1 @@
+"""What stands in Redis: keys, scripts, connections and RQ's records."""

@@ -1,0 +1,158 @@
+"""The only module that opens Redis connections.
+
+A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Opening connects to
+nothing: connections are made when they are first used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from antiphon.errors import SettingsError
+
+__all__ = ["database_of", "open_like", "open_redis", "redact"]
+
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel")
+
+
+def open_redis(
+    url: str, *, max_connections: int = 64, timeout_seconds: float = 5.0, retries: int = 3
+) -> Redis:
+    """A client for a URL. Raises ``SettingsError`` where the URL cannot be one.
+
+    A command that finds no connection, or loses it before the answer, is sent again ``retries`` times: every
+    script bears that.
+    """
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES:
+        raise SettingsError(
+            f"The Redis URL {redact(url)!r} must begin with {', '.join(f'{s}://' for s in SCHEMES)}."
+        )
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+        "retry": Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.5), retries),
+        "protocol": 2,
+    }
+    try:
+        if scheme == "redis+sentinel":
+            return _open_sentinel(url, max_connections, options)
+        pool = BlockingConnectionPool.from_url(url, max_connections=max_connections, timeout=20, **options)
+    except ValueError as exc:
+        raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {exc}.") from exc
+    pool.connection_class = _cancellable(pool.connection_class)
+    return Redis.from_pool(pool)
+
+
+class _Cancellable:
+    """A connection whose writes can be cancelled.
+
+    redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes in the
+    moment in which the write is done: a service would not stop, a time-out would not end what it limits.
+    """
+
+    async def send_packed_command(
+        self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        """Write a command. A failure closes the connection, because half of the command may be on its way."""
+        if not self.is_connected:
+            await self.connect()
+        pieces = [command.encode() if isinstance(command, str) else command]
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                self._writer.writelines(pieces if isinstance(pieces[0], bytes) else command)
+                await self._writer.drain()
+        except TimeoutError:
+            await self.disconnect(nowait=True)
+            raise RedisTimeoutError("Timeout writing to socket") from None
+        except OSError as exc:
+            await self.disconnect(nowait=True)
+            raise RedisConnectionError(f"Error while writing to socket: {exc}") from exc
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise
+
+
+@cache
+def _cancellable(connection: type[Any]) -> type[Any]:
+    """The same kind of connection, whose writes can be cancelled."""
+    return type(f"Cancellable{connection.__name__}", (_Cancellable, connection), {})
+
+
+def database_of(redis: Redis) -> int:
+    """The database number a client selects; pub/sub channels do not know it by themselves."""
+    return int(redis.connection_pool.connection_kwargs.get("db") or 0)
+
+
+def redact(url: str) -> str:
+    """A URL without its password, for messages and logs."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+    parts = urlsplit(url)
+    hosts = [_host_and_port(host) for host in parts.netloc.rpartition("@")[2].split(",") if host]
+    path = [unquote(piece) for piece in parts.path.split("/") if piece]
+    if not hosts or not path:
+        raise ValueError("it must read redis+sentinel://host1:26379,host2:26379/service-name/0")
+    credentials: dict[str, Any] = dict(parse_qsl(parts.query))
+    if parts.password:
+        credentials |= {
+            "password": unquote(parts.password),
+            "username": unquote(parts.username or "") or None,
+        }
+    database = int(path[1]) if len(path) > 1 else 0
+    sentinel = Sentinel(hosts, sentinel_kwargs={"socket_timeout": options["socket_timeout"]})
+    redis = sentinel.master_for(
+        path[0], db=database, max_connections=max_connections, **credentials, **options
+    )
+    redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class)
+    return redis
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host else (text, 26379)
+
+
+def open_like(client: Any, **options: Any) -> Redis:
+    """A client of our own with the address and credentials of a redis-py client, whichever kind it is."""
+    try:
+        settings: dict[str, Any] = client.connection_pool.connection_kwargs
+    except AttributeError:
+        raise SettingsError(
+            f"A Redis is a URL, a list of URLs or a redis-py client, not {client!r}."
+        ) from None
+    scheme = "unix" if settings.get("path") else "redis"
+    place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    redis = open_redis(f"{scheme}://{place}", **options)
+    keep = ("db", "username", "password", "credential_provider")
+    redis.connection_pool.connection_kwargs |= {name: settings[name] for name in keep if settings.get(name)}
+    if issubclass(client.connection_pool.connection_class, _tls_connections()):
+        redis.connection_pool.connection_class = _cancellable(SSLConnection)
+        redis.connection_pool.connection_kwargs |= {
+            name: value for name, value in settings.items() if name.startswith("ssl_") and value is not None
+        }
+    return redis
+
+
+def _tls_connections() -> tuple[type, ...]:
+    from redis.connection import SSLConnection as SyncSSLConnection
+
+    return (SSLConnection, SyncSSLConnection)

@@ -1,0 +1,22 @@
+-- Copy a session, its finished turns only, to a new id. `op` names the call, `body` is the event of the source.
+-- @args session fork op ttl_ms body
+-- -> OK                    (also for a repetition)
+-- -> SESSION_EXISTS
+-- @include publish inbox
+local target = key_session(fork)
+if redis.call('HGET', target, 'op') == op then return {'OK'} end
+if redis.call('EXISTS', target) == 1 then return {'SESSION_EXISTS'} end
+local now = now_ms()
+redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'ttl', ttl_ms)
+local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window'}
+local values = redis.call('HMGET', key_session(session), unpack(names))
+for i = 1, #names do
+  if values[i] then redis.call('HSET', target, names[i], values[i]) end
+end
+redis.call('COPY', key_history(session), key_history(fork), 'REPLACE')
+release_session(fork, now)
+if redis.call('EXISTS', key_session(session)) == 1 then
+  publish(session, now, {body})
+  if redis.call('LLEN', key_inbox(session)) == 0 then release_session(session, now) end
+end
+return {'OK'}

@@ -1,0 +1,72 @@
+-- Moving turns through a session's inbox. A session with turns in it does not expire; `active` names it.
+local LOOK_AGAIN_MS = 30000
+local DEFAULT_TTL_MS = 2592000000
+
+local function keep_session(session)
+  redis.call('PERSIST', key_session(session))
+  redis.call('PERSIST', key_history(session))
+  redis.call('PERSIST', key_events(session))
+end
+
+-- Its delayed turns must still find it; a `ttl` of 0 is for ever.
+local function release_session(session, now)
+  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until')
+  local ttl = tonumber(f[1] or DEFAULT_TTL_MS)
+  if ttl <= 0 then return end
+  ttl = ttl + math.max(0, tonumber(f[2] or 0) - now)
+  redis.call('ZADD', key_sessions(), now + ttl, session)
+  redis.call('PEXPIRE', key_history(session), ttl)
+  redis.call('PEXPIRE', key_events(session), ttl)
+  redis.call('PEXPIRE', key_session(session), ttl + 3600000)
+end
+
+local function ring(queue)
+  if redis.call('LLEN', key_bell(queue)) == 0 then
+    redis.call('RPUSH', key_bell(queue), '1')
+    redis.call('PEXPIRE', key_bell(queue), 60000)
+  end
+end
+
+-- Put a turn where workers, ours and RQ's own, find it. `offered_at` tells whose entry stands before whose: what
+-- jumps the queue stands before everything.
+local function offer(session, turn, now, front)
+  local queue = redis.call('HGET', key_turn(turn), 'queue')
+  redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+  redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', front and 0 or now)
+  rq_view(turn, 'queued', now)
+  redis.call('SADD', key_rq_queues(), key_rq_queue(queue))
+  redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(queue), turn)
+  ring(queue)
+end
+
+-- The head of the inbox is claimable now; with an empty inbox the session's life begins to run out.
+-- What was cancelled with RQ's tools while it waited is left to the reaper, who looks at once.
+local function ready(session, now, front)
+  local head = redis.call('LINDEX', key_inbox(session), 0)
+  if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
+    redis.call('HSET', key_turn(head), 'status', 'queued')
+    redis.call('ZADD', key_active(), now, session)
+  elseif head then
+    offer(session, head, now, front)
+  else
+    redis.call('ZREM', key_active(), session)
+    release_session(session, now)
+  end
+end
+
+-- A new run of a turn stands at the end of its session's inbox. Returns its position there.
+local function enter_inbox(session, turn, run, now)
+  local position = redis.call('RPUSH', key_inbox(session), turn) - 1
+  keep_session(session)
+  local seq = publish(session, now, {
+    event_body('turn_queued', session, turn, run, ',"position":' .. position),
+  })
+  redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position)
+  if position == 0 then
+    offer(session, turn, now)
+  else
+    redis.call('HSET', key_turn(turn), 'status', 'waiting')
+    rq_view(turn, 'waiting', now)
+  end
+  return position
+end

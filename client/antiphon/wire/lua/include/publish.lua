@@ -1,0 +1,33 @@
+-- Log and publish events as one act. A body is a JSON object without seq and at, which are put in front of it.
+-- XADD comes first (refused cleanly at full memory), then the hash, then the channel.
+local function json_text(text)
+  return '"' .. string.gsub(text, '[%c\\"]', function(c)
+    return (c == '"' or c == '\\') and '\\' .. c or string.format('\\u%04x', string.byte(c))
+  end) .. '"'
+end
+
+-- `last` is the session's seq where the caller has read it, `batch` the number of an emit.
+local function publish(session, now, bodies, last, batch)
+  local seq = tonumber(last or redis.call('HGET', key_session(session), 'seq') or 0)
+  local stream, channel, events = key_events(session), key_live(session), {}
+  for i = 1, #bodies do
+    seq = seq + 1
+    events[i] = string.format('{"seq":%.0f,"at":%.0f,', seq, now) .. string.sub(bodies[i], 2)
+    redis.call('XADD', stream, string.format('%.0f-0', seq), 'e', events[i])
+  end
+  if batch then
+    redis.call('HSET', key_session(session), 'seq', seq, 'updated', now, 'batch', batch)
+  else
+    redis.call('HSET', key_session(session), 'seq', seq, 'updated', now)
+  end
+  for i = 1, #events do
+    redis.call('PUBLISH', channel, events[i])
+  end
+  return seq
+end
+
+-- The body of an event that a script makes itself; `more` is JSON text of further fields or ''.
+local function event_body(kind, session, turn, run, more)
+  return '{"type":"' .. kind .. '","session_id":' .. json_text(session) .. ',"turn_id":"' .. turn
+    .. '","run":' .. run .. more .. '}'
+end

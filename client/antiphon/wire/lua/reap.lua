@@ -1,0 +1,77 @@
+-- Look at sessions that are due for a look: recover the turn of an expired lease, start a retry that is due, put back
+-- into RQ's queue what RQ's tools have taken out. With `holder`, recover all that this dead worker held, at once.
+-- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
+-- @args holder limit crash_limit keep_events
+-- -> REAPED, list of {session, turn, what}
+-- @include publish rq_view inbox holder retry conclude withdraw look
+local now, acts = now_ms(), {}
+redis.call('ZREM', key_active(), '')
+local function act(session, turn, what) acts[#acts + 1] = {session, turn, what} end
+
+-- A stock worker that died has left its own entries among RQ's running jobs: RQ would fail the job for them later.
+local function forget_executions(turn)
+  local queue = redis.call('HGET', key_turn(turn), 'queue')
+  for _, execution in ipairs(redis.call('ZRANGE', key_rq_executions(turn), 0, -1)) do
+    redis.call('ZREM', key_rq_started(queue), turn .. ':' .. execution)
+  end
+  redis.call('DEL', key_rq_executions(turn))
+end
+
+local function crashed(session, turn, crashes)
+  redis.call('HSET', key_turn(turn), 'crashes', crashes)
+  forget_executions(turn)
+  let_go(session)
+  if crashes < tonumber(crash_limit) then
+    retry(session, turn, now, 0, 'The worker died.', 'worker_died')
+    return act(session, turn, 'recovered')
+  end
+  local message = 'The turn was given up after ' .. crashes .. ' crashes of its worker.'
+  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', 'worker_crashed')
+  conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
+    redis.call('HGET', key_turn(turn), 'run'), ',"code":"worker_crashed","message":' .. json_text(message))},
+    tonumber(keep_events))
+  ready(session, now)
+  act(session, turn, 'failed')
+end
+
+local function inspect(session)
+  local f = redis.call('HMGET', key_session(session), 'fence', 'lease', 'turn', 'holder')
+  if (f[1] or '') ~= '' then
+    if holder ~= '' and f[4] ~= holder then return end
+    if holder == '' and tonumber(f[2]) > now then return redis.call('ZADD', key_active(), f[2], session) end
+    local crashes = redis.call('HGET', key_turn(f[3]), 'crashes')
+    if crashes then return crashed(session, f[3], tonumber(crashes) + 1) end
+    let_go(session)
+  end
+  look(session, now, act)
+end
+
+if holder ~= '' then
+  for _, session in ipairs(redis.call('HKEYS', key_held(holder))) do
+    if session ~= '' then inspect(session) end
+  end
+  redis.call('DEL', key_held(holder))
+  return {'REAPED', acts}
+end
+for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, limit)) do
+  inspect(session)
+end
+for _, turn in ipairs(redis.call('ZRANGEBYSCORE', key_due(), '-inf', now, 'LIMIT', 0, limit)) do
+  local f = redis.call('HMGET', key_turn(turn), 'session', 'run')
+  redis.call('ZREM', key_due(), turn)
+  if f[1] and cancelled_in_rq(turn) then
+    withdraw(f[1], turn, IN_RQ, now, tonumber(keep_events))
+    act(f[1], turn, 'cancelled')
+  elseif f[1] then
+    enter_inbox(f[1], turn, f[2], now)
+    act(f[1], turn, 'due')
+  end
+end
+for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_sessions(), '-inf', now - 3600000, 'LIMIT', 0, limit)) do
+  if redis.call('EXISTS', key_session(session)) == 0 then
+    redis.call('ZREM', key_sessions(), session)
+  else
+    redis.call('ZADD', key_sessions(), now, session)
+  end
+end
+return {'REAPED', acts}

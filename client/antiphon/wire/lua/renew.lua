@@ -1,0 +1,19 @@
+-- Renew the leases of one worker's sessions. First write is a ZREM, so that it works at full memory.
+-- @args worker lease_ms leases...    session and fence in turn
+-- -> RENEWED, answers      per session: '' (yours), a stop word (yours, but stop), or 'SUPERSEDED'
+-- @include
+local now, answers = now_ms(), {}
+for i = 1, #leases, 2 do
+  local session, fence = leases[i], leases[i + 1]
+  local found = redis.call('HMGET', key_session(session), 'fence', 'stop')
+  if found[1] == fence and fence ~= '' then
+    redis.call('ZREM', key_active(), session)
+    redis.call('ZADD', key_active(), now + lease_ms, session)
+    redis.call('HSET', key_session(session), 'lease', now + lease_ms)
+    answers[#answers + 1] = found[2] or ''
+  else
+    answers[#answers + 1] = 'SUPERSEDED'
+  end
+end
+if #answers > 0 then redis.call('PEXPIRE', key_held(worker), 3600000) end
+return {'RENEWED', answers}

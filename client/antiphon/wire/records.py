@@ -1,0 +1,147 @@
+"""What a cell answers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from antiphon.ids import Fence, SessionId, TurnId
+
+__all__ = [
+    "ClaimedTurn",
+    "Claims",
+    "Emit",
+    "ForeignJob",
+    "Reaped",
+    "Snapshot",
+    "TurnRecord",
+    "claimed_turn",
+    "pairs",
+    "turn_record",
+]
+
+
+class ClaimedTurn(Struct):
+    """A turn that this worker holds, with all it needs to run it."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    fence: Fence
+    stop: str
+    system: bytes | None
+    variables: bytes | None
+    session_agent: bytes | None
+    window: str
+    request: bytes
+    run: int
+    attempt: int
+    crashes: int
+    errors: int
+    step: int
+    queue: str
+    journal: list[bytes]
+    history: list[bytes]
+    history_length: int
+
+
+class ForeignJob(NamedTuple):
+    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands."""
+
+    job_id: str
+    queue: str
+    data: bytes
+
+
+class Claims(NamedTuple):
+    """What a claim brought. ``alone`` are turns that must run in a process of their own."""
+
+    turns: list[ClaimedTurn]
+    foreign: list[ForeignJob]
+    alone: list[TurnId]
+    suspended: bool = False
+
+
+class Emit(NamedTuple):
+    """One session's window of events: encoded bodies without seq and at."""
+
+    session_id: SessionId
+    fence: Fence
+    batch: int
+    bodies: Sequence[bytes]
+
+
+class Reaped(NamedTuple):
+    """What the reaper did with one session."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    what: str
+
+
+class Snapshot(Struct):
+    """A session at one moment. ``cursor`` is before the running turn's first event."""
+
+    cursor: int
+    turn_id: TurnId | None
+    history_length: int
+    history: list[bytes]
+    fields: dict[str, bytes]
+    inbox: list[TurnId]
+
+
+class TurnRecord(Struct):
+    """A turn as it stands in Redis."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    status: str
+    run: int
+    attempt: int
+    queued_seq: int
+    last_seq: int
+    response: bytes
+    error_code: str
+    error: str
+    fields: dict[str, bytes]
+
+
+def claimed_turn(fields: list[Any]) -> ClaimedTurn:
+    """A turn as the claim script gives it."""
+    session, turn, session_fields, turn_fields, journal, history, length = fields
+    fence, stop, system, variables, agent, window = session_fields
+    request, run, attempt, crashes, errors, step, queue = turn_fields
+    return ClaimedTurn(
+        SessionId(session.decode()), TurnId(turn.decode()), Fence(fence.decode()), (stop or b"").decode(),
+        system, variables, agent, (window or b"").decode(), request,
+        int(run), int(attempt), int(crashes), int(errors), int(step),
+        queue.decode(), journal, history, length,
+    )  # fmt: skip
+
+
+def pairs(flat: list[bytes]) -> dict[str, bytes]:
+    """A hash as scripts give it, flat."""
+    return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+
+
+def turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
+    """A turn as its hash holds it."""
+    fields = {name.decode(): value for name, value in raw.items()}
+
+    def number(name: str) -> int:
+        return int(fields.get(name) or 0)
+
+    return TurnRecord(
+        turn_id,
+        SessionId(fields["session"].decode()),
+        fields["status"].decode(),
+        number("run"),
+        number("attempt"),
+        number("queued_seq"),
+        number("last_seq"),
+        fields.get("response", b""),
+        fields.get("error_code", b"").decode(),
+        fields.get("error", b"").decode(),
+        fields,
+    )

@@ -1,0 +1,106 @@
+"""The Lua scripts: read from their files, joined with what they include, and run by their hash.
+
+A script's header is its contract: ``-- @args`` names its arguments in order (a last one with ``...`` takes the
+rest), ``-- @include`` the shared pieces it needs, ``-- -> WORD`` each outcome. A script is addressed by the hash of
+its text, so two releases on one Redis each run their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from antiphon.wire.keys import lua_key_functions
+
+__all__ = ["KEEP_TURN_SECONDS", "Script", "load_script", "run_script", "script_names"]
+
+KEEP_TURN_SECONDS = 7 * 24 * 3600
+
+_FOLDER = resources.files("antiphon.wire") / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script, ready to run. ``arguments`` are the names in the order they are passed in."""
+
+    name: str
+    arguments: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    source: str
+    sha: str
+
+
+def script_names() -> list[str]:
+    """The names of all scripts."""
+    return sorted(
+        entry.name.removesuffix(".lua") for entry in _FOLDER.iterdir() if entry.name.endswith(".lua")
+    )
+
+
+@cache
+def load_script(name: str, clock: str = "clock") -> Script:
+    """Read and join one script. ``clock`` names the include that tells the time."""
+    body = (_FOLDER / f"{name}.lua").read_text()
+    arguments = tuple(_header(body, "args").split())
+    includes = [clock, *_header(body, "include").split()]
+    pieces = [
+        _bind(arguments),
+        *((_FOLDER / "include" / f"{piece}.lua").read_text() for piece in includes),
+        body,
+    ]
+    text = "\n".join(pieces)
+    source = "\n".join(
+        [
+            "local PREFIX, DB = ARGV[1], ARGV[2]",
+            f"local KEEP_TURN_SECONDS = {KEEP_TURN_SECONDS}",
+            _used_key_functions(text),
+            _without_comments(text),
+        ]
+    )
+    outcomes = tuple(dict.fromkeys(re.findall(r"^-- -> ([A-Z_]+)", body, re.MULTILINE)))
+    return Script(name, arguments, outcomes, source, hashlib.sha1(source.encode()).hexdigest())
+
+
+async def run_script(redis: Redis, script: Script, *arguments: Any) -> Any:
+    """Run a script by its hash; send its text where the server does not know it."""
+    try:
+        return await redis.execute_command("EVALSHA", script.sha, 0, *arguments)
+    except NoScriptError:
+        return await redis.execute_command("EVAL", script.source, 0, *arguments)
+
+
+def _header(body: str, word: str) -> str:
+    found = re.search(rf"^-- @{word}[ \t]*([^\n]*)", body, re.MULTILINE)
+    return found.group(1).split("   ")[0] if found else ""
+
+
+def _bind(arguments: tuple[str, ...]) -> str:
+    """Lua that names the arguments; the first two are the prefix and the database."""
+    single = [name for name in arguments if not name.endswith("...")]
+    lines: list[str] = []
+    if single:
+        values = ", ".join(f"ARGV[{n}]" for n in range(3, 3 + len(single)))
+        lines.append(f"local {', '.join(single)} = {values}")
+    if len(single) < len(arguments):
+        rest = arguments[-1].removesuffix("...")
+        lines.append(f"local {rest} = {{}}")
+        lines.append(f"for n = {3 + len(single)}, #ARGV do {rest}[#{rest} + 1] = ARGV[n] end")
+    return "\n".join(lines)
+
+
+def _used_key_functions(text: str) -> str:
+    used = set(re.findall(r"\b(key_\w+)", text))
+    return "\n".join(
+        line for line in lua_key_functions().split("\n") if line.split()[2].split("(")[0] in used
+    )
+
+
+def _without_comments(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("--"))

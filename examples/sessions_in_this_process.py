@@ -1,0 +1,36 @@
+"""A conversation that survives restarts, without a server: ``python examples/sessions_in_this_process.py``.
+
+It answers with your own words; give a provider and a model to talk to one:
+``python examples/sessions_in_this_process.py openai gpt-4o``. Say ``/new`` to begin again, and end with Ctrl-D.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from antiphon import Agent
+from antiphon.errors import AgentError
+from antiphon.stores import SQLiteStore
+
+
+def main() -> None:
+    provider, model = sys.argv[1:3] if len(sys.argv) > 2 else ("scripted", "any")
+    with SQLiteStore("conversations.db") as store:
+        agent = Agent(provider, model, system="You talk with {name}. Be brief.", store=store)
+        session = agent.session("example", variables={"name": "somebody"})
+        print(f"{len(session.messages)} messages so far.")
+        for line in sys.stdin:
+            if line.strip() == "/new":
+                session.clear()
+                continue
+            try:
+                for event in session.stream(line.strip()):
+                    if event.type == "text_delta":
+                        print(event.text, end="", flush=True)
+                print()
+            except AgentError as error:
+                print(f"Error: {error} Please try again.")
+
+
+if __name__ == "__main__":
+    main()

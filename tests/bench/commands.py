@@ -1,0 +1,92 @@
+"""What a turn and a delta cost in Redis: commands, script calls, round trips and CPU time, all of them counted."""
+
+from __future__ import annotations
+
+from redis import Redis
+from support.eventually import wait_until_async
+
+from antiphon.client import AsyncClient
+from bench.counting import CountingProxy
+from bench.gauges import Counters, redis_counters
+from bench.load import all_ended, frozen, submit_turns, warm_up
+from bench.results import Plan, Result
+from bench.stand import Stand, stand
+
+TITLE = "Redis commands, script calls, round trips and CPU time"
+STREAM = "hi pace:50 length:{length}"
+
+
+async def measure(plan: Plan) -> Result:
+    result = Result("commands", TITLE)
+    number = plan.pick(400, 100)
+    with (
+        stand() as built,
+        CountingProxy(built.redis.port) as client_way,
+        CountingProxy(built.redis.port) as worker_way,
+    ):
+        worker = built.worker(redis_url=worker_way.url)
+        with Redis.from_url(built.redis.url) as redis:
+            async with AsyncClient(client_way.url) as client:
+                await warm_up(client, 100)
+                with frozen(worker):
+                    client_way.reset()
+                    before = redis_counters(redis)
+                    turns = await submit_turns(client, number, "counted-")
+                    submitted = redis_counters(redis)
+                    result.add("submit: round trips of the client", client_way.requests / number, "a turn")
+                    _rows(result, "submit", submitted.since(before), number, "a turn")
+                    worker_way.reset()
+                await all_ended_quietly(redis, number + 100)
+                done = redis_counters(redis)
+                counted = _without(done.since(submitted), "zcard")
+                result.add(
+                    "run: round trips of the worker, idle ones included",
+                    worker_way.requests / number,
+                    "a turn",
+                )
+                _rows(result, "run", counted, number, "a turn")
+                await all_ended(turns)
+            await _deltas(result, built, plan)
+    result.remarks.append(
+        "Eight turns are claimed at once where they wait; alone, a turn has a bell and a claim."
+    )
+    return result
+
+
+async def all_ended_quietly(redis: Redis, number: int) -> None:
+    """Return when so many turns have ended, by looking at RQ's registry of finished jobs alone."""
+    await wait_until_async(
+        lambda: redis.zcard("rq:finished:antiphon") >= number, 60, "all turns have ended", interval=0.05
+    )
+
+
+async def _deltas(result: Result, built: Stand, plan: Plan) -> None:
+    """Streams at 50 tokens a second: what an emit and a delta cost."""
+    number, length = plan.pick(50, 20), plan.pick(200, 100)
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            before = redis_counters(redis)
+            turns = await submit_turns(client, number, "deltas-", STREAM.format(length=length), {})
+            await all_ended(turns)
+            counted = redis_counters(redis).since(before)
+            emitted = sum(len(redis.xrange(f"ant:events:deltas-{n}")) - 4 for n in range(number))
+    deltas = number * length
+    result.add("deltas of the model in one published event", deltas / emitted, "deltas")
+    result.add("script calls, a delta", counted.scripts / deltas, "a delta")
+    result.add("commands inside the scripts, a delta", _inside(counted) / deltas, "a delta")
+    result.add("CPU time of Redis, a delta (50 streams at 50/s)", counted.cpu_seconds / deltas * 1e6, "µs")
+
+
+def _rows(result: Result, what: str, counted: Counters, number: int, unit: str) -> None:
+    result.add(f"{what}: script calls", counted.scripts / number, unit)
+    result.add(f"{what}: commands inside the scripts", _inside(counted) / number, unit)
+    result.add(f"{what}: CPU time of Redis", counted.cpu_seconds / number * 1e6, "µs a turn")
+
+
+def _inside(counted: Counters) -> int:
+    return sum(counted.commands.values()) - counted.scripts
+
+
+def _without(counted: Counters, *names: str) -> Counters:
+    left = {name: calls for name, calls in counted.commands.items() if name not in names}
+    return Counters(left, counted.cpu_seconds, counted.memory_bytes)

@@ -1,0 +1,101 @@
+"""What is read from outside: CPU time and memory of processes, Redis's own counters, and what numbers say."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+__all__ = [
+    "Counters",
+    "Spread",
+    "cpu_seconds",
+    "percentile",
+    "redis_counters",
+    "rss_bytes",
+    "spread",
+    "worker_pids",
+]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far. The clock ticks 100 times a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def rss_bytes(pid: int) -> int:
+    """Memory of a process that is not swapped out."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+
+
+def worker_pids(supervisor: int) -> list[int]:
+    """The worker processes of a supervisor."""
+    listing = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+    return [int(pid) for pid in listing.split()]
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value below which this share of all lies; 0 where there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of several rounds, and how far they lay apart."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a Redis has counted since it started: commands by name, script calls, CPU time, memory."""
+
+    commands: dict[str, int]
+    cpu_seconds: float
+    memory_bytes: int
+
+    def since(self, before: Counters) -> Counters:
+        commands = {
+            name: calls - before.commands.get(name, 0)
+            for name, calls in self.commands.items()
+            if calls != before.commands.get(name, 0)
+        }
+        return Counters(
+            commands, self.cpu_seconds - before.cpu_seconds, self.memory_bytes - before.memory_bytes
+        )
+
+    @property
+    def scripts(self) -> int:
+        return self.commands.get("evalsha", 0) + self.commands.get("eval", 0)
+
+
+def redis_counters(redis: Redis) -> Counters:
+    """Read them; the reading itself is INFO and not counted."""
+    pipe = redis.pipeline(transaction=False)
+    for section in ("commandstats", "cpu", "memory"):
+        pipe.info(section)
+    stats, cpu, memory = pipe.execute()
+    commands: dict[str, Any] = {
+        name.removeprefix("cmdstat_"): values["calls"]
+        for name, values in stats.items()
+        if name != "cmdstat_info"
+    }
+    return Counters(commands, cpu["used_cpu_user"] + cpu["used_cpu_sys"], memory["used_memory"])

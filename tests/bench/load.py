@@ -1,0 +1,83 @@
+"""Turns as the benchmark submits them, and how fast they ended by the server's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+from support.eventually import wait_until_async
+from support.processes import Process
+
+from antiphon.client import AsyncClient
+from antiphon.request import AgentSpec
+from antiphon.turns import AsyncTurn
+
+__all__ = ["AGENT", "ONE_CHUNK", "all_ended", "frozen", "rate", "steady_rate", "submit_turns", "warm_up"]
+
+AGENT = AgentSpec(provider="openai-chat", model="bench")
+ONE_CHUNK: dict[str, Any] = {"max_tokens": 1}
+"""The answer is a single piece of text, between the format's first and last chunk."""
+HANDS = 8
+
+
+async def submit_turns(
+    client: AsyncClient, number: int, prefix: str, text: str = "hi", params: dict[str, Any] = ONE_CHUNK
+) -> list[AsyncTurn]:
+    """Hand in this many turns, each of a session of its own."""
+    turns: list[AsyncTurn] = []
+
+    async def hand_in(first: int) -> None:
+        for index in range(first, number, HANDS):
+            turn = await client.submit(f"{prefix}{index}", text, agent=AGENT, params=params)
+            turns.append(turn)
+
+    await asyncio.gather(*[hand_in(first) for first in range(HANDS)])
+    return turns
+
+
+async def all_ended(turns: Sequence[AsyncTurn], timeout: float = 120) -> None:
+    """Return when all have ended; they were submitted in about this order, so the last ones are watched."""
+    for turn in [*turns[-2 * HANDS :], *turns]:
+
+        async def ended(turn: AsyncTurn = turn) -> bool:
+            return (await turn.status()) in ("finished", "failed", "cancelled")
+
+        await wait_until_async(ended, timeout, f"turn {turn.id} has ended", interval=0.05)
+
+
+async def warm_up(client: AsyncClient, number: int = 200) -> None:
+    """Let every process import, connect and load its scripts."""
+    await all_ended(await submit_turns(client, number, "warm-up-"))
+
+
+@contextmanager
+def frozen(worker: Process) -> Iterator[None]:
+    """Within this the worker does nothing, so that turns can be submitted in advance."""
+    worker.freeze()
+    try:
+        yield
+    finally:
+        worker.thaw()
+
+
+def rate(redis_url: str, turns: Sequence[AsyncTurn]) -> float:
+    """Turns a second by their recorded ends, without the first and the last tenth."""
+    with Redis.from_url(redis_url) as redis:
+        pipe = redis.pipeline(transaction=False)
+        for turn in turns:
+            pipe.hmget(f"ant:turn:{turn.id}", "ended_at", "status")
+        answers = pipe.execute()
+    bad = [status for _, status in answers if status != b"finished"]
+    if bad:
+        raise RuntimeError(f"{len(bad)} turns ended as {set(bad)}: the figures would mean nothing")
+    return steady_rate([int(ended) / 1000 for ended, _ in answers])
+
+
+def steady_rate(ends: Sequence[float]) -> float:
+    """Ends a second in the middle eight tenths, by times in seconds."""
+    ordered = sorted(ends)
+    first, last = len(ordered) // 10, len(ordered) * 9 // 10
+    return (last - first) / max(ordered[last] - ordered[first], 1e-3)

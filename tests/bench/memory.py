@@ -1,0 +1,58 @@
+"""Memory: of a turn in flight and of an idle session, in the worker process and in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis import Redis
+
+from antiphon.client import AsyncClient
+from bench.clone import clone_session
+from bench.gauges import redis_counters, rss_bytes, worker_pids
+from bench.load import AGENT, all_ended, submit_turns, warm_up
+from bench.results import Plan, Result
+from bench.stand import Stand, stand
+
+TITLE = "memory of turns in flight and of idle sessions"
+SETTLE_SECONDS = 2.0
+TEXT = "hi pace:2 length:200"
+
+
+async def measure(plan: Plan) -> Result:
+    result = Result("memory", TITLE)
+    with stand() as built:
+        await _in_flight(result, built, plan.pick(800, 200))
+    with stand() as built:
+        await _idle(result, built, plan.pick(20_000, 2_000))
+    return result
+
+
+async def _in_flight(result: Result, built: Stand, number: int) -> None:
+    worker = built.worker(concurrency=1000)
+    (pid,) = worker_pids(worker.pid)
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            await warm_up(client, 50)
+            result.add("a worker process that has run a few turns", rss_bytes(pid) / 2**20, "MiB")
+            before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
+            await submit_turns(client, number, "flying-", TEXT, {})
+            await asyncio.sleep(SETTLE_SECONDS)
+            result.add("a turn in flight, in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
+            memory = redis_counters(redis).memory_bytes - stored
+            result.add("a turn in flight, in Redis", memory / number / 1024, "KiB")
+
+
+async def _idle(result: Result, built: Stand, number: int) -> None:
+    worker = built.worker()
+    (pid,) = worker_pids(worker.pid)
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            await warm_up(client, 50)
+            turn = await client.submit("idle-session", "hi length:40", agent=AGENT)
+            await all_ended([turn])
+            before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
+            clone_session(redis, "idle-session", turn.id, number, "idle-")
+            memory = redis_counters(redis).memory_bytes - stored
+            await asyncio.sleep(SETTLE_SECONDS)
+            result.add("an idle session with one turn of 40 tokens, in Redis", memory / number / 1024, "KiB")
+            result.add("an idle session, in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")

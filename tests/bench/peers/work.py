@@ -1,0 +1,91 @@
+"""The work that every peer's job does, once waiting and once not: what a turn of a session is without Antiphon.
+
+Hold the session's lock, read the history's tail, stream the model's answer through the SDK, publish every delta,
+append question and answer to the history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["answer", "answer_async", "history_key", "live_channel"]
+
+TAIL = 20
+LOCK_SECONDS = 60
+
+
+def history_key(session: str) -> str:
+    return f"history:{session}"
+
+
+def live_channel(session: str) -> str:
+    return f"live:{session}"
+
+
+def answer(session: str, text: str) -> None:
+    """One turn, in a worker that waits."""
+    redis, model = _clients()
+    with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
+        said = ""
+        history = redis.lrange(history_key(session), -TAIL, -1)
+        with model.chat.completions.create(**_request(history, text)) as stream:
+            for chunk in stream:
+                delta = chunk.choices[0].delta.content if chunk.choices else None
+                if delta:
+                    said += delta
+                    redis.publish(live_channel(session), delta)
+        redis.rpush(history_key(session), *_messages(text, said))
+
+
+async def answer_async(session: str, text: str) -> None:
+    """One turn, in a worker with an event loop."""
+    redis, model = _async_clients()
+    async with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
+        said = ""
+        history = await redis.lrange(history_key(session), -TAIL, -1)  # type: ignore[misc]
+        async with await model.chat.completions.create(**_request(history, text)) as stream:
+            async for chunk in stream:
+                delta = chunk.choices[0].delta.content if chunk.choices else None
+                if delta:
+                    said += delta
+                    await redis.publish(live_channel(session), delta)
+        await redis.rpush(history_key(session), *_messages(text, said))  # type: ignore[misc]
+
+
+def _request(history: list[bytes], text: str) -> dict[str, Any]:
+    known = [{name: message[name] for name in ("role", "content")} for message in map(json.loads, history)]
+    messages = [*known, {"role": "user", "content": text}]
+    return {"model": "bench", "messages": messages, "stream": True, "max_completion_tokens": 1}
+
+
+def _messages(text: str, said: str) -> list[str]:
+    ended = time.time()
+    return [
+        json.dumps({"role": "user", "content": text}),
+        json.dumps({"role": "assistant", "content": said, "ended": ended}),
+    ]
+
+
+@cache
+def _clients() -> tuple[Redis, openai.OpenAI]:
+    import openai  # who only submits does not wait for it
+
+    return Redis.from_url(os.environ["REDIS_URL"]), openai.OpenAI()
+
+
+@cache
+def _async_clients() -> tuple[AsyncRedis, openai.AsyncOpenAI]:
+    import openai
+
+    model = openai.AsyncOpenAI(http_client=openai.DefaultAioHttpClient())
+    return AsyncRedis.from_url(os.environ["REDIS_URL"]), model

@@ -1,0 +1,89 @@
+"""How soon a turn goes on: after kill -9 of its worker process, and after the loss of its host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from antiphon.client import AsyncClient
+from bench.gauges import worker_pids
+from bench.load import AGENT
+from bench.results import Plan, Result
+from bench.stand import Stand, stand
+
+TITLE = "time from the loss of a worker to the first event of the next attempt"
+TEXT = "hi pace:20 length:2000"
+
+
+async def measure(plan: Plan) -> Result:
+    result = Result("recovery", TITLE)
+    lease = plan.pick(10.0, 2.0)
+    killed = [await _killed() for _ in range(plan.rounds)]
+    result.add("kill -9 of the worker process, another one beside it", killed, "s")
+    if not plan.quick:
+        alone = [await _killed(processes=1) for _ in range(plan.rounds)]
+        result.add("kill -9 of the only worker process, which is started again", alone, "s")
+    lost = [await _host_lost(lease) for _ in range(plan.pick(2, 1))]
+    result.add(f"a host that is gone (frozen whole), lease {lease:g} s", lost, "s")
+    return result
+
+
+async def _killed(processes: int = 2) -> float:
+    with stand() as built:
+        worker = built.worker(processes=processes)
+        async with AsyncClient(built.redis.url) as client:
+            turn = await client.submit("s", TEXT, agent=AGENT)
+            holder = await _spoken(client, "s")
+            pid = next(pid for pid in worker_pids(worker.pid) if _named(pid, holder))
+            began = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            return await _goes_on(client, "s", began, turn.id)
+
+
+async def _host_lost(lease: float) -> float:
+    with stand() as built:
+        first = built.worker(lease=str(lease))
+        async with AsyncClient(built.redis.url) as client:
+            turn = await client.submit("s", TEXT, agent=AGENT)
+            await _spoken(client, "s")
+            await _other_worker(built, lease)
+            began = time.monotonic()
+            first.freeze()
+            try:
+                return await _goes_on(client, "s", began, turn.id)
+            finally:
+                first.thaw()
+
+
+async def _other_worker(built: Stand, lease: float) -> None:
+    built.worker(lease=str(lease))
+    await asyncio.sleep(lease / 2)  # its reaper waits one lease; the loss comes at any time in that
+
+
+def _named(pid: int, holder: str) -> bool:
+    """Whether this process is the one that calls itself so."""
+    with open(f"/proc/{pid}/environ", "rb") as environ:
+        return f"ANTIPHON_WORKER_NAME={holder}".encode() in environ.read()
+
+
+async def _spoken(client: AsyncClient, session: str) -> str:
+    """The worker of the running turn, once a delta of it was seen."""
+    holder = ""
+    async with asyncio.timeout(30):
+        async for event in client.subscribe(session, after=0):
+            if event.type == "turn_started":
+                holder = event.worker  # type: ignore[attr-defined]
+            if event.type == "text_delta":
+                return holder
+    raise RuntimeError("the turn did not begin")
+
+
+async def _goes_on(client: AsyncClient, session: str, began: float, turn: str) -> float:
+    """Seconds to the first event of the second attempt."""
+    async with asyncio.timeout(60):
+        async for event in client.subscribe(session, after=0):
+            if event.turn_id == turn and (event.attempt or 0) >= 2:
+                return time.monotonic() - began
+    raise RuntimeError("the turn did not go on")

@@ -1,0 +1,127 @@
+"""The test stand: a Redis, a model server and workers, each in processes of their own, all gone at the end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from support.eventually import wait_until
+from support.processes import Process, Processes
+from support.servers import RedisServer
+
+__all__ = ["ModelProcess", "Stand", "stand"]
+
+TESTS = Path(__file__).parent.parent
+
+
+class ModelProcess:
+    """A model server in a process of its own."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        line = process.wait_for_output("}").splitlines()[0]
+        self.openai_url: str = json.loads(line)["openai_url"]
+        self.base_url: str = json.loads(line)["base_url"]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Stand:
+    """What one measurement runs on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._processes = Processes(directory)
+        self._servers: list[RedisServer] = []
+        self.redis = self.new_redis()
+        self.model = self.new_model()
+
+    def new_redis(self) -> RedisServer:
+        """One more Redis, empty."""
+        server = RedisServer().start()
+        self._servers.append(server)
+        return server
+
+    def new_model(self, *options: str) -> ModelProcess:
+        """One more model server; as fast as it goes where the options name no pace."""
+        return ModelProcess(
+            self._processes.python("-m", "antiphon_worker.modelserver", *options, name="modelserver")
+        )
+
+    def python(self, *argv: str, env: Mapping[str, str] | None = None, name: str = "") -> Process:
+        """Any other Python process, which finds the model server and these modules."""
+        return self._processes.python(*argv, name=name, env={**self.environ(), **(env or {})})
+
+    def child(
+        self, module: str, *argv: str, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> Any:
+        """Run a module to its end; what its last line of JSON says."""
+        process = self.python("-m", module, *argv, env=env, name=module)
+        if process.wait(timeout) != 0:
+            raise RuntimeError(f"{module} {' '.join(argv)} failed:\n{process.output}")
+        return json.loads(process.output.splitlines()[-1])
+
+    def worker(
+        self,
+        *,
+        processes: int = 1,
+        concurrency: int = 100,
+        model: ModelProcess | None = None,
+        expected: int = 0,
+        **settings: str,
+    ) -> Process:
+        """A supervisor with its worker processes (``expected``, where there are several cells), taking turns."""
+        env = self.environ(model) | {
+            "ANTIPHON_REDIS_URL": self.redis.url,
+            "ANTIPHON_PROCESSES": str(processes),
+            "ANTIPHON_CONCURRENCY": str(concurrency),
+            "ANTIPHON_DURABILITY": "none",
+            **{f"ANTIPHON_{name.upper()}": value for name, value in settings.items()},
+        }
+        worker = self._processes.python("-m", "bench.supervise", name="worker", env=env)
+        wait_until(
+            lambda: worker.output.count("takes turns") >= (expected or processes),
+            20,
+            "the workers take turns",
+        )
+        return worker
+
+    def environ(self, model: ModelProcess | None = None) -> dict[str, str]:
+        return {
+            "PYTHONPATH": str(TESTS),
+            "OPENAI_BASE_URL": (model or self.model).openai_url,
+            "OPENAI_API_KEY": "any",
+            "REDIS_URL": self.redis.url,
+        }
+
+    def stop(self, process: Process) -> None:
+        """End a process and its children now."""
+        process.kill()
+
+    def close(self) -> None:
+        self._processes.close()
+        for server in self._servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def stand() -> Iterator[Stand]:
+    """A stand with a Redis and a fast model server."""
+    directory = Path(tempfile.mkdtemp(prefix="antiphon-bench-"))
+    try:
+        with Stand(directory) as built:
+            yield built
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

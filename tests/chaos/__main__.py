@@ -1,0 +1,46 @@
+"""Kill, stop and cut everything at random, then check every promise: ``python -m chaos --seed 7 --seconds 60``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from chaos.checker import Report, check
+from chaos.driver import Chaos
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="names the sequence of faults (default 1)")
+    parser.add_argument("--seconds", type=float, default=60, help="how long faults go on (default 60)")
+    parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
+    parser.add_argument("--plan", action="store_true", help="print the sequence of faults and do nothing")
+    parser.add_argument("--json", type=Path, help="write the report to this file as well")
+    parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
+        folder = options.keep or Path(directory)
+        chaos = Chaos(options.seed, options.seconds, folder, server=options.server)
+        if options.plan:
+            print("\n".join(map(str, chaos.plan)))
+            return 0
+        print(f"{len(chaos.plan)} faults in {options.seconds:g} s, seed {options.seed}", flush=True)
+        with chaos:
+            report = asyncio.run(run(chaos))
+    print(report.table())
+    if options.json:
+        options.json.write_text(report.to_json())
+    return 0 if report.ok else 1
+
+
+async def run(chaos: Chaos) -> Report:
+    """The whole run and its report."""
+    await chaos.run()
+    return await check(chaos)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Read everything back and count what does not hold."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from statistics import quantiles
+
+from redis import Redis
+from support.ensemble import complaints
+from support.key_leaks import leaked_keys
+
+from antiphon.client import AsyncClient
+from antiphon.errors import TurnNotFound
+from antiphon.events import Event, TurnFailedEvent, TurnRetrying, TurnStarted, decode_event
+from chaos.driver import Chaos
+from chaos.load import Conversation
+
+__all__ = ["Report", "check"]
+
+TERMINAL = ("finished", "failed", "cancelled")
+TO_BE_EXPECTED = ("provider_rejected", "worker_crashed")
+
+
+@dataclass
+class Report:
+    """What a run brought. ``wrong`` holds a sentence for everything that does not hold."""
+
+    seed: int
+    seconds: float
+    faults: dict[str, int]
+    accepted: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    repeated_submits: int = 0
+    attempts_lost_to_crashes: int = 0
+    lost: int = 0
+    repeated: int = 0
+    out_of_order: int = 0
+    events: int = 0
+    events_missing: int = 0
+    events_doubled: int = 0
+    leaked_keys: int = 0
+    recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "ok": self.ok}, indent=2)
+
+    def table(self) -> str:
+        """For people."""
+        rows = [
+            (name.replace("_", " "), value) for name, value in asdict(self).items() if isinstance(value, int)
+        ]
+        lines = [f"{name:26}{value:>8}" for name, value in rows]
+        lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
+        lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
+        for what, times in self.recovery_seconds.items():
+            shown = ", ".join(f"{name} {value:.2f} s" for name, value in times.items() if name != "count")
+            lines.append(f"recovery, {what} ({times['count']:.0f} times): {shown}")
+        lines += self.wrong[:20]
+        lines.append("Every promise held." if self.ok else f"{len(self.wrong)} promises were broken.")
+        return "\n".join(lines)
+
+
+async def check(chaos: Chaos) -> Report:
+    """The report of a run that has come to its end."""
+    report = Report(chaos.seed, chaos.seconds, dict(Counter(hit.fault.kind for hit in chaos.hits)))
+    logs: dict[str, list[Event]] = {}
+    async with AsyncClient(chaos.server.url) as client:
+        for one in chaos.conversations:
+            report.wrong += one.trouble
+            await _check_turns(client, one, report)
+            report.wrong += await complaints(client, one.session)
+            logs[one.session] = await _log(client, one)
+            _check_order(one, logs[one.session], report)
+            _check_reader(one, logs[one.session], report)
+    _check_tools(chaos, report)
+    _check_keys(chaos.server.url, report)
+    report.recovery_seconds = _recoveries(chaos, logs)
+    return report
+
+
+async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -> None:
+    for submitted in one.turns:
+        report.repeated_submits += submitted.repeats
+        if not submitted.accepted:
+            if submitted.refused:
+                report.wrong.append(f"{one.session}: {submitted.text!r} was refused: {submitted.refused}")
+            continue
+        report.accepted += 1
+        try:
+            record = await client.cell_of_session(one.session).turn(submitted.turn_id)  # type: ignore[arg-type]
+        except TurnNotFound:
+            report.lost += 1
+            report.wrong.append(f"{one.session}: accepted and lost: {submitted.text!r}")
+            continue
+        if record.status not in TERMINAL:
+            report.lost += 1
+            report.wrong.append(f"{one.session}: {submitted.text!r} never ended: it is {record.status}")
+            continue
+        setattr(report, record.status, getattr(report, record.status) + 1)
+        report.attempts_lost_to_crashes += int(record.fields.get("crashes") or 0)
+        if record.status == "failed" and record.error_code not in TO_BE_EXPECTED:
+            report.wrong.append(
+                f"{one.session}: {submitted.text!r} failed: {record.error_code}: {record.error}"
+            )
+
+
+async def _log(client: AsyncClient, one: Conversation) -> list[Event]:
+    cell = client.cell_of_session(one.session)  # type: ignore[arg-type]
+    entries = await cell.redis.xrange(cell.keys.events(one.session))  # type: ignore[arg-type]
+    return [decode_event(fields[b"e"]) for _, fields in entries]
+
+
+def _check_order(one: Conversation, log: list[Event], report: Report) -> None:
+    """Turns run in the order in which their client submitted them, and none more than once."""
+    submitted = [turn.turn_id for turn in one.turns if turn.accepted]
+    queued = [event.turn_id for event in log if event.type == "turn_queued"]
+    known = [turn for turn in queued if turn in set(submitted)]
+    if known != submitted:
+        report.out_of_order += 1
+        report.wrong.append(f"{one.session}: the turns entered the inbox in another order than submitted")
+    ends = Counter(event.turn_id for event in log if event.terminal)
+    for turn, times in ends.items():
+        if times > 1:
+            report.repeated += 1
+            report.wrong.append(f"{one.session}: turn {turn} ended {times} times")
+
+
+def _check_reader(one: Conversation, log: list[Event], report: Report) -> None:
+    """A reader sees every event of the log, once and in order."""
+    report.events += len(log)
+    seen = Counter(event.seq for event in one.seen)
+    missing = [event.seq for event in log if event.seq not in seen]
+    doubled = [seq for seq, times in seen.items() if times > 1]
+    report.events_missing += len(missing)
+    report.events_doubled += len(doubled)
+    if missing or doubled:
+        report.wrong.append(f"{one.session}: its reader missed {missing[:5]} and saw twice {doubled[:5]}")
+    elif [event.to_json() for event in one.seen] != [event.to_json() for event in log]:
+        report.wrong.append(
+            f"{one.session}: its reader saw other events than the log holds, or in another order"
+        )
+
+
+def _check_tools(chaos: Chaos, report: Report) -> None:
+    """A tool that may run once was started once."""
+    paid = Counter(note["turn"] for note in chaos.stage.notes("tool", tool="pay"))
+    for turn, times in paid.items():
+        if times > 1:
+            report.repeated += 1
+            report.wrong.append(f"turn {turn} paid {times} times")
+
+
+def _check_keys(url: str, report: Report) -> None:
+    leaked = leaked_keys(url)
+    with Redis.from_url(url, decode_responses=True) as redis:
+        leaked += [f"rq:wip:antiphon {entry}" for entry in redis.zrange("rq:wip:antiphon", 0, -1)]
+        leaked += [key for key in redis.scan_iter("rq:job:*", count=1000) if redis.ttl(key) == -1]
+        leaked += [f"rq:queue:antiphon {entry}" for entry in redis.lrange("rq:queue:antiphon", 0, -1)]
+    report.leaked_keys = len(leaked)
+    if leaked:
+        report.wrong.append(f"left behind: {', '.join(leaked[:10])}")
+
+
+def _recoveries(chaos: Chaos, logs: dict[str, list[Event]]) -> dict[str, dict[str, float]]:
+    """From the death of a worker to the next start of each turn that it ran."""
+    found: dict[str, list[float]] = {}
+    for log in logs.values():
+        started: dict[str, TurnStarted] = {}
+        broken: dict[str, tuple[str, float]] = {}
+        for event in log:
+            if isinstance(event, TurnRetrying) and event.code == "worker_died" and event.turn_id in started:
+                cause = _cause(chaos, started[event.turn_id], event.at)
+                if cause:
+                    broken[event.turn_id] = cause
+            elif isinstance(event, TurnStarted):
+                if event.turn_id in broken:
+                    kind, at = broken.pop(event.turn_id)
+                    found.setdefault(kind, []).append((event.at - at) / 1000)
+                started[event.turn_id] = event
+            elif isinstance(event, TurnFailedEvent):
+                broken.pop(event.turn_id, None)
+    return {kind: _spread(times) for kind, times in found.items()}
+
+
+def _cause(chaos: Chaos, started: TurnStarted, at: float) -> tuple[str, float] | None:
+    """The last death of a process or host that ran this attempt, where Redis was there all the while."""
+    disturbed = [hit for hit in chaos.hits if not hit.supervisor or hit.fault.kind.endswith(" workers")]
+    for hit in reversed(chaos.hits):
+        if hit.fault.kind not in ("kill worker", "kill host") or not started.at - 5 <= hit.began_ms <= at + 5:
+            continue
+        if f"-{hit.supervisor}-" not in started.worker or "alone" in started.worker:
+            continue
+        if any(other.began_ms < at and other.ended_ms > hit.began_ms for other in disturbed):
+            return None
+        return ("a process died" if hit.fault.kind == "kill worker" else "a host was lost"), hit.began_ms
+    return None
+
+
+def _spread(times: list[float]) -> dict[str, float]:
+    cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+    return {"count": len(times), "p50": cuts[49], "p99": cuts[98], "longest": max(times)}

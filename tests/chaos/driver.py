@@ -1,0 +1,200 @@
+"""Real processes on one Redis, and a plan of faults carried out on them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from support.ensemble import Ensemble, Supervised, signal_process
+from support.eventually import wait_until_async
+from support.processes import Processes
+from support.proxy import Proxy
+from support.servers import RedisServer
+from support.stage import Stage
+
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError
+from chaos.load import Conversation
+from chaos.plan import Fault, make_plan
+
+__all__ = ["Chaos", "Hit"]
+
+HOSTS, PROCESSES, SESSIONS = 2, 2, 16
+LEASE_SECONDS = 3.0
+SETTLE_SECONDS = 90.0
+
+
+class Hit:
+    """One fault that was carried out: on which supervisor, if on one, and from when to when."""
+
+    def __init__(self, fault: Fault, supervisor: int = 0) -> None:
+        self.fault = fault
+        self.supervisor = supervisor
+        self.began_ms = time.time() * 1000
+        self.ended_ms = self.began_ms
+
+
+class Chaos:
+    """One run. Use it as a context manager: what it starts ends with it."""
+
+    def __init__(self, seed: int, seconds: float, directory: Path, *, server: str = "valkey") -> None:
+        self.seed = seed
+        self.seconds = seconds
+        self.plan = make_plan(seed, seconds)
+        self.hits: list[Hit] = []
+        self.stage = Stage(directory / "stage")
+        self.conversations: list[Conversation] = []
+        self.hosts: list[Supervised] = []
+        self._processes = Processes(directory)
+        self._server_kind = server
+        self._stack = ExitStack()
+        self._later: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self.server = self._stack.enter_context(
+            RedisServer(self._server_kind, appendonly=True, appendfsync="always")  # type: ignore[arg-type]
+        )
+        self.to_workers = self._stack.enter_context(Proxy(self.server.port))
+        self.to_clients = self._stack.enter_context(Proxy(self.server.port))
+        self._stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    async def run(self) -> None:
+        """Let the load run while the plan is carried out; then let everything come to its end."""
+        async with AsyncClient(self.to_clients.url) as client:
+            self._ensemble = Ensemble(self.to_workers.url, self.stage, self._processes, client)
+            self.hosts = [self._start_host() for _ in range(HOSTS)]
+            for host in self.hosts:
+                await asyncio.to_thread(host.ready, PROCESSES)
+            began = time.monotonic()
+            self.conversations = [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
+            readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
+            talkers = [
+                asyncio.create_task(one.talk(lambda: time.monotonic() - began > self.seconds))
+                for one in self.conversations
+            ]
+            for fault in self.plan:
+                await asyncio.sleep(began + fault.at - time.monotonic())
+                await self._carry_out(fault)
+            await self._settle(talkers)
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    def _start_host(self) -> Supervised:
+        return self._ensemble.supervisor(processes=PROCESSES, lease=LEASE_SECONDS, drain=1)
+
+    async def _carry_out(self, fault: Fault) -> None:
+        host = self.hosts[fault.target % len(self.hosts)]
+        hit = Hit(fault, host.process.pid if "worker" in fault.kind or "host" in fault.kind else 0)
+        self.hits.append(hit)
+        match fault.kind:
+            case "kill worker" | "stop worker":
+                self._hit_worker(host, fault)
+            case "kill host":
+                host.process.kill()
+                self._replace(host)
+            case "restart host":
+                host.process.send_signal(signal.SIGTERM)
+                self._replace(host)
+            case "cut workers":
+                self.to_workers.cut()
+            case "cut clients":
+                self.to_clients.cut()
+            case "delay workers":
+                self.to_workers.delay(0.1)
+                self._after(fault.seconds, self.to_workers.heal)
+            case "hold back workers":
+                self.to_workers.blackhole()
+                self._after(fault.seconds, self.to_workers.heal)
+            case "lose a reply":
+                (self.to_workers if fault.target % 2 else self.to_clients).drop_reply(b"EVALSHA")
+            case "flush scripts":
+                await self._flush_scripts()
+            case _:
+                await asyncio.to_thread(
+                    self.server.stop if fault.kind == "restart redis" else self.server.kill
+                )
+                await asyncio.sleep(min(fault.seconds, 1.0))
+                await asyncio.to_thread(self.server.start)
+        if "redis" not in fault.kind and "worker" in fault.kind and fault.kind != "kill worker":
+            hit.ended_ms += fault.seconds * 1000
+        else:
+            hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
+
+    def _hit_worker(self, host: Supervised, fault: Fault) -> None:
+        workers = host.workers
+        if not workers:
+            return None
+        pid = workers[fault.target // 2 % len(workers)]
+        if fault.kind == "kill worker":
+            return signal_process(pid, signal.SIGKILL)
+        signal_process(pid, signal.SIGSTOP)
+        return self._after(fault.seconds, lambda: signal_process(pid, signal.SIGCONT))
+
+    def _replace(self, host: Supervised) -> None:
+        self.hosts[self.hosts.index(host)] = self._start_host()
+
+    def _after(self, seconds: float, act: object) -> None:
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            act()  # type: ignore[operator]
+
+        task = asyncio.create_task(later())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def _flush_scripts(self) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        writer.write(b"SCRIPT FLUSH\r\n")
+        await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+    async def _settle(self, talkers: list[asyncio.Task[None]]) -> None:
+        """No more faults: every turn must come to its end, and every reader to the last event."""
+        await asyncio.gather(*self._later)
+        self.to_workers.heal()
+        self.to_clients.heal()
+        deadline = time.monotonic() + SETTLE_SECONDS
+        await asyncio.wait(talkers, timeout=SETTLE_SECONDS)
+        for task in talkers:
+            task.cancel()
+        await asyncio.gather(*talkers, return_exceptions=True)
+        with _in_time():
+            await wait_until_async(self._all_ended, deadline - time.monotonic(), "every turn has ended", 0.2)
+        with _in_time():
+            await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
+
+    async def _all_ended(self) -> bool:
+        cell = self._ensemble.client.cell_of_session("s0")  # type: ignore[arg-type]
+        try:
+            return not await cell.redis.exists(cell.keys.active, cell.keys.due)
+        except (AgentError, OSError):
+            return False
+
+    async def _all_seen(self) -> bool:
+        for one in self.conversations:
+            newest = await one.client.cell_of_session(one.session).redis.hget(  # type: ignore[arg-type]
+                f"ant:session:{one.session}", "seq"
+            )
+            if int(newest or 0) > (one.seen[-1].seq if one.seen else 0):
+                return False
+        return True
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """What did not come in time is the checker's to report."""
+    try:
+        yield
+    except AssertionError:
+        return

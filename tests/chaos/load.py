@@ -1,0 +1,111 @@
+"""Clients: they submit with keys, repeat what they are unsure of, cancel, wait, and read along."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+from support.ensemble import agent_spec
+
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError, StoreError
+from antiphon.events import Event
+from antiphon.ids import TurnId
+from antiphon.turns import AsyncTurn
+
+__all__ = ["Conversation", "Submitted"]
+
+WORK = (
+    *["words:3"] * 5, *["words:20"] * 3, "words:60", "tool:note words:3", "tool:note tool:pay words:3",
+    "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Submitted:
+    """One turn as its client knows it. ``accepted`` when a submit has returned."""
+
+    text: str
+    key: str
+    turn_id: TurnId | None = None
+    repeats: int = 0
+    refused: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.turn_id is not None
+
+
+@dataclass
+class Conversation:
+    """One session's client, with a subscriber that sees every event."""
+
+    session: str
+    client: AsyncClient
+    seed: int
+    turns: list[Submitted] = field(default_factory=list)
+    seen: list[Event] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    async def talk(self, until: Callable[[], bool]) -> None:
+        """Submit turn after turn until it is time to stop."""
+        chance = random.Random(f"{self.seed} {self.session}")
+        number = 0
+        while not until():
+            number += 1
+            text = f"{self.session} says {number} {chance.choice(WORK)}"
+            turn = await self._submit(Submitted(text, f"key-{number}"), chance)
+            if turn is not None:
+                await self._go_on(turn, chance)
+
+    async def _submit(self, one: Submitted, chance: random.Random) -> AsyncTurn | None:
+        """Submit with a key until an answer comes; now and then once more on purpose."""
+        self.turns.append(one)
+        again = chance.random() < 0.15
+        while True:
+            try:
+                turn = await self.client.submit(self.session, one.text, key=one.key, agent=agent_spec())
+            except StoreError:
+                one.repeats += 1
+                await asyncio.sleep(0.1)
+                continue
+            except AgentError as exc:
+                one.refused = str(exc)
+                return None
+            if one.turn_id not in (None, turn.id):
+                self.trouble.append(f"{self.session}: the key {one.key} gave two turns")
+            one.turn_id = turn.id
+            if not again:
+                return turn
+            again = False
+
+    async def _go_on(self, turn: AsyncTurn, chance: random.Random) -> None:
+        match chance.choices(("wait", "on", "cancel"), (6, 3, 1))[0]:
+            case "wait":
+                with suppress(AgentError):
+                    await turn.result(20)
+            case "cancel":
+                await asyncio.sleep(chance.uniform(0, 0.5))
+                with suppress(AgentError):
+                    await turn.cancel("the client changed its mind")
+            case _:
+                await asyncio.sleep(chance.uniform(0, 0.3))
+
+    async def read_along(self) -> None:
+        """See every event of the session, over lost connections and subscriptions given up on purpose."""
+        chance = random.Random(f"{self.seed} {self.session} reader")
+        while True:
+            patience = chance.randrange(20, 400)
+            after = self.seen[-1].seq if self.seen else 0
+            try:
+                async with aclosing(self.client.subscribe(self.session, after)) as events:
+                    async for event in events:
+                        self.seen.append(event)
+                        patience -= 1
+                        if not patience:
+                            break
+            except StoreError:
+                await asyncio.sleep(0.1)

@@ -1,0 +1,48 @@
+"""What will go wrong and when: a sequence that depends on the seed alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+__all__ = ["FAULTS", "Fault", "make_plan"]
+
+FAULTS: dict[str, int] = {
+    "kill worker": 6,
+    "stop worker": 4,
+    "kill host": 2,
+    "restart host": 3,
+    "cut workers": 3,
+    "cut clients": 3,
+    "delay workers": 2,
+    "hold back workers": 2,
+    "lose a reply": 6,
+    "flush scripts": 2,
+    "kill redis": 1,
+    "restart redis": 1,
+}
+"""Each fault with its weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: ``at`` seconds after the start, on the ``target``-th of what is there, for ``seconds``."""
+
+    at: float
+    kind: str
+    target: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.at:6.2f} s  {self.kind}, target {self.target}, {self.seconds:.2f} s"
+
+
+def make_plan(seed: int, seconds: float, pace: float = 0.8) -> list[Fault]:
+    """The faults of a run, ``pace`` seconds apart on average."""
+    chance, plan, at = random.Random(seed), [], 1.0
+    while at < seconds:
+        kind = chance.choices(list(FAULTS), list(FAULTS.values()))[0]
+        lasting = chance.choice((0.2, 0.5, 3.0)) * chance.uniform(0.8, 1.2)
+        plan.append(Fault(at, kind, chance.randrange(1000), lasting))
+        at += chance.expovariate(1 / pace)
+    return plan

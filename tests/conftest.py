@@ -1,0 +1,134 @@
+"""What every test can rely on: its own servers, a clean environment, coroutine tests, no loose ends."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from support.coroutines import run_coroutine_test
+from support.key_leaks import leaked_keys
+from support.network import forbid_other_machines
+from support.processes import Processes
+from support.servers import Kind, RedisServer, installed_kinds
+
+FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
+SHARED = Path(__file__).parent.parent.parent / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--server",
+        choices=["all", "valkey", "redis"],
+        default="all",
+        help="which Redis servers the integration tests run on (default: all that are installed)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
+    config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
+            del os.environ[name]
+    forbid_other_machines()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    kinds = installed_kinds()
+    missing = "" if "redis" in kinds else " (redis-server is not installed: the tests run on Valkey alone)"
+    return f"redis servers: {', '.join(kinds)}{missing}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that uses Redis on each server at hand."""
+    if "redis_server" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.config.getoption("--server")
+    kinds = installed_kinds() if chosen == "all" else [chosen]
+    if metafunc.definition.get_closest_marker("one_server"):
+        kinds = kinds[:1]
+    metafunc.parametrize("redis_server", kinds, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    function = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(function):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    run_coroutine_test(function(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    processes = getattr(item, "funcargs", {}).get("processes")
+    if report.failed and processes is not None:
+        report.sections.extend(processes.report())
+    return report
+
+
+class ServerPool:
+    """The servers of one test process, started when first asked for."""
+
+    def __init__(self) -> None:
+        self._servers: dict[Kind, RedisServer] = {}
+
+    def get(self, kind: Kind) -> RedisServer:
+        if kind not in self._servers:
+            self._servers[kind] = RedisServer(kind).start()
+        return self._servers[kind]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[ServerPool]:
+    pool = ServerPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> RedisServer:
+    """A running server that all tests of this process share: do not stop it, and change no setting for good.
+
+    A test that harms its server starts one of its own: ``with RedisServer() as server``.
+    """
+    return server_pool.get(request.param)
+
+
+@pytest.fixture
+def redis_url(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[str]:
+    """The URL of an empty Redis. Afterwards each key under ``ant:`` must have its time to live."""
+    with Redis.from_url(redis_server.url) as redis:
+        redis.flushall()
+    yield redis_server.url
+    marker = request.node.get_closest_marker("lasting_keys")
+    leaked = leaked_keys(redis_server.url, marker.args if marker else ())
+    assert not leaked, f"Keys without a time to live: {', '.join(leaked)}"
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Starts workers and other commands; whatever still runs at the end is killed."""
+    started = Processes(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of recorded traffic and conversations beside the project; skips where there is none."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared with recorded traffic and conversations is not here")
+    return SHARED

@@ -1,0 +1,252 @@
+"""What things cost, in counts: round trips, script calls, commands, function calls. Seconds would flake; these do not.
+
+An upper bound is what it takes today: who needs more says so here, who needs less lowers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from bench.counting import CountingProxy
+from bench.gauges import Counters, redis_counters
+from redis import Redis
+from support.cells import TestCell, body, open_cell
+from support.eventually import wait_until_async
+
+from antiphon.client import AsyncClient
+from antiphon.request import AgentSpec
+from antiphon.subscribe import Subscription
+from antiphon.wire.cell import Emit
+from antiphon.wire.scripts import load_script
+from antiphon_worker.app import App
+from antiphon_worker.providers.openai_chat_stream import ChatDecoder
+from antiphon_worker.providers.sse import EventSplitter
+from antiphon_worker.settings import Settings
+from antiphon_worker.worker import Worker
+
+AGENT = AgentSpec(provider="scripted", model="m")
+# Commands that one call runs inside its script.
+MOST_COMMANDS = {"submit": 33, "claim": 42, "emit 1": 5, "emit 4": 11, "finish": 38, "renew": 6}
+# Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
+MOST_CALLS_A_CHUNK = 18
+
+
+@contextmanager
+def counted(redis: Redis) -> Iterator[dict[str, int]]:
+    """What the server runs meanwhile: by command, and ``scripts`` and ``inside`` (them) in all."""
+    before = redis_counters(redis)
+    found: dict[str, int] = {}
+    yield found
+    since: Counters = redis_counters(redis).since(before)
+    found |= since.commands | {
+        "scripts": since.scripts,
+        "inside": sum(since.commands.values()) - since.scripts,
+    }
+
+
+@asynccontextmanager
+async def running_worker(url: str):
+    """A worker in this process; stopped at the end as by SIGTERM."""
+    worker = Worker(Settings(redis_url=url, drain=5.0), App())
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.drain()
+        await running
+
+
+@pytest.fixture
+def redis(redis_url):
+    with Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def way(redis_server):
+    with CountingProxy(redis_server.port) as proxy:
+        yield proxy
+
+
+def calls_of(proxy: CountingProxy, script: str) -> int:
+    return sum(data.count(load_script(script).sha.encode()) for data in proxy.sent)
+
+
+async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, redis_url, way):
+    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+        await cell.load_scripts()
+        await client.submit("first", "Hello", agent=AGENT)
+        way.reset()
+        with counted(redis) as costs:
+            for number in range(5):
+                await client.submit(f"s{number}", "Hello", agent=AGENT)
+        assert way.requests == 5
+        assert costs["scripts"] == 5
+        await finish_everything(redis_url)
+
+
+async def test_a_turn_costs_its_worker_a_bell_claims_and_a_finish(redis_url, way):
+    number = 6
+    async with AsyncClient(redis_url) as client, running_worker(way.url):
+        await (await client.submit("warm-up", "Hello", agent=AGENT)).result(20)
+        began = time.monotonic()
+        way.reset()
+        for index in range(number):
+            await (await client.submit(f"s{index}", "Hello", agent=AGENT)).result(20)
+        idle_rounds = int(time.monotonic() - began) + 2  # without a bell it looks once a second
+        assert calls_of(way, "finish") == number
+        assert calls_of(way, "append_step") == 0
+        assert number <= calls_of(way, "claim") <= number + idle_rounds
+        assert sum(b"BLPOP" in data for data in way.sent) <= number + idle_rounds
+
+
+async def test_turns_that_wait_are_claimed_eight_at_a_time(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        await cell.load_scripts()
+        for number in range(20):
+            await cell.put(f"t{number}", f"s{number}")
+        with counted(redis) as costs:
+            claims = [await cell.take(limit=8) for _ in range(3)]
+        assert [len(one.turns) for one in claims] == [8, 8, 4]
+        assert costs["scripts"] == 3
+
+
+async def test_no_script_runs_more_commands_than_it_did(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        costs = await one_of_each(cell, redis)
+    assert {name: count for name, count in costs.items() if count > MOST_COMMANDS[name]} == {}
+
+
+async def test_a_long_history_costs_a_turn_no_more_commands_than_a_short_one(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        await one_of_each(cell, redis, "first")
+        short = await one_of_each(cell, redis, "short")
+        await redis_history(redis, "long", 2000)
+        long = await one_of_each(cell, redis, "long")
+    assert long == short
+
+
+async def test_one_round_trip_publishes_the_deltas_of_all_sessions(redis_url, redis, way):
+    number = 50
+    async with open_cell(redis_url) as cell, open_cell(way.url) as counted_cell:
+        await cell.load_scripts()
+        for index in range(number):
+            await cell.put(f"t{index}", f"s{index}")
+        turns = (await cell.take(limit=number)).turns
+        await counted_cell.emit([Emit(turns[0].session_id, turns[0].fence, 1, [body()])])
+        way.reset()
+        with counted(redis) as costs:
+            answers = await counted_cell.emit(
+                [Emit(t.session_id, t.fence, 2, [body(), body()]) for t in turns]
+            )
+        assert answers == [""] * number
+        assert way.requests == 1
+        assert costs["scripts"] == 1
+        assert costs["inside"] <= 6 * number + 1
+        assert (costs["xadd"], costs["publish"]) == (2 * number, 2 * number)
+
+
+async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redis):
+    number = 50
+    async with open_cell(redis_url) as cell:
+        await cell.load_scripts()
+        for index in range(number):
+            await cell.put(f"t{index}", f"s{index}")
+        leases = [(turn.session_id, turn.fence) for turn in (await cell.take(limit=number)).turns]
+        with counted(redis) as costs:
+            assert await cell.renew("w1", leases, lease_ms=10_000) == [""] * number
+        assert costs["scripts"] == 1
+        assert costs["inside"] <= MOST_COMMANDS["renew"] * number
+
+
+async def test_a_subscriber_makes_no_round_trip_for_an_event(redis_url, way):
+    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+        await cell.put("t1", "s")
+        turn = await cell.take_one()
+        watched = client.cell_of_session("s")
+        async with Subscription(watched, client.feed_of(watched), "s", None) as events:
+            assert await cell.say(turn, 1, body()) == ""
+            first = await anext(events)
+            way.reset()
+            assert await cell.say(turn, 2, *[body() for _ in range(100)]) == ""
+            seen = [(await anext(events)).seq for _ in range(100)]
+        assert seen == list(range(first.seq + 1, first.seq + 101))
+        assert sum(b"SUBSCRIBE" not in data for data in way.sent) == 0
+
+
+def test_a_chunk_is_decoded_in_few_calls():
+    choice = b'{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}'
+    chunk = (
+        b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%b]}\n\n'
+        % choice
+    )
+    number = 200
+
+    def decode() -> None:
+        for _ in range(number):
+            for name, data in splitter.feed(chunk):
+                decoder.event(name, data, out)
+
+    splitter, decoder, out = EventSplitter(), ChatDecoder("p", "m"), []
+    decode()
+    assert calls_during(decode) / number <= MOST_CALLS_A_CHUNK
+    assert len(out) > number
+
+
+def calls_during(work) -> int:
+    count = 0
+
+    def note(_frame, event, _argument) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    known = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(known)
+    return count
+
+
+async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[str, int]:
+    """How many commands each script of a turn runs inside."""
+    costs: dict[str, int] = {}
+    await cell.load_scripts()
+    turn_id = f"turn-{session}"
+    with counted(redis) as found:
+        await cell.put(turn_id, session)
+    costs["submit"] = found["inside"]
+    with counted(redis) as found:
+        turn = await cell.take_one()
+    costs["claim"] = found["inside"]
+    with counted(redis) as found:
+        await cell.say(turn, 1, body(turn=turn_id))
+    costs["emit 1"] = found["inside"]
+    with counted(redis) as found:
+        await cell.say(turn, 2, *[body(turn=turn_id)] * 4)
+    costs["emit 4"] = found["inside"]
+    with counted(redis) as found:
+        await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=10_000)
+    costs["renew"] = found["inside"]
+    with counted(redis) as found:
+        assert await cell.end(turn)
+    costs["finish"] = found["inside"]
+    return costs
+
+
+async def redis_history(redis: Redis, session: str, length: int) -> None:
+    """A history of so many messages, without running the turns."""
+    redis.rpush(f"ant:history:{session}", *[b'{"role":"user","parts":[]}'] * length)
+
+
+async def finish_everything(url: str) -> None:
+    """Let a worker run what was submitted."""
+    async with running_worker(url):
+        with Redis.from_url(url) as redis:
+            await wait_until_async(lambda: not redis.exists("ant:active"), description="all turns have ended")

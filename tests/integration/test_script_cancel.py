@@ -1,0 +1,153 @@
+"""`cancel`: at once where nobody runs the turn, by its worker where somebody does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.cells import LEASE_MS, open_cell
+
+from antiphon.errors import TurnNotFound
+
+
+async def test_a_queued_head_is_cancelled_and_the_next_turn_starts(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        assert await cell.cancel("t1", "enough") == "cancelled"
+        assert await cell.status("t1") == "cancelled"
+        assert (await cell.inbox(), await cell.queue()) == (["t2"], ["t2"])
+        assert await cell.history() == []
+        event = (await cell.events())[2]
+        assert (event["type"], event["turn_id"], event["reason"]) == ("turn_cancelled", "t1", "enough")
+        assert await cell.redis.ttl("ant:turn:t1") > 0
+
+
+async def test_a_waiting_turn_leaves_its_place_and_the_head_runs_on(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn_id in ("t1", "t2", "t3"):
+            await cell.put(turn_id)
+        turn = await cell.take_one()
+        assert await cell.cancel("t2", "enough") == "cancelled"
+        assert await cell.inbox() == ["t1", "t3"]
+        assert await cell.queue() == []
+        assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == [""]
+        await cell.end(turn)
+        assert await cell.queue() == ["t3"]
+
+
+async def test_the_last_turn_cancelled_lets_the_session_go(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", ttl_ms=100_000)
+        await cell.cancel("t1", "enough")
+        assert await cell.look_at() is None
+        assert 0 < await cell.redis.ttl("ant:events:s") <= 100
+        assert await cell.queue() == []
+
+
+async def test_a_running_turn_is_left_to_its_worker(redis_url):
+    async with open_cell(redis_url) as cell, cell.redis.pubsub() as heard:
+        await cell.put("t1", "it's")
+        turn = await cell.take_one()
+        await heard.subscribe("ant:control:w1")
+        await heard.get_message(timeout=5)
+        for _ in range(2):
+            assert await cell.cancel("t1", "enough") == "requested"
+            message = await heard.get_message(timeout=5)
+            assert json.loads(message["data"]) == {
+                "command": "cancel", "session_id": "it's", "turn_id": "t1", "reason": "enough",
+            }  # fmt: skip
+        assert await cell.status() == "running"
+        assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["enough"]
+
+
+@pytest.mark.parametrize("reason", ["", "SUPERSEDED"])
+async def test_no_reason_can_be_taken_for_another_answer(redis_url, reason):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.cancel("t1", reason)
+        assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["cancelled"]
+
+
+async def test_a_cancelled_turn_whose_worker_dies_is_ended_by_the_next(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.take_one()
+        await cell.cancel("t1", "enough")
+        await cell.wait(LEASE_MS)
+        await cell.reap()
+        again = await cell.take_one("w2")
+        assert again.stop == "enough"
+        await cell.end(again, "cancelled")
+
+
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+async def test_what_a_turn_has_achieved_is_kept_by_the_worker_that_ends_it(redis_url, delay_ms):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
+        await cell.give_back(turn, "error", delay_ms=delay_ms)
+        for _ in range(2):
+            assert await cell.cancel("t1", "enough") == "requested"
+            assert await cell.queue() == ["t1"]
+        again = await cell.take_one()
+        assert (again.stop, again.journal) == ("enough", [b"one"])
+
+
+async def test_a_retry_without_anything_to_keep_is_cancelled_at_once(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        await cell.give_back(await cell.take_one(), "error", delay_ms=60_000)
+        assert await cell.cancel("t1", "enough") == "cancelled"
+        assert await cell.queue() == ["t2"]
+
+
+async def test_a_delayed_turn_is_cancelled_before_it_is_due(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", due_in_ms=5_000, ttl_ms=1000)
+        assert await cell.cancel("t1", "enough") == "cancelled"
+        assert await cell.redis.exists("ant:due") == 0
+        assert await cell.event_types() == ["turn_cancelled"]
+        assert await cell.redis.ttl("ant:events:s") > 0
+        await cell.wait(5_000)
+        assert await cell.reap() == []
+        assert await cell.inbox() == []
+
+
+async def test_a_delayed_turn_cancelled_beside_a_running_one_leaves_that_alone(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.put("t2", due_in_ms=5_000)
+        look_at = await cell.look_at()
+        assert await cell.cancel("t2", "enough") == "cancelled"
+        assert await cell.look_at() == look_at
+        assert await cell.redis.ttl("ant:session:s") == -1
+        assert await cell.end(turn)
+
+
+async def test_a_turn_that_has_ended_says_how(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, status in enumerate(["finished", "failed", "cancelled"]):
+            await cell.put(f"t{number}")
+            await cell.end(await cell.take_one(), status)
+            before = await cell.contents()
+            assert await cell.cancel(f"t{number}", "enough") == status
+            assert await cell.contents() == before
+
+
+async def test_a_cancelled_turn_is_cancelled_once(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        assert await cell.cancel("t1", "enough") == "cancelled"
+        assert await cell.cancel("t1", "enough") == "cancelled"
+        assert await cell.event_types() == ["turn_queued", "turn_cancelled"]
+
+
+async def test_an_unknown_turn_is_not_found(redis_url):
+    async with open_cell(redis_url) as cell:
+        with pytest.raises(TurnNotFound):
+            await cell.cancel("t1", "enough")

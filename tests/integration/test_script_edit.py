@@ -1,0 +1,128 @@
+"""`edit`, `fork` and `delete`: a session changed outside its turns, whole or not at all, and once."""
+
+from __future__ import annotations
+
+import pytest
+from support.cells import body, open_cell
+
+from antiphon.errors import SessionExists, StoreFull, UsageError
+from antiphon.wire.editing import Busy, Change, FieldChange, change_session, delete_session, fork_session
+
+TTL_MS = 100_000
+
+
+async def edit(cell, op="op1", *, when="any", **change):
+    return await change_session(cell, "s", op, Change(**change), when=when, ttl_ms=TTL_MS)
+
+
+def message(text: bytes, length: int | None = None) -> dict:
+    return {"messages": [text], "bodies": [body("message_added", "")], "length": length}
+
+
+async def test_a_message_is_added_and_published(redis_url):
+    async with open_cell(redis_url) as cell:
+        assert await edit(cell, **message(b"m1", 0)) is True
+        assert await cell.history() == [b"m1"]
+        assert await cell.event_types() == ["message_added"]
+        assert 0 < await cell.redis.ttl("ant:history:s") <= 100
+
+
+async def test_a_repeated_change_is_done_once_whatever_came_between(redis_url):
+    async with open_cell(redis_url) as cell:
+        ops = [f"{number:016x}" for number in range(10)]
+        for op in ops:
+            await edit(cell, op, **message(op.encode()))
+        before = await cell.contents()
+        for op in ops:
+            assert await edit(cell, op, **message(op.encode())) is True
+        assert await cell.contents() == before
+        assert await cell.history() == [op.encode() for op in ops]
+
+
+async def test_the_calls_that_are_remembered_do_not_grow_for_ever(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(40):
+            await edit(cell, f"{number:016x}", fields=[FieldChange("system", b"", b"")])
+        assert len(await cell.redis.hget("ant:session:s", "ops")) <= 16 * 17
+
+
+async def test_a_change_of_something_else_than_was_read_is_refused_whole(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, "op1", fields=[FieldChange("system", b"", b"be brief")], **message(b"m1"))
+        before = await cell.contents()
+        assert await edit(cell, "op2", **message(b"m2", 5)) is False
+        assert (
+            await edit(cell, "op3", fields=[FieldChange("system", b"be kind", b"x")], **message(b"m2"))
+            is False
+        )
+        assert await cell.contents() == before
+
+
+async def test_a_change_waits_for_the_turns_that_it_must_not_meet(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        assert await edit(cell, when="idle", **message(b"m")) == Busy("t2")
+        assert await edit(cell, "op2", when="between", **message(b"m")) is True
+        turn = await cell.take_one()
+        assert await edit(cell, "op3", when="between", **message(b"m")) == Busy("t1")
+        assert await edit(cell, "op4", when="any", bodies=[body()]) is True
+        assert await cell.redis.ttl("ant:session:s") == -1
+        await cell.end(turn)
+
+
+async def test_the_end_of_the_history_can_be_taken_away(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, messages=[b"1", b"2", b"3"])
+        await edit(cell, "op2", keep=1, length=3, messages=[b"4"])
+        assert await cell.history() == [b"1", b"4"]
+        await edit(cell, "op3", keep=0, length=2)
+        assert await cell.history() == []
+
+
+async def test_a_closed_session_is_not_changed(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, fields=[FieldChange("closed", b"", b"1")])
+        with pytest.raises(UsageError):
+            await edit(cell, "op2", **message(b"m"))
+
+
+async def test_a_fork_has_the_finished_turns_and_is_made_once(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), messages=[b"1", b"2"])
+        for _ in range(2):
+            await fork_session(cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""))
+        assert await cell.history("f") == [b"1", b"2"]
+        assert (await cell.event_types()).count("session_forked") == 1
+        assert 0 < await cell.redis.ttl("ant:history:f") <= 100
+        with pytest.raises(SessionExists):
+            await fork_session(cell, "s", "f", "op2", ttl_ms=TTL_MS, body=body())
+
+
+async def test_a_deleted_session_is_gone_and_its_id_free(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        assert await delete_session(cell, "s") == Busy("t1")
+        await cell.end(await cell.take_one())
+        assert await delete_session(cell, "s") is True
+        assert await delete_session(cell, "s") is False
+        assert await cell.redis.zscore("ant:sessions", "s") is None
+        await cell.put("t2")
+        assert await cell.event_types() == ["turn_queued"]
+
+
+async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, **message(b"m"))
+        before = await cell.contents()
+        await cell.redis.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreFull):
+                await edit(cell, "op2", **message(b"m"))
+            with pytest.raises(StoreFull):
+                await fork_session(cell, "s", "f", "op3", ttl_ms=TTL_MS, body=body())
+            assert await cell.contents() == before
+            assert await delete_session(cell, "s") is True
+        finally:
+            await cell.redis.config_set("maxmemory", 0)

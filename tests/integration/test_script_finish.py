@@ -1,0 +1,172 @@
+"""`finish`: a run ends once, its messages become history, and the session's next turn starts."""
+
+from __future__ import annotations
+
+import pytest
+from support.cells import LEASE_MS, body, open_cell, stranger
+
+DAYS = 24 * 3600
+
+
+async def test_the_messages_become_history_and_the_next_turn_starts(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[])
+        assert await cell.end(turn, messages=[b"m1", b"m2"], response=b"answer", variables=b'{"a":1}')
+        assert await cell.history() == [b"m1", b"m2"]
+        assert await cell.inbox() == ["t2"]
+        assert await cell.queue() == ["t2"]
+        assert [await cell.status("t1"), await cell.status("t2")] == ["finished", "queued"]
+        record = await cell.turn("t1")
+        assert (record.response, record.last_seq) == (b"answer", 4)
+        assert (await cell.event_types())[-1] == "turn_finished"
+        assert await cell.redis.exists("ant:journal:t1") == 0
+        assert await cell.redis.hkeys("ant:held:w1") == [b""]
+        assert await cell.redis.hget("ant:session:s", "variables") == b'{"a":1}'
+        assert await cell.redis.exists("ant:bell:antiphon") == 1
+        await cell.end(await cell.take_one())
+        assert await cell.history() == [b"m1", b"m2", b'"t2"']
+
+
+async def test_a_repeated_finish_is_answered_alike_and_changes_nothing(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        turn = await cell.take_one()
+        await cell.end(turn)
+        before = await cell.contents()
+        assert await cell.end(turn)
+        assert await cell.contents() == before
+        await cell.take_one()
+        before = await cell.contents()
+        assert await cell.end(turn)
+        assert await cell.contents() == before
+
+
+async def test_who_does_not_hold_the_lease_ends_nothing(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        before = await cell.contents()
+        for fence in ("", "1", turn.fence + "x"):
+            assert not await cell.end(stranger(turn, fence))
+        assert await cell.contents() == before
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_a_worker_whose_turn_was_recovered_ends_nothing(redis_url, taken_over):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        zombie = await cell.take_one("w1")
+        await cell.wait(LEASE_MS)
+        await cell.reap()
+        if taken_over:
+            await cell.take_one("w2")
+        before = await cell.contents()
+        assert not await cell.end(zombie)
+        assert await cell.contents() == before
+
+
+async def test_a_failed_turn_leaves_nothing_in_the_history(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        turn = await cell.take_one()
+        assert await cell.end(turn, "failed", error_code="provider", error="It broke.")
+        assert await cell.history() == []
+        record = await cell.turn("t1")
+        assert (record.status, record.error_code, record.error) == ("failed", "provider", "It broke.")
+        assert await cell.queue() == ["t2"]
+
+
+async def test_a_cancelled_turn_keeps_what_its_worker_hands_in(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.cancel("t1", "enough")
+        assert await cell.end(turn, "cancelled", messages=[b"kept"])
+        assert await cell.history() == [b"kept"]
+        assert await cell.status() == "cancelled"
+        assert await cell.redis.hget("ant:session:s", "stop") == b""
+
+
+async def test_the_last_turn_leaves_only_keys_with_a_life(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", ttl_ms=100_000)
+        turn = await cell.take_one()
+        for key in ("ant:session:s", "ant:events:s", "ant:turn:t1", "rq:job:t1"):
+            assert await cell.redis.ttl(key) == -1, key
+        await cell.wait(5_000)
+        await cell.end(turn)
+        assert await cell.look_at() is None
+        assert 90 < await cell.redis.ttl("ant:history:s") <= 100
+        assert 90 < await cell.redis.ttl("ant:events:s") <= 100
+        assert 3690 < await cell.redis.ttl("ant:session:s") <= 3700
+        assert 6 * DAYS < await cell.redis.ttl("ant:turn:t1") <= 7 * DAYS
+        assert 6 * DAYS < await cell.redis.ttl("rq:job:t1") <= 7 * DAYS
+        assert 0 < await cell.redis.ttl("ant:held:w1") <= 3600
+        assert await cell.redis.zscore("ant:sessions", "s") == await cell.now() + 100_000
+
+
+async def test_a_session_does_not_expire_while_turns_wait(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", ttl_ms=1000)
+        await cell.put("t2")
+        await cell.end(await cell.take_one())
+        for key in ("ant:session:s", "ant:events:s", "ant:history:s"):
+            assert await cell.redis.ttl(key) == -1, key
+        await cell.end(await cell.take_one())
+        await cell.put("t3")
+        for key in ("ant:session:s", "ant:events:s", "ant:history:s"):
+            assert await cell.redis.ttl(key) == -1, key
+
+
+async def test_a_session_without_a_ttl_stays(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", ttl_ms=0)
+        await cell.end(await cell.take_one())
+        assert await cell.redis.ttl("ant:session:s") == -1
+        await cell.redis.delete("ant:session:s", "ant:history:s", "ant:events:s")
+
+
+async def test_events_are_trimmed_by_count_but_never_within_the_run_that_ends(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one())
+        await cell.put("t2")
+        turn = await cell.take_one()
+        await cell.say(turn, 1, *[body(text=str(n)) for n in range(10)])
+        await cell.end(turn, keep_events=5)
+        seqs = [event["seq"] for event in await cell.events()]
+        assert seqs == list(range(5, 17)), "from the start of the second run"
+        await cell.put("t3")
+        await cell.end(await cell.take_one(), keep_events=5)
+        assert [event["seq"] for event in await cell.events()] == [15, 16, 17, 18, 19]
+
+
+async def test_a_cancelled_neighbour_does_not_trim_the_running_turn(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        turn = await cell.take_one()
+        await cell.say(turn, 1, *[body(text=str(n)) for n in range(10)])
+        await cell.cancel("t2", "not needed", keep_events=5)
+        seqs = [event["seq"] for event in await cell.events()]
+        assert seqs == list(range(3, 15)), "from the start of the running turn"
+        assert (await cell.snapshot("s")).cursor == 2
+
+
+async def test_the_next_turn_may_ask_for_the_history_from_where_the_window_began(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tail=-2)
+        turn = await cell.take_one()
+        assert (turn.window, turn.history) == ("", [])
+        await cell.end(turn, messages=[b"1", b"2", b"3"], window="1:500")
+        await cell.put("t2", tail=-2)
+        turn = await cell.take_one()
+        assert (turn.window, turn.history, turn.history_length) == ("1:500", [b"2", b"3"], 3)
+        await cell.end(turn, messages=[b"4"])
+        await cell.put("t3", tail=-2)
+        assert (await cell.take_one()).history == [b"2", b"3", b"4"]

@@ -1,0 +1,155 @@
+"""Each script says in its header what it takes and answers, and each answer is understood by its wrapper."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+import antiphon.wire
+from antiphon.wire import cell as cell_module
+from antiphon.wire import editing
+from antiphon.wire.cell import Cell
+from antiphon.wire.keys import KINDS, RQ_KEYS, lua_key_functions
+from antiphon.wire.scripts import load_script, script_names
+
+FOLDER = Path(antiphon.wire.__file__).parent / "lua"
+NAMES = [*script_names(), *(f"editing/{path.stem}" for path in sorted((FOLDER / "editing").glob("*.lua")))]
+WRAPPERS = {
+    "editing/edit": editing.change_session,
+    "editing/fork": editing.fork_session,
+    "editing/delete": editing.delete_session,
+}
+PIECES = sorted(path.stem for path in (FOLDER / "include").glob("*.lua"))
+
+
+def read(name: str) -> str:
+    return (FOLDER / f"{name}.lua").read_text()
+
+
+def code(name: str) -> str:
+    return "\n".join(line for line in read(name).split("\n") if not line.lstrip().startswith("--"))
+
+
+def answered_words(name: str) -> set[str]:
+    """The first elements of the tables that the script's own code returns."""
+    words: set[str] = set()
+    for start in re.findall(r"return \{([^\n]*)", code(name)):
+        found = re.findall(r"'([A-Z_]{2,})'", start)
+        words.update(found[:1] if start.startswith("'") else found)
+    return words
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_names_purpose_arguments_and_outcomes(name):
+    lines = read(name).split("\n")
+    assert re.match(r"-- [A-Z].*[.:]?$", lines[0])
+    assert re.search(r"^-- @args \w+", read(name), re.MULTILINE)
+    assert re.search(r"^-- @include", read(name), re.MULTILINE)
+    assert load_script(name).outcomes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_words_returned_are_the_words_of_the_header(name):
+    assert answered_words(name) == set(load_script(name).outcomes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_word_is_understood_by_the_wrapper(name):
+    source = inspect.getsource(WRAPPERS.get(name) or getattr(Cell, name))
+    source += inspect.getsource(cell_module._held) if "_held(" in source else ""
+    source += inspect.getsource(cell_module._emitted) if "_emitted(" in source else ""
+    if name == "fail_job":
+        return  # its one word says nothing
+    for word in load_script(name).outcomes:
+        assert f'b"{word}"' in source, word
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_argument_is_used(name):
+    script = load_script(name)
+    for argument in script.arguments:
+        text = "\n".join([code(name), *(code(f"include/{piece}") for piece in includes(name))])
+        assert re.search(rf"\b{argument.removesuffix('...')}\b", text), argument
+
+
+def includes(name: str) -> list[str]:
+    found = re.search(r"^-- @include[ \t]*([^\n]*)", read(name), re.MULTILINE)
+    assert found
+    return found.group(1).split()
+
+
+def functions_of(piece: str) -> dict[str, str]:
+    """The functions of a shared piece, each with its text."""
+    parts = re.split(r"^local function (\w+)", code(f"include/{piece}"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def reachable(text: str, functions: dict[str, str]) -> set[str]:
+    """The functions that are called from here, and from those."""
+    found: set[str] = set()
+    texts = [text]
+    while texts:
+        called = set(re.findall(r"\b(\w+)\(", texts.pop())) & functions.keys() - found
+        found |= called
+        texts += [functions[name] for name in called]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_included_is_needed_and_what_is_needed_is_included(name):
+    pieces = {piece: functions_of(piece) for piece in PIECES if piece != "test_clock"}
+    everything = {function: text for functions in pieces.values() for function, text in functions.items()}
+    called = reachable(code(name), everything)
+    needed = {piece for piece, functions in pieces.items() if called & functions.keys()}
+    assert set(includes(name)) == needed - {"clock"}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *(f"include/{piece}" for piece in PIECES)])
+def test_scripts_reach_keys_and_time_by_the_shared_functions_alone(name):
+    text = code(name)
+    if name != "include/test_clock":
+        assert not re.search(r"PREFIX|\b(DB|ARGV|KEYS)\b", text)
+    assert "cjson" not in text
+    assert "TIME" not in text or name == "include/clock"
+    assert not re.search(r"['\"](ant|rq):", text)
+    known = set(re.findall(r"function (key_\w+)", lua_key_functions()))
+    assert set(re.findall(r"\bkey_\w+", text)) <= known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_newer_than_redis_6_2_is_asked_of_the_server(name):
+    text = load_script(name).source
+    assert not text.startswith("#!")
+    for newer in (
+        "redis.setresp",
+        "redis.acl_check",
+        "redis.register_function",
+        "EXPIRETIME",
+        "LMPOP",
+        "ZMPOP",
+    ):
+        assert newer not in text
+    assert not re.search(r"'P?EXPIRE'[^\n]*'(NX|XX|GT|LT)'", text)
+
+
+def test_the_key_functions_of_the_scripts_spell_every_key(redis_url):
+    from antiphon.wire.keys import Keys, rq_key
+
+    with Redis.from_url(redis_url, decode_responses=True) as redis:
+        for kind in KINDS:
+            argument = "'a:b'" if "{}" in kind.template else ""
+            expected = getattr(Keys("p"), kind.name)
+            expected = expected("a:b") if argument else expected
+            assert call(redis, f"key_{kind.name}({argument})") == expected
+        for name, template in RQ_KEYS.items():
+            ids = ["a:b"] if "{}" in template else []
+            assert call(redis, f"key_{name}({'x' if not ids else repr(ids[0])})") == rq_key(name, *ids)
+        assert call(redis, "key_live('a:b')") == Keys("p").live(5, "a:b")
+
+
+def call(redis: Redis, expression: str) -> str:
+    return redis.eval(f"local PREFIX, DB, x = 'p', '5', ''\n{lua_key_functions()}\nreturn {expression}", 0)

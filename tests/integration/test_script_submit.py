@@ -1,0 +1,226 @@
+"""`submit`: a turn is accepted once, into its session's inbox and RQ's queue."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.cells import START_MS, open_cell
+
+from antiphon.errors import KeyReused, SessionBusy, UsageError
+
+ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
+
+
+async def test_the_first_turn_of_a_session_is_the_head_and_stands_in_the_queue(redis_url):
+    async with open_cell(redis_url) as cell:
+        assert await cell.put("t1") == 0
+        assert await cell.inbox() == ["t1"]
+        assert await cell.queue() == ["t1"]
+        assert await cell.status() == "queued"
+        assert await cell.look_at() == START_MS + 30_000
+        assert await cell.redis.llen("ant:bell:antiphon") == 1
+
+
+async def test_a_second_turn_waits_behind_the_first(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        assert await cell.put("t2") == 1
+        assert await cell.inbox() == ["t1", "t2"]
+        assert await cell.queue() == ["t1"]
+        assert await cell.status("t2") == "waiting"
+
+
+async def test_a_turn_knows_when_it_was_queued_and_where(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("due", due_in_ms=5_000)
+        await cell.put("t1")
+        await cell.wait(5_000)
+        await cell.put("t2")
+        await cell.reap()
+        places = {}
+        for turn_id in ("t1", "t2", "due"):
+            record = await cell.turn(turn_id)
+            places[turn_id] = (
+                record.queued_seq,
+                int(record.fields["queued_at"]),
+                int(record.fields["position"]),
+            )
+        assert places == {
+            "t1": (1, START_MS, 0),
+            "t2": (2, START_MS + 5_000, 1),
+            "due": (3, START_MS + 5_000, 2),
+        }
+
+
+async def test_a_repeated_submit_gives_the_first_position_and_changes_nothing(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        before = await cell.contents()
+        assert await cell.put("t2") == 1
+        assert await cell.contents() == before
+
+
+async def test_a_repetition_after_the_end_is_still_the_first_turn(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one())
+        assert await cell.put("t1") == 0
+        assert await cell.status() == "finished"
+        assert await cell.queue() == []
+
+
+async def test_a_key_used_for_another_text_is_refused(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        before = await cell.contents()
+        with pytest.raises(KeyReused):
+            await cell.put("t1", digest="another")
+        with pytest.raises(KeyReused):
+            await cell.put("t1", session="elsewhere")
+        assert await cell.contents() == before
+
+
+async def test_a_busy_session_refuses_who_asked_to_be_refused(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", reject_if_busy=True)
+        with pytest.raises(SessionBusy):
+            await cell.put("t2", reject_if_busy=True)
+        assert await cell.inbox() == ["t1"]
+
+
+async def test_the_first_agent_that_is_named_stays_the_sessions(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, agent in enumerate([b"", b"support", b"other"]):
+            await cell.put(f"t{number}", agent=agent)
+        assert (await cell.take_one()).session_agent == b"support"
+
+
+async def test_a_full_inbox_refuses_one_more(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", inbox_limit=2)
+        await cell.put("t2", inbox_limit=2)
+        with pytest.raises(SessionBusy, match="2 turns"):
+            await cell.put("t3", inbox_limit=2)
+        assert await cell.inbox() == ["t1", "t2"]
+
+
+async def test_a_closed_session_refuses(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one())
+        await cell.redis.hset("ant:session:s", "closed", "1")
+        with pytest.raises(UsageError):
+            await cell.put("t2")
+
+
+async def test_a_delayed_turn_enters_the_inbox_when_it_is_due(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", due_in_ms=5_000)
+        assert await cell.inbox() == []
+        assert await cell.queue() == []
+        await cell.wait(4_999)
+        assert await cell.reap() == []
+        await cell.wait(1)
+        assert [(done.turn_id, done.what) for done in await cell.reap()] == [("t1", "due")]
+        assert await cell.inbox() == ["t1"]
+        assert await cell.queue() == ["t1"]
+        await cell.end(await cell.take_one())
+
+
+async def test_a_delayed_turn_is_submitted_once_too(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t0")
+        assert await cell.put("t1", due_in_ms=5_000) == 1
+        before = await cell.contents()
+        assert await cell.put("t1", due_in_ms=5_000) == 1
+        assert await cell.contents() == before
+
+
+async def test_the_session_lives_until_its_last_delayed_turn_is_due(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", due_in_ms=500_000, ttl_ms=60_000)
+        assert await cell.redis.ttl("ant:session:s") > 500
+        await cell.put("t2", ttl_ms=60_000)
+        assert await cell.redis.ttl("ant:session:s") == -1
+        await cell.end(await cell.take_one())
+        assert 500 < await cell.redis.ttl("ant:history:s") <= 560
+        assert 500 < await cell.redis.ttl("ant:events:s") <= 560
+        assert await cell.redis.ttl("ant:session:s") > 560
+
+
+@pytest.mark.parametrize("session", ODD_IDS)
+async def test_any_session_id_passes_through_every_script(redis_url, session):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", session)
+        await cell.put("t2", session)
+        first = await cell.take_one()
+        assert first.session_id == session
+        assert await cell.renew("w1", [(first.session_id, first.fence)], lease_ms=1000) == [""]
+        assert await cell.say(first, 1, b'{"type":"text_delta","text":"x"}') == ""
+        assert await cell.append_step(first, length=0, step=2, entries=[b"{}"], bodies=[]) == ""
+        assert await cell.give_back(first, "error", reason='said "no"\n\\')
+        second = await cell.take_one('w "2"\\')
+        await cell.wait(60_000)
+        assert [done.what for done in await cell.reap()] == ["recovered"]
+        assert not await cell.end(second)
+        await cell.cancel("t2", "line\none\t\x01\x7f")
+        await cell.end(await cell.take_one())
+        events = await cell.events(session)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert {event["session_id"] for event in events if "session_id" in event} == {session}
+        assert [event["reason"] for event in events if event["type"] == "turn_cancelled"] == [
+            "line\none\t\x01\x7f"
+        ]
+        assert (await cell.snapshot(session)).cursor == len(events)
+        assert await cell.redis.keys("ant:inbox:*") == []
+
+
+async def test_no_session_id_reaches_the_keys_of_another(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, session in enumerate(["a", "a:b", "inbox:a", "session:a", "a:b:c"]):
+            await cell.put(f"t{number}", session)
+        assert [await cell.inbox(session) for session in ("a", "a:b", "inbox:a")] == [["t0"], ["t1"], ["t2"]]
+        while claims := (await cell.take()).turns:
+            for turn in claims:
+                await cell.end(turn)
+
+
+async def test_the_channel_names_its_database(redis_url):
+    other = redis_url.removesuffix("/0") + "/3"
+    async with open_cell(redis_url) as here, open_cell(other) as there, here.redis.pubsub() as heard:
+        await heard.psubscribe("ant:live:*")
+        await heard.get_message(timeout=5)
+        await there.put("t1")
+        message = await heard.get_message(timeout=5)
+        assert message["channel"] == b"ant:live:3:s"
+        assert json.loads(message["data"])["type"] == "turn_queued"
+        await there.redis.flushdb()
+
+
+async def test_what_is_published_is_what_is_logged(redis_url):
+    async with open_cell(redis_url) as cell, cell.redis.pubsub() as heard:
+        await heard.subscribe("ant:live:0:s")
+        await heard.get_message(timeout=5)
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.say(turn, 1, b'{"type":"text_delta","text":"a"}', b'{"type":"text_delta","text":"b"}')
+        await cell.end(turn)
+        logged = [fields[b"e"] for _, fields in await cell.redis.xrange("ant:events:s")]
+        assert [(await heard.get_message(timeout=5))["data"] for _ in logged] == logged
+
+
+async def test_scripts_that_the_server_has_forgotten_are_sent_again(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.load_scripts()
+        for number in range(3):
+            await cell.redis.script_flush()
+            await cell.put(f"t{number}")
+            await cell.redis.script_flush()
+            turn = await cell.take_one()
+            await cell.redis.script_flush()
+            assert await cell.say(turn, 1, b'{"type":"text_delta","text":"x"}') == ""
+            await cell.redis.script_flush()
+            assert await cell.end(turn)
+        assert len(await cell.history()) == 3

@@ -1,0 +1,138 @@
+"""Workers that die in the middle: nothing is lost, nothing is run twice, and it goes on soon (G1, G2, G5, G6)."""
+
+import signal
+import time
+
+import pytest
+from support.ensemble import open_ensemble, signal_process
+from support.eventually import wait_until_async
+
+from antiphon.errors import TurnFailed
+
+pytestmark = pytest.mark.one_server
+
+
+async def test_a_turn_goes_on_elsewhere_within_a_second_when_its_process_dies(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2)
+        supervised.ready(2)
+        first = await ensemble.submit("s", "hello")
+        turn = await ensemble.submit("s", "go on gate:g")
+        await first.result(10)
+        pid = await ensemble.waits("g")
+        await ensemble.seen("s", "text_delta", 2)
+        died = time.time() * 1000
+        signal_process(pid, signal.SIGKILL)
+        other = await ensemble.waits("g", 2)
+        ensemble.stage.open("g")
+        response = await turn.result(10)
+        events = await ensemble.events("s")
+        await ensemble.whole("s")
+        assert other != pid
+        assert response.messages[-1].text == (await ensemble.texts("s"))[-1][1]
+        started = [event for event in events if event.type == "turn_started" and event.turn_id == turn.id]
+        assert [event.attempt for event in started] == [1, 2]
+        assert started[1].at - died < 1000
+        assert (await ensemble.types("s", turn)) == [
+            "turn_queued", "turn_started", "text_delta", "turn_retrying", "turn_started", "text_delta",
+            "step_finished", "turn_finished",
+        ]  # fmt: skip
+        assert await ensemble.field(turn, "crashes") == "1"
+        assert supervised.process.terminate() == 0
+
+
+async def test_a_turn_goes_on_within_a_lease_when_its_host_is_lost(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        lost = ensemble.supervisor(lease=1)
+        lost.ready()
+        turn = await ensemble.submit("s", "go on gate:g")
+        waiting = await ensemble.submit("s", "and then")
+        pid = await ensemble.waits("g")
+        other = ensemble.supervisor(lease=1)
+        other.ready()
+        assert [pid] == lost.workers
+        died = time.time() * 1000
+        lost.process.kill()
+        assert await ensemble.waits("g", 2) in other.workers
+        ensemble.stage.open("g")
+        await turn.result(10)
+        await waiting.result(10)
+        await ensemble.whole("s")
+        (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
+        assert retrying.code == "worker_died"
+        assert retrying.at - died < 2000
+
+
+async def test_a_finished_tool_call_is_not_run_again(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(processes=2).ready(2)
+        turn = await ensemble.submit("s", "write it down tool:note gate:g")
+        signal_process(await ensemble.waits("g"), signal.SIGKILL)
+        await ensemble.waits("g", 2)
+        ensemble.stage.open("g")
+        response = await turn.result(10)
+        await ensemble.whole("s")
+        assert len(ensemble.stage.notes("tool")) == 1
+        assert [call.result for call in response.tool_calls] == ["noted"]
+        (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
+        assert retrying.step == 2
+
+
+async def test_an_at_most_once_tool_is_not_started_twice(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(processes=2).ready(2)
+        turn = await ensemble.submit("s", "buy it unpaid tool:pay")
+        response = await turn.result(15)
+        await ensemble.whole("s")
+        assert len(ensemble.stage.notes("tool", tool="pay")) == 1
+        (call,) = response.tool_calls
+        assert call.is_error
+        assert "unknown whether this tool ran" in call.result
+
+
+async def test_a_tool_that_was_not_finished_is_run_again(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(processes=2).ready(2)
+        turn = await ensemble.submit("s", "wait for it tool:wait")
+        started = await wait_until_async(lambda: ensemble.stage.notes("tool"), 20)
+        signal_process(started[0]["pid"], signal.SIGKILL)
+        await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2, 20)
+        ensemble.stage.open("tool")
+        response = await turn.result(10)
+        await ensemble.whole("s")
+        assert [call.result for call in response.tool_calls] == ["waited"]
+
+
+async def test_a_poison_turn_is_given_up_and_takes_nobody_with_it(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2, crash_limit=4)
+        supervised.ready(2)
+        neighbours = [await ensemble.submit(f"n{i}", "go on gate:g") for i in range(6)]
+        await ensemble.waits("g", 6)
+        poison = await ensemble.submit("s", "poison die")
+        after = await ensemble.submit("s", "after it")
+        with pytest.raises(TurnFailed) as failed:
+            await poison.result(30)
+        ensemble.stage.open("g")
+        await after.result(10)
+        for neighbour in neighbours:
+            await neighbour.result(10)
+        await ensemble.whole("s", *(f"n{i}" for i in range(6)))
+        assert failed.value.code == "worker_crashed"
+        assert (await ensemble.texts("s"))[0] == ("user", "after it")
+        # Two crashes in company, the other two in processes of its own: no neighbour sees more than the first two.
+        assert [int(await ensemble.field(turn, "crashes")) <= 2 for turn in neighbours] == [True] * 6
+        deaths = [note["pid"] for note in ensemble.stage.notes("asked", text="poison die")]
+        assert len(set(deaths)) == 4
+        assert "runs alone" in supervised.process.output
+
+
+async def test_a_turn_that_crashed_twice_may_still_finish_alone(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2)
+        supervised.ready(2)
+        turn = await ensemble.submit("s", "a bad start die*2")
+        await turn.result(20)
+        await ensemble.whole("s")
+        assert await ensemble.field(turn, "crashes") == "2"
+        assert await ensemble.field(turn, "attempt") == "3"

@@ -1,0 +1,135 @@
+"""Delete each statement of the scripts in turn; the simulation or the script tests must notice.
+
+What nobody notices is printed, unless ``accepted.txt`` gives the reason why it stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from simulation.schedule import make, play
+from simulation.world import World
+from support.servers import RedisServer
+
+from mutation.accepted import read_accepted
+from mutation.hook import FOLDER, SCRIPTS, scripts_from
+from mutation.statements import Mutant, mutants_of
+
+# What the promises rest on, and all that it includes.
+FILES = [
+    "claim", "emit", "append_step", "finish", "reap",
+    *(f"include/{name}" for name in (
+        "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
+    )),
+]  # fmt: skip
+ANSWERS_WITHIN = 5.0
+TESTS = Path(__file__).parent.parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
+    parser.add_argument("files", nargs="*", help="scripts to mutate (default: what the promises rest on)")
+    parser.add_argument("--all", action="store_true", help="mutate every script")
+    parser.add_argument("--seeds", type=int, default=60, help="schedules against each mutant (default 60)")
+    options = parser.parse_args()
+    everything = [str(path.relative_to(SCRIPTS))[:-4] for path in sorted(SCRIPTS.rglob("*.lua"))]
+    files = options.files or ([name for name in everything if "clock" not in name] if options.all else FILES)
+    mutants = [mutant for name in files for mutant in mutants_of(name, (SCRIPTS / f"{name}.lua").read_text())]
+    return report(mutants, Killers(options.seeds))
+
+
+def report(mutants: list[Mutant], killers: Killers) -> int:
+    accepted, survived, began = read_accepted(), [], time.monotonic()
+    killed: dict[str, int] = {}
+    if complaint := killers.complain():
+        print(f"The scripts as they are do not pass {complaint}: nothing is mutated.")
+        return 1
+    for number, mutant in enumerate(mutants, 1):
+        killer = killers.kill(mutant)
+        killed[killer] = killed.get(killer, 0) + 1
+        if not killer and str(mutant) not in accepted:
+            survived.append(mutant)
+            print(f"survived: {mutant.file}:{mutant.line}\n    {mutant.statement}", flush=True)
+        if number % 25 == 0:
+            print(f"{number}/{len(mutants)}, {time.monotonic() - began:.0f} s", flush=True)
+    killers.close()
+    passed_by = killed.pop("", 0)
+    by_whom = ", ".join(f"{count} by {killer}" for killer, count in sorted(killed.items()))
+    print(
+        f"{len(mutants)} statements deleted one by one in {time.monotonic() - began:.0f} s: "
+        f"{sum(killed.values())} noticed ({by_whom}), {passed_by - len(survived)} accepted with a reason, "
+        f"{len(survived)} survived."
+    )
+    return bool(survived)
+
+
+class Killers:
+    """Those who may notice, the quickest first."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._server = RedisServer().start()
+        self._world = World(self._server.url, ANSWERS_WITHIN)
+        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-mutation-"))
+        self._whole = self._folder / "whole"
+        self._mutated = self._folder / "mutated"
+        shutil.copytree(SCRIPTS, self._whole)
+
+    def close(self) -> None:
+        self._world.close()
+        self._server.close()
+        shutil.rmtree(self._folder)
+
+    def complain(self) -> str:
+        """Who finds fault with the scripts as they are, or ''. Then what they notice means nothing."""
+        shutil.copytree(self._whole, self._mutated)
+        return self._anyone()
+
+    def kill(self, mutant: Mutant) -> str:
+        """Who noticed, or ''."""
+        shutil.copytree(self._whole, self._mutated, dirs_exist_ok=True)
+        (self._mutated / f"{mutant.file}.lua").write_text(mutant.source)
+        return self._anyone(mutant.file)
+
+    def _anyone(self, file: str = "") -> str:
+        if self._simulation():
+            return "the simulation"
+        return "the script tests" if self._script_tests(file) else ""
+
+    def _simulation(self) -> bool:
+        with scripts_from(self._mutated):
+            for seed in range(self._seeds):
+                failure = play(self._world, make(seed, 40))
+                if failure and isinstance(failure.error.__cause__, OSError):  # a script that does not end
+                    self._world.close()
+                    self._world = World(self._server.restart().url, ANSWERS_WITHIN)
+                if failure:
+                    return True
+        return False
+
+    def _script_tests(self, file: str) -> bool:
+        """The file's own tests come first, since the first that fails is enough."""
+        own = f"test_script_{file.rpartition('/')[2]}.py"
+        tests = sorted((TESTS / "integration").glob("test_script_*.py"), key=lambda path: path.name != own)
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "--server", "valkey", "-p", "mutation.hook",
+            "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, tests),
+        ]  # fmt: skip
+        places = [TESTS, TESTS.parent / "client", TESTS.parent / "worker"]
+        environment = os.environ | {
+            FOLDER: str(self._mutated),
+            "PYTHONPATH": os.pathsep.join(map(str, places)),
+        }
+        done = subprocess.run(command, env=environment, cwd=TESTS.parent, capture_output=True, check=False)
+        return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""The deletions that no test notices and that are accepted, each with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["read_accepted"]
+
+_FILE = Path(__file__).parent / "accepted.txt"
+
+
+def read_accepted() -> dict[str, str]:
+    """Statement (``file: text``) to reason."""
+    accepted: dict[str, str] = {}
+    for line in _FILE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            statement, arrow, reason = line.partition(" -> ")
+            if not arrow or not reason.strip():
+                raise ValueError(f"{_FILE.name} gives no reason for: {line}")
+            accepted[statement] = reason
+    return accepted

@@ -1,0 +1,109 @@
+"""The statements of a script, each with the text that is left when it is deleted.
+
+A statement is a line and what continues it; a block (``if``, ``for``) goes as a whole as well, and so does each
+later branch of an ``if``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["Mutant", "mutants_of"]
+
+_STRING = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
+_OPENS = re.compile(r"\b(?:function|if|for|while)\b")
+_CONTINUES = ("or ", "and ", "..", "+", "- ")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A script without one of its statements."""
+
+    file: str
+    line: int
+    statement: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.statement}"
+
+
+@dataclass
+class _Statement:
+    first: int
+    last: int
+    text: str
+
+    @property
+    def bare(self) -> str:
+        """Without strings, so that words in them do not count."""
+        return _STRING.sub("''", self.text)
+
+    @property
+    def depth(self) -> int:
+        words = self.bare.replace("elseif", "")
+        return len(_OPENS.findall(words)) - len(re.findall(r"\bend\b", words))
+
+
+def mutants_of(file: str, source: str) -> Iterator[Mutant]:
+    """Every way of leaving out one statement."""
+    lines = source.split("\n")
+    statements = list(_statements(lines))
+    for number, statement in enumerate(statements):
+        last = _last_of(statements, number)
+        if last is None:
+            continue
+        kept = lines[: statement.first] + lines[statements[last].last + 1 :]
+        whole = " ".join(part.text for part in statements[number : last + 1])
+        yield Mutant(file, statement.first + 1, whole, "\n".join(kept))
+
+
+def _last_of(statements: list[_Statement], number: int) -> int | None:
+    """Where the statement ends that begins here; None where nothing of its own begins."""
+    text = statements[number].text
+    if text in ("end", "}") or (
+        text.startswith(("local function", "function")) and statements[number].depth > 0
+    ):
+        return None
+    if text.startswith(("elseif", "else")):
+        return _before_next_branch(statements, number)
+    depth = 0
+    for last in range(number, len(statements)):
+        depth += statements[last].depth
+        if depth <= 0:
+            return last
+    raise ValueError(f"A block without an end: {text}")
+
+
+def _before_next_branch(statements: list[_Statement], number: int) -> int:
+    depth = 0
+    for following in range(number + 1, len(statements)):
+        text = statements[following].text
+        if depth == 0 and (text == "end" or text.startswith(("elseif", "else"))):
+            return following - 1
+        depth += statements[following].depth
+    raise ValueError(f"A branch without an end: {statements[number].text}")
+
+
+def _statements(lines: list[str]) -> Iterator[_Statement]:
+    number = 0
+    while number < len(lines):
+        if not lines[number].strip() or lines[number].lstrip().startswith("--"):
+            number += 1
+            continue
+        last = number
+        while _goes_on(lines, number, last):
+            last += 1
+        yield _Statement(number, last, " ".join(line.strip() for line in lines[number : last + 1]))
+        number = last + 1
+
+
+def _goes_on(lines: list[str], first: int, last: int) -> bool:
+    bare = _STRING.sub("''", "\n".join(lines[first : last + 1]))
+    if sum(bare.count(c) for c in "({[") > sum(bare.count(c) for c in ")}]"):
+        return True
+    if bare.rstrip().endswith((" =", " or", " and", "..", ",")):
+        return True
+    return last + 1 < len(lines) and lines[last + 1].strip().startswith(_CONTINUES)

@@ -1,0 +1,62 @@
+"""The list of accepted deletions is about scripts as they are, and the way statements are deleted is right."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from mutation.__main__ import FILES
+from mutation.accepted import read_accepted
+from mutation.hook import SCRIPTS
+from mutation.statements import mutants_of
+
+SOURCE = """-- A comment.
+local a = redis.call('GET', 'if x then',
+  'y')
+if a == 1
+  or a == 2 then
+  one()
+elseif a then return 3
+else
+  two()
+end
+for i = 1, 3 do three(i) end
+local function f(x)
+  return x
+end
+return {a,
+  f(1)}
+"""
+
+
+def all_mutants():
+    return [m for name in FILES for m in mutants_of(name, (SCRIPTS / f"{name}.lua").read_text())]
+
+
+def test_each_statement_is_deleted_whole():
+    deleted = [(mutant.line, mutant.statement) for mutant in mutants_of("x", SOURCE)]
+    assert deleted == [
+        (2, "local a = redis.call('GET', 'if x then', 'y')"),
+        (4, "if a == 1 or a == 2 then one() elseif a then return 3 else two() end"),
+        (6, "one()"),
+        (7, "elseif a then return 3"),
+        (8, "else two()"),
+        (9, "two()"),
+        (11, "for i = 1, 3 do three(i) end"),
+        (13, "return x"),
+        (15, "return {a, f(1)}"),
+    ]
+
+
+@pytest.mark.one_server
+def test_what_is_left_is_still_a_script(redis_url):
+    """It can be compiled: what fails then, fails for what it does."""
+    with Redis.from_url(redis_url) as redis:
+        for mutant in all_mutants():
+            redis.script_load(f"local function whole()\n{mutant.source}\nend")
+
+
+def test_the_accepted_deletions_are_statements_of_the_scripts():
+    statements = {str(mutant) for mutant in all_mutants()}
+    stale = [statement for statement in read_accepted() if statement not in statements]
+    assert not stale, "No longer in the scripts: take them out of tests/mutation/accepted.txt"

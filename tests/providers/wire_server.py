@@ -1,0 +1,140 @@
+"""A model service in miniature: answers requests over real HTTP as a test tells it to, and remembers them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+__all__ = ["Reply", "Seen", "WireServer", "json_reply", "sse"]
+
+Ending = Literal["whole", "cut", "hang", "no_length"]
+
+
+@dataclass
+class Reply:
+    """What to answer. ``chunks`` are sent one by one; ``then`` says what follows the last one.
+
+    ``whole``: the end of the body. ``cut``: the connection drops. ``hang``: nothing more, until the client goes.
+    ``no_length``: the end of the connection is the end of the body.
+    """
+
+    chunks: list[bytes] = field(default_factory=list)
+    status: int = 200
+    content_type: str = "text/event-stream"
+    headers: dict[str, str] = field(default_factory=dict)
+    then: Ending = "whole"
+    silent: bool = False  # not even a status
+    reset: bool = False  # the connection drops before the status
+
+
+@dataclass
+class Seen:
+    """A request that came."""
+
+    target: str
+    headers: dict[str, str]
+    body: Any
+    connection: int
+
+
+class WireServer:
+    """``async with WireServer(reply, …) as server``: one reply after the other, the last one again and again."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.seen: list[Seen] = []
+        self.connections = 0
+        self.open = 0
+        self.most_open = 0
+        self.held = asyncio.Event()  # set when a reply hangs
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=1 << 24, backlog=2048)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for handler in list(self._handlers):
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        self.connections += 1
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        number = self.connections
+        try:
+            while await self._serve(reader, writer, number):
+                continue
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            writer.transport.abort()
+        finally:
+            self.open -= 1
+            self._handlers.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (h.partition(":") for h in head[1:]) if value
+        }
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        self.seen.append(Seen(head[0].split(" ")[1], headers, json.loads(body or b"null"), number))
+        reply = self.replies[min(len(self.seen), len(self.replies)) - 1]
+        if reply.reset:
+            writer.transport.abort()
+            return False
+        if reply.silent:
+            return await self._hold(reader)
+        writer.write(self._head(reply))
+        for chunk in reply.chunks:
+            writer.write(chunk if reply.then == "no_length" else b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            await writer.drain()
+        if reply.then == "hang":
+            return await self._hold(reader)
+        if reply.then == "whole":
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+        return reply.then == "whole"
+
+    async def _hold(self, reader: asyncio.StreamReader) -> bool:
+        self.held.set()
+        await reader.read(1)
+        return False
+
+    def _head(self, reply: Reply) -> bytes:
+        headers = {"content-type": reply.content_type, **reply.headers}
+        headers |= {"connection": "close"} if reply.then == "no_length" else {"transfer-encoding": "chunked"}
+        lines = [
+            f"HTTP/1.1 {reply.status} As asked",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def sse(events: Iterable[Any], *, named: bool = False, done: bool = False) -> bytes:
+    """The events as a body: JSON values, or bytes as they are; ``named`` puts their type on an ``event:`` line."""
+    out = b""
+    for event in events:
+        data = event if isinstance(event, bytes) else json.dumps(event, ensure_ascii=False).encode()
+        out += (b"event: " + event["type"].encode() + b"\n" if named else b"") + b"data: " + data + b"\n\n"
+    return out + (b"data: [DONE]\n\n" if done else b"")
+
+
+def json_reply(value: Any, status: int = 200, **headers: str) -> Reply:
+    """A reply in one piece."""
+    names = {name.replace("_", "-"): text for name, text in headers.items()}
+    return Reply([json.dumps(value).encode()], status, "application/json", names)

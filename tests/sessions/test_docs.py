@@ -1,0 +1,77 @@
+"""The page about sessions, the examples of the docstrings and the example programs run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon import Agent
+from antiphon.testing import script
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "sessions.md"
+DOCUMENTED = [
+    "agent", "background", "convert", "prompt", "saved", "session", "stores.base", "stores.conformance",
+    "stores.memory", "stores.redis", "stores.sqlite", "streams", "turntaking", "variables",
+]  # fmt: skip
+
+
+def answers(request):
+    if request.output is not None:
+        return {"key_points": ["a"], "conclusion": "the end"}
+    return "I know: " + " / ".join(message.text for message in request.messages if message.role == "user")
+
+
+def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    model_of_page = script(answers, repeat=True)
+
+    def agent(provider, model, redis=None, **options):
+        return Agent(model_of_page if isinstance(provider, str) else provider, model, **options)
+
+    monkeypatch.setattr(antiphon, "Agent", agent)
+    names = {"__name__": "page"}
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.setitem(sys.modules, "page", type(sys)("page"))
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    out = capsys.readouterr().out
+    assert "I know: My name is Alice / What do you know about me?" in out
+    assert "Write a story" in out
+    assert "the end" in out
+    assert names["restored"].messages[-2].text == "Where were we?"
+    assert names["store"].list_sessions() == ["user-123"]
+    assert names["trip"].children() == [names["research"].session_id]
+    names["store"].close()
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_the_examples_of_the_docstrings_are_true(name):
+    outcome = doctest.testmod(importlib.import_module(f"antiphon.{name}"))
+    assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("name", ["agent", "prompt", "session", "stores.memory", "stores.sqlite"])
+def test_there_are_examples(name):
+    assert doctest.testmod(importlib.import_module(f"antiphon.{name}")).attempted > 0
+
+
+def test_the_example_of_families_runs(processes):
+    process = processes.python(str(ROOT / "examples" / "session_families.py"))
+    assert process.wait() == 0, process.output
+    assert "reviewer: It lacks facts." in process.output
+    assert "researcher: The facts." in process.output
+
+
+def test_the_example_conversation_ends_with_its_input(processes, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        process = processes.python(str(ROOT / "examples" / "sessions_in_this_process.py"))
+        assert process.wait() == 0, process.output
+        assert "0 messages so far." in process.output

@@ -1,0 +1,68 @@
+"""Schedules: made from a seed, run, replayed and made shorter while they still fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from simulation.actors import WEIGHTS, Actors
+from simulation.world import World
+
+__all__ = ["Failure", "make", "play", "shrink"]
+
+Step = tuple[str, int]
+SETTLE: Step = ("settle", 0)
+
+
+@dataclass
+class Failure:
+    """What broke, and the schedule as far as it went."""
+
+    error: Exception
+    log: list[str]
+    steps: int
+
+    @property
+    def kind(self) -> str:
+        return str(self.error).split(":", 1)[0]
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  {line}" for line in self.log)
+        return f"{type(self.error).__name__}: {self.error}\nafter\n{lines}"
+
+
+def make(seed: int, steps: int) -> list[Step]:
+    """The schedule of a seed, always the same."""
+    random = Random(seed)
+    names = random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)
+    return [(name, random.getrandbits(32)) for name in names]
+
+
+def play(world: World, schedule: list[Step]) -> Failure | None:
+    """Run a schedule from the beginning to the last turn's end. None where every promise held."""
+    world.reset()
+    actors = Actors(world)
+    for done, (actor, number) in enumerate([*schedule, SETTLE], 1):
+        try:
+            world.settle() if actor == "settle" else actors.step(actor, number)
+        except Exception as error:  # noqa: BLE001 - whatever a schedule brings about is its finding
+            return Failure(error, world.log, done)
+    return None
+
+
+def shrink(world: World, schedule: list[Step], failure: Failure) -> tuple[list[Step], Failure]:
+    """Leave out steps, many at once and then one by one, as long as the same promise breaks."""
+    schedule = schedule[: failure.steps]
+    size = max(1, len(schedule) // 2)
+    while True:
+        start, before = 0, len(schedule)
+        while start < len(schedule):
+            shorter = schedule[:start] + schedule[start + size :]
+            found = play(world, shorter)
+            if found and found.kind == failure.kind:
+                schedule, failure = shorter[: found.steps], found
+            else:
+                start += size
+        if size == 1 and len(schedule) == before:
+            return schedule, failure
+        size = max(1, size // 2)

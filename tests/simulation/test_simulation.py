@@ -1,0 +1,104 @@
+"""Thousands of schedules of clients, workers that die and stall, reapers and RQ's tools: every promise holds.
+
+``make simulate SEEDS=20000`` runs as many as asked, ``--seed N`` replays one.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mutation.hook import SCRIPTS, scripts_from
+
+from simulation.checks import Broken
+from simulation.schedule import make, play, shrink
+from simulation.world import World
+
+CHUNK = 100
+CHUNKS = range(10)
+STEPS = 30
+STATES = Path(__file__).parents[2] / "docs" / "states.md"
+
+# One statement less, and the promise that breaks.
+SABOTAGE = [
+    ("emit", "if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end", "the answer of emit"),
+    ("emit", "if batch > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end", "G5"),
+    ("finish", "if not holds(session, fence) then return {'SUPERSEDED'} end", "the answer of finish"),
+    ("append_step", "if found == length + count then return {'OK', stop} end", "the answer of append_step"),
+    ("include/inbox", "redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)", "G4"),
+]
+
+
+@pytest.fixture
+def world(redis_url: str) -> Iterator[World]:
+    world = World(redis_url)
+    yield world
+    world.redis.call("FLUSHDB")  # what a broken script leaves behind
+    world.close()
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_every_promise_holds_whatever_happens_in_which_order(world, chunk):
+    chart = set(re.findall(r"^\s+(\S+) --> (\w+)", STATES.read_text(), re.MULTILINE))
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        schedule = make(seed, STEPS)
+        if failure := play(world, schedule):
+            shorter, failure = shrink(world, schedule, failure)
+            pytest.fail(f"Seed {seed} ({len(shorter)} of {STEPS} steps are enough): {failure}")
+        assert world.ways <= chart, "docs/states.md shows every way that a turn can take"
+
+
+@pytest.mark.one_server
+def test_a_schedule_replays_exactly(world):
+    logs = []
+    for _ in range(2):
+        assert play(world, make(7, 80)) is None
+        logs.append(world.log)
+    assert logs[0] == logs[1]
+    assert len(logs[0]) > 40
+
+
+@pytest.mark.one_server
+@pytest.mark.parametrize(("file", "statement", "promise"), SABOTAGE)
+def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, statement, promise):
+    folder = sabotage(tmp_path, file, statement)
+    with scripts_from(folder):
+        failures = (play(world, make(seed, STEPS)) for seed in range(200))
+        failure = next(failure for failure in failures if failure)
+    assert promise in str(failure.error), failure
+
+
+@pytest.mark.one_server
+def test_a_failing_schedule_is_made_short_and_still_fails(world, tmp_path):
+    with scripts_from(sabotage(tmp_path, "finish", "let_go(session)")):
+        seed = next(seed for seed in range(50) if play(world, make(seed, STEPS)))
+        schedule = make(seed, STEPS)
+        first = play(world, schedule)
+        assert first
+        shorter, failure = shrink(world, schedule, first)
+        assert failure.kind == first.kind
+        assert len(shorter) <= 5
+        again = play(world, shorter)
+        assert again
+        assert (again.kind, again.log) == (failure.kind, failure.log)
+    assert play(world, shorter) is None, "with the whole script it holds"
+
+
+@pytest.mark.one_server
+def test_what_the_model_does_not_know_is_noticed(world):
+    world.submit("s1", "t1", "antiphon")
+    world.redis.call("RPUSH", "ant:history:s1", "a message of nobody")
+    with pytest.raises(Broken, match="G2"):
+        world.cancel("t1", "enough")
+
+
+def sabotage(tmp_path: Path, file: str, statement: str) -> Path:
+    folder = tmp_path / "lua"
+    shutil.copytree(SCRIPTS, folder)
+    script = folder / f"{file}.lua"
+    assert statement in script.read_text()
+    script.write_text(script.read_text().replace(statement, ""))
+    return folder

@@ -1,0 +1,139 @@
+"""One cell as a test drives it: the real scripts, a clock that the test moves, and short ways to a claimed turn."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from antiphon.ids import Fence, SessionId, TurnId
+from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
+from antiphon.wire.connect import open_redis
+
+__all__ = ["LEASE_MS", "START_MS", "TestCell", "body", "open_cell", "stranger"]
+
+LEASE_MS = 10_000
+# Far in the future, so that RQ's own cleaning, which goes by the real clock, leaves everything alone.
+START_MS = 4_000_000_000_000
+
+
+def body(kind: str = "text_delta", turn: str = "t1", run: int = 1, **more: Any) -> bytes:
+    """The bytes of an event as a worker encodes them."""
+    return json.dumps({"type": kind, "turn_id": turn, "run": run, **more}, separators=(",", ":")).encode()
+
+
+class TestCell(Cell):
+    """A cell with the test clock, and with defaults for all that a test does not care about."""
+
+    __test__ = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, clock="test_clock", **options)
+        self._tokens = itertools.count(1)
+
+    async def set_clock(self, ms: int) -> None:
+        await self.redis.set(f"{self.keys.prefix}:test_clock", ms, ex=3600)
+
+    async def wait(self, ms: int) -> None:
+        """Let time pass."""
+        await self.redis.incrby(f"{self.keys.prefix}:test_clock", ms)
+
+    async def now(self) -> int:
+        return int(await self.redis.get(f"{self.keys.prefix}:test_clock"))
+
+    async def put(self, turn: str = "t1", session: str = "s", text: bytes = b"{}", **options: Any) -> int:
+        """Submit."""
+        options = {"digest": turn, "queue": "antiphon", **options}
+        return await self.submit(SessionId(session), TurnId(turn), text, **options)
+
+    async def take(self, worker: str = "w1", limit: int = 8, **options: Any) -> Claims:
+        """Claim with a token of its own."""
+        token = options.pop("token", None) or f"token{next(self._tokens)}"
+        options = {"lease_ms": LEASE_MS, "queues": ["antiphon"], **options}
+        return await self.claim(worker, token, limit=limit, **options)
+
+    async def take_one(self, worker: str = "w1", **options: Any) -> ClaimedTurn:
+        claims = await self.take(worker, **options)
+        assert len(claims.turns) == 1, claims
+        return claims.turns[0]
+
+    async def say(self, turn: ClaimedTurn, batch: int, *bodies: bytes) -> str | Exception:
+        """Emit one window."""
+        return (await self.emit([Emit(turn.session_id, turn.fence, batch, bodies)]))[0]
+
+    async def end(self, turn: ClaimedTurn, status: str = "finished", **options: Any) -> bool:
+        """Finish, with the terminal event that belongs to the status."""
+        options.setdefault("messages", [f'"{turn.turn_id}"'.encode()] if status == "finished" else [])
+        return await self.finish(
+            turn, status, bodies=[body(f"turn_{status}", turn.turn_id, turn.run)], **options
+        )
+
+    async def settle(self) -> None:
+        """Let time pass and finish turns until nothing is left to do."""
+        await self.redis.delete("rq:suspended")
+        for _ in range(50):
+            if not await self.redis.exists(self.keys.active, self.keys.due):
+                return
+            await self.wait(3600_000)
+            await self.reap()
+            queues = [key.decode()[9:] for key in await self.redis.smembers("rq:queues")]
+            claims = await self.take("settler", limit=100, queues=queues)
+            for only in claims.alone:
+                claims.turns.extend((await self.take("settler", only=only)).turns)
+            for turn in claims.turns:
+                assert await self.end(turn)
+        raise AssertionError(f"Turns that never end: {await self.redis.zrange(self.keys.active, 0, -1)}")
+
+    async def events(self, session: str = "s") -> list[dict[str, Any]]:
+        """All events that are kept, whose ids are their seqs."""
+        entries = await self.redis.xrange(self.keys.events(SessionId(session)))
+        events = [json.loads(fields[b"e"]) for _, fields in entries]
+        assert [entry_id.decode() for entry_id, _ in entries] == [f"{event['seq']}-0" for event in events]
+        return events
+
+    async def event_types(self, session: str = "s") -> list[str]:
+        return [event["type"] for event in await self.events(session)]
+
+    async def history(self, session: str = "s") -> list[bytes]:
+        return await self.redis.lrange(self.keys.history(SessionId(session)), 0, -1)
+
+    async def inbox(self, session: str = "s") -> list[str]:
+        return [turn.decode() for turn in await self.redis.lrange(self.keys.inbox(SessionId(session)), 0, -1)]
+
+    async def queue(self, name: str = "antiphon") -> list[str]:
+        return [turn.decode() for turn in await self.redis.lrange(f"rq:queue:{name}", 0, -1)]
+
+    async def status(self, turn: str = "t1") -> str:
+        return (await self.turn(TurnId(turn))).status
+
+    async def look_at(self, session: str = "s") -> int | None:
+        """When the reaper looks at this session next."""
+        score = await self.redis.zscore(self.keys.active, session)
+        return None if score is None else int(score)
+
+    async def contents(self) -> dict[str, Any]:
+        """Everything in Redis but the clock: a call that changes nothing leaves it equal."""
+        found: dict[str, Any] = {}
+        for key in sorted(await self.redis.keys("*")):
+            if not key.endswith(b":test_clock"):
+                found[key.decode()] = await self.redis.dump(key)
+        return found
+
+
+def stranger(turn: ClaimedTurn, fence: str) -> ClaimedTurn:
+    """The same turn in the hands of somebody with another fence."""
+    return ClaimedTurn(
+        **{name: getattr(turn, name) for name in turn.__struct_fields__} | {"fence": Fence(fence)}
+    )
+
+
+@asynccontextmanager
+async def open_cell(url: str, **options: Any) -> AsyncIterator[TestCell]:
+    """A cell on this Redis, its clock set. What the test leaves undone is brought to its end."""
+    async with open_redis(url) as redis:
+        cell = TestCell(redis, **options)
+        await cell.set_clock(START_MS)
+        yield cell
+        await cell.settle()

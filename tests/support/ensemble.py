@@ -1,0 +1,198 @@
+"""Workers, clients and a stage on one Redis, and what must hold of every session afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from support.eventually import wait_until, wait_until_async
+from support.processes import Process, Processes
+from support.stage import FIRST_WORDS, Stage, make_app, reply
+
+from antiphon.client import AsyncClient
+from antiphon.events import Event, decode_event
+from antiphon.request import AgentSpec
+from antiphon.turns import AsyncTurn
+from antiphon_worker.settings import Settings
+from antiphon_worker.worker import Worker
+
+__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
+
+TOOLS = ["note", "pay", "wait", "block"]
+
+
+def agent_spec(**more: Any) -> AgentSpec:
+    """The stage's agent."""
+    return AgentSpec(**{"provider": "stage", "model": "stage-1", "tools": TOOLS, **more})
+
+
+class Supervised:
+    """A supervisor process and its workers."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    @property
+    def workers(self) -> list[int]:
+        """The worker processes that run now."""
+        return self.process.children()
+
+    def ready(self, workers: int = 1) -> None:
+        """Return when so many workers have taken up work since the start."""
+        wait_until(lambda: self.process.output.count("takes turns") >= workers, 20, "the workers take turns")
+
+
+class Ensemble:
+    """One Redis with a client, a stage and the workers that a test starts."""
+
+    def __init__(self, url: str, stage: Stage, processes: Processes | None, client: AsyncClient) -> None:
+        self.url = url
+        self.stage = stage
+        self.client = client
+        self._processes = processes
+
+    def supervisor(
+        self,
+        *,
+        processes: int = 1,
+        url: str | None = None,
+        env: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> Supervised:
+        """Start worker processes; settings as in ``Settings``. Does not wait for them."""
+        assert self._processes is not None
+        variables = {f"ANTIPHON_{name.upper()}": str(value) for name, value in settings.items()}
+        started = self._processes.python(
+            "-m", "support.stage", name="supervisor",
+            env={
+                **self.stage.env, "ANTIPHON_REDIS_URL": url or self.url, "ANTIPHON_PROCESSES": str(processes),
+                **variables, **(env or {}),
+            },
+        )  # fmt: skip
+        return Supervised(started)
+
+    @asynccontextmanager
+    async def worker(self, *, url: str | None = None, **settings: Any) -> AsyncIterator[Worker]:
+        """A worker on this loop; at the end it gives back what it still holds."""
+        app = make_app(self.stage)
+        worker = Worker(Settings(**settings), app, url=url or self.url)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.abort()
+            await running
+            await app.aclose()
+
+    async def submit(self, session: str, text: str, **options: Any) -> AsyncTurn:
+        return await self.client.submit(session, text, **{"agent": agent_spec(), **options})
+
+    async def waits(self, gate: str, times: int = 1) -> int:
+        """The process in which an answer waits at this gate, once ``times`` answers have come to it."""
+        notes = await wait_until_async(
+            lambda: (found := self.stage.notes("waits", gate=gate)) and len(found) >= times and found,
+            20,
+            f"an answer waits at {gate}",
+        )
+        return notes[-1]["pid"]
+
+    async def seen(self, session: str, kind: str, times: int = 1, timeout: float = 20) -> list[Event]:
+        """The session's events, once so many of this type are among them."""
+
+        async def enough() -> list[Event] | None:
+            events = await self.events(session)
+            return events if sum(event.type == kind for event in events) >= times else None
+
+        return await wait_until_async(enough, timeout, f"{session} has {times} {kind}")  # type: ignore[return-value]
+
+    async def events(self, session: str) -> list[Event]:
+        """All events that are kept."""
+        cell = self.client.cell_of_session(session)  # type: ignore[arg-type]
+        entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
+        return [decode_event(fields[b"e"]) for _, fields in entries]
+
+    async def types(self, session: str, turn: AsyncTurn | None = None) -> list[str]:
+        """The types of the session's events (of one turn), deltas that follow each other as one."""
+        types = [e.type for e in await self.events(session) if turn is None or e.turn_id == turn.id]
+        return [kind for i, kind in enumerate(types) if i == 0 or kind != types[i - 1]]
+
+    async def texts(self, session: str) -> list[tuple[str, str]]:
+        """The history as roles and texts."""
+        return [(m.role, m.text) for m in (await self.client.snapshot(session)).messages]
+
+    async def field(self, turn: AsyncTurn, name: str) -> str:
+        """One field of the turn's record."""
+        return (await turn._record()).fields.get(name, b"").decode()
+
+    async def whole(self, *sessions: str) -> None:
+        """Fail unless every session is whole: G2, G4, G5, G9."""
+        wrong = [c for session in sessions for c in await complaints(self.client, session)]
+        assert not wrong, "\n".join(wrong)
+
+
+async def complaints(client: AsyncClient, session: str, *, ended: bool = True) -> list[str]:
+    """What does not hold of a session, in sentences."""
+    snapshot = await client.snapshot(session)
+    cell = client.cell_of_session(session)  # type: ignore[arg-type]
+    entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
+    events = [decode_event(fields[b"e"]) for _, fields in entries]
+    found = [*_events_complaints(events), *_history_complaints(events, snapshot.messages)]
+    if ended and await cell.redis.zscore(cell.keys.active, session) is not None:
+        found.append("the session is still active")
+    return [f"{session}: {each}" for each in found]
+
+
+def _events_complaints(events: list[Event]) -> Iterable[str]:
+    seqs = [event.seq for event in events]
+    if seqs != list(range(1, len(seqs) + 1)):
+        yield f"the events are not dense: {seqs}"
+    queued = Counter((e.turn_id, e.run) for e in events if e.type == "turn_queued")
+    ended = Counter((e.turn_id, e.run) for e in events if e.terminal)
+    for run, times in queued.items():
+        if times != 1 or ended[run] != 1:
+            yield f"run {run} was queued {times} times and ended {ended[run]} times"
+    over: set[tuple[str, int]] = set()
+    for event in events:
+        if (event.turn_id, event.run) in over:
+            yield f"event {event.seq} ({event.type}) comes after the end of its run"
+        if event.terminal:
+            over.add((event.turn_id, event.run))
+
+
+def _history_complaints(events: list[Event], messages: list[Any]) -> Iterable[str]:
+    """Each finished turn's messages stand once, together and in order; each answer fits all that is before it."""
+    inbox = list(dict.fromkeys(e.turn_id for e in events if e.type == "turn_queued"))
+    finished = [e.turn_id for e in events if e.type == "turn_finished"]
+    kept = [e.turn_id for e in events if e.type == "turn_cancelled" and getattr(e, "kept", 0)]
+    expected = [turn for turn in inbox if turn in finished or turn in kept]
+    order = [m.turn_id for i, m in enumerate(messages) if i == 0 or m.turn_id != messages[i - 1].turn_id]
+    if order != expected:
+        yield f"the history holds the turns {order} instead of {expected}"
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and message.tool_calls:
+            results = messages[index + 1].tool_results if index + 1 < len(messages) else []
+            if [r.call_id for r in results] != [c.call_id for c in message.tool_calls]:
+                yield f"message {index} has tool calls without results"
+        elif message.role == "assistant" and message.text != FIRST_WORDS + reply(messages[:index]):
+            yield f"answer {index} does not fit its history: {message.text}"
+
+
+@asynccontextmanager
+async def open_ensemble(
+    url: str, directory: Path, processes: Processes | None = None
+) -> AsyncGenerator[Ensemble]:
+    """An ensemble on this Redis."""
+    async with AsyncClient(url) as client:
+        yield Ensemble(url, Stage(directory), processes, client)
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal; a process that is gone already does not mind."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

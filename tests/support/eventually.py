@@ -1,0 +1,49 @@
+"""Waiting for a condition: the only clock that a test may look at."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+__all__ = ["wait_until", "wait_until_async"]
+
+T = TypeVar("T")
+
+
+def wait_until(
+    predicate: Callable[[], T], timeout: float = 10.0, description: str = "", interval: float = 0.005
+) -> T:
+    """The first true answer of ``predicate``; an assertion fails when none came in ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (answer := predicate()):
+        if time.monotonic() > deadline:
+            raise AssertionError(_complaint(predicate, timeout, description, answer))
+        time.sleep(interval)
+    return answer
+
+
+async def wait_until_async(
+    predicate: Callable[[], T | Awaitable[T]],
+    timeout: float = 10.0,
+    description: str = "",
+    interval: float = 0.005,
+) -> T:
+    """The same without blocking the loop; ``predicate`` may be a coroutine function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(_complaint(predicate, timeout, description, answer))
+        await asyncio.sleep(interval)
+
+
+def _complaint(predicate: Callable[[], object], timeout: float, description: str, last: object) -> str:
+    what = description or getattr(predicate, "__qualname__", repr(predicate))
+    return f"Not within {timeout:g} s: {what}. The last answer was {last!r}."

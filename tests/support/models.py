@@ -1,0 +1,36 @@
+"""A model server in a process of its own, for tests whose workers are processes too."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import Any
+
+from support.processes import Process, Processes
+
+__all__ = ["ModelProcess"]
+
+
+class ModelProcess:
+    """``flags`` are those of ``python -m antiphon_worker.modelserver``: ``--pace 50``, ``--length 200``, …"""
+
+    def __init__(self, processes: Processes, *flags: str) -> None:
+        self.process: Process = processes.python("-m", "antiphon_worker.modelserver", *flags, name="models")
+        urls = json.loads(self.process.wait_for_output("}\n"))
+        self.base_url: str = urls["base_url"]
+        self.openai_url: str = urls["openai_url"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a worker's environment must hold so that its providers talk to this server."""
+        return {
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": "any",
+            "ANTHROPIC_BASE_URL": self.base_url,
+            "ANTHROPIC_API_KEY": "any",
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters since its start: requests, streams, live_streams, chunks, abandoned, …"""
+        with urllib.request.urlopen(f"{self.base_url}/stats", timeout=5) as answer:
+            return json.load(answer)

@@ -1,0 +1,25 @@
+"""The stage in another release: each of its scripts has another text, and so another hash."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import cache
+
+from support import stage
+
+from antiphon.wire import cell
+from antiphon.wire.scripts import Script, load_script
+
+__all__ = ["app"]
+
+
+@cache
+def other_text(name: str, clock: str = "clock") -> Script:
+    script = load_script(name, clock)
+    source = f"{script.source}\n-- another release"
+    return replace(script, source=source, sha=hashlib.sha1(source.encode()).hexdigest())
+
+
+cell.load_script = other_text  # type: ignore[assignment]
+app = stage.app

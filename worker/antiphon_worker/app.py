@@ -1,0 +1,125 @@
+"""What a worker knows: agents, tools and providers by name. ``antiphon worker --app module:app`` loads it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import AgentError, SettingsError, UnknownAgent, UnknownTool
+from antiphon.request import AgentSpec
+from antiphon.tools import Tool
+from antiphon_worker.providers.base import Provider
+from antiphon_worker.providers.registry import close_providers, provider_for
+from antiphon_worker.toolbox import ToolBox
+
+if TYPE_CHECKING:
+    from antiphon.agent import Agent
+
+__all__ = ["App", "load_app"]
+
+log = logging.getLogger("antiphon.app")
+
+KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "openai-chat": "OPENAI_API_KEY"}
+
+
+class App:
+    """Agents, tools and providers of a deployment.
+
+    ``agents`` are known by their name, ``tools`` are those that agents which travel with a turn may name (an agent's
+    own tools are known as well), ``providers`` are model services under names of their own.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Agent] = (),
+        tools: Sequence[Tool[..., Any]] = (),
+        providers: Mapping[str, Provider] | None = None,
+    ) -> None:
+        self._agents: dict[str, AgentSpec] = {}
+        self._tools = {tool.name: tool for tool in tools}
+        self._providers: dict[str, Provider] = dict(providers or {})
+        self._opening: dict[str, asyncio.Future[Provider]] = {}
+        for agent in agents:
+            spec = agent.spec()
+            if not spec.name:
+                raise SettingsError("An agent of an App needs a name: Agent(name=…).")
+            self._agents[spec.name] = spec
+            self._tools |= {tool.name: tool for tool in agent.tools}
+        self.toolbox = ToolBox(list(self._tools.values()))
+
+    def agent(self, asked: str | AgentSpec | None) -> AgentSpec:
+        """The agent a turn asks for: itself, one of ours by name, or the only one there is. Raises ``UnknownAgent``."""
+        if isinstance(asked, AgentSpec):
+            return asked
+        if asked is None and len(self._agents) == 1:
+            return next(iter(self._agents.values()))
+        if asked is not None and asked in self._agents:
+            return self._agents[asked]
+        known = ", ".join(sorted(self._agents)) or "there are none"
+        if asked is None:
+            raise UnknownAgent(
+                f"The turn names no agent: submit it with agent=…. The worker's agents: {known}."
+            )
+        raise UnknownAgent(f"The worker has no agent {asked!r}. Its agents: {known}.")
+
+    def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
+        """Tools by name. Raises ``UnknownTool``."""
+        for name in names:
+            if name not in self._tools:
+                known = ", ".join(sorted(self._tools)) or "there are none"
+                raise UnknownTool(f"The worker has no tool {name!r}. Its tools: {known}.")
+        return [self._tools[name] for name in names]
+
+    async def provider(self, name: str) -> Provider:
+        """The provider of this name, opened once. Raises ``UnknownProvider``, ``MissingPackage``.
+
+        The first one of its kind loads its SDK, which takes a second: in a thread, so that other turns go on.
+        """
+        if name not in self._opening:
+            self._opening[name] = asyncio.ensure_future(
+                asyncio.to_thread(provider_for, name, self._providers)
+            )
+        try:
+            return await asyncio.shield(self._opening[name])
+        except Exception:
+            self._opening.pop(name, None)
+            raise
+
+    async def preload(self) -> None:
+        """Open the providers of the App's agents, or without agents those whose key is set, before the first turn."""
+        used = {spec.provider for spec in self._agents.values()}
+        with_key = {name for name, variable in KEYS.items() if os.environ.get(variable)}
+        for name in sorted(used or with_key):
+            try:
+                await self.provider(name)
+            except AgentError as exc:
+                log.warning("provider %s cannot be opened: %s", name, exc)
+
+    async def aclose(self) -> None:
+        """Close the connections to the model services."""
+        for provider in self._providers.values():
+            await provider.aclose()
+        await close_providers()
+
+
+def load_app(path: str) -> App:
+    """The App that ``module:attribute`` names; an empty one for an empty path. Raises ``SettingsError``."""
+    if not path:
+        return App()
+    module_name, _, attribute = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        app = getattr(importlib.import_module(module_name), attribute or "app")
+    except (ImportError, AttributeError) as exc:
+        raise SettingsError(f"ANTIPHON_APP (--app) names {path!r}, which cannot be loaded: {exc}.") from exc
+    if not isinstance(app, App):
+        raise SettingsError(
+            f"ANTIPHON_APP (--app) names {path!r}, which is {type(app).__name__}, not an App."
+        )
+    return app

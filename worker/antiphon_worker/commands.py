@@ -1,0 +1,184 @@
+"""The commands that run turns. Each takes its arguments and gives the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.arguments import add_redis, command_parser, redis_urls
+from antiphon.errors import MissingPackage, TurnFailed
+
+if TYPE_CHECKING:
+    from antiphon.session import Session
+
+__all__ = ["demo", "redis", "run", "worker"]
+
+DEFAULT_PORT = 6379
+
+
+def worker(argv: list[str]) -> int:
+    """Run turns until stopped
+
+    Every option is also a variable: --lease is ANTIPHON_LEASE; an option wins. Durations are seconds, or 500ms,
+    30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back; a second one gives them back at once.
+    The keys of model services are read from the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    """
+    from antiphon_worker.settings import Settings
+
+    parser = command_parser(worker)
+    parser.usage = "antiphon worker [OPTIONS]"
+    for known in fields(Settings):
+        _add_setting(parser, known.name, known.default, known.metadata["doc"])
+    settings = Settings.load(vars(parser.parse_args(argv)))
+    if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
+        raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
+
+    from antiphon_worker.__main__ import set_up_logging
+    from antiphon_worker.app import load_app
+    from antiphon_worker.supervisor import Supervisor
+
+    set_up_logging(settings.log_level)
+    load_app(settings.app)  # a wrong one is said here, once, and not by every process
+    asyncio.run(Supervisor(settings).run())
+    return 0
+
+
+def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, doc: str) -> None:
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    metavar = "N" if isinstance(default, int) else "TIME" if isinstance(default, float) else "TEXT"
+    doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; by default {shown}" if shown else "")
+    parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)
+
+
+def run(argv: list[str]) -> int:
+    """Run one turn in this process, and show its answer as it comes
+
+    Needs no Redis and no worker. With --session the conversation goes on from one call to the next; it is kept
+    in the file that --store names.
+    """
+    parser = command_parser(run)
+    parser.add_argument("text", help="what the user says; - reads it from standard input")
+    parser.add_argument("--provider", required=True, help="openai, openai-chat, anthropic or scripted")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--session", metavar="ID", help="go on with this session")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        type=Path,
+        default=Path("antiphon.db"),
+        help="where --session is kept (antiphon.db)",
+    )
+    options = parser.parse_args(argv)
+
+    from antiphon.agent import Agent
+    from antiphon.stores.sqlite import SQLiteStore
+
+    store = SQLiteStore(options.store) if options.session else None
+    agent = Agent(provider=options.provider, model=options.model, system=options.system, store=store)
+    text = sys.stdin.read() if options.text == "-" else options.text
+    _print_answer(agent.session(options.session), text)
+    return 0
+
+
+def _print_answer(session: Session, text: str) -> None:
+    from antiphon.events import RefusalDelta, TextDelta, TurnFailedEvent, TurnRetrying
+    from antiphon.shown import printable
+
+    with session.stream(text) as events:
+        for event in events:
+            match event:
+                case TextDelta() | RefusalDelta():
+                    print(printable(event.text), end="", flush=True)
+                case TurnRetrying():
+                    print("\n[the answer starts again]", flush=True)
+                case TurnFailedEvent():
+                    raise TurnFailed(event.message, code=event.code)
+                case _:
+                    continue
+    print(flush=True)
+
+
+def redis(argv: list[str]) -> int:
+    """Start an embedded Valkey to try things out; `antiphon redis check` looks at a Redis
+
+    It keeps a log of its writes in --data-dir; without one, everything is gone when it ends.
+    """
+    if argv[:1] == ["check"]:
+        return _check(argv[1:])
+    parser = command_parser(redis)
+    parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help=f"where it listens ({DEFAULT_PORT})")
+    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="where its data is kept")
+    options = parser.parse_args(argv)
+
+    from antiphon_worker.embedded import EmbeddedValkey
+    from antiphon_worker.guard import Guard
+
+    with _sigterm_interrupts(), Guard() as guard:
+        valkey = EmbeddedValkey(guard, options.data_dir or guard.folder(), options.port)
+        print(valkey.url, flush=True)
+        return valkey.process.wait()
+
+
+def _check(argv: list[str]) -> int:
+    """Say what a Redis is and what it promises; exit code 1 where workers would refuse it"""
+    from antiphon.wire.preflight import check_redis, read_redis
+
+    parser = command_parser(_check, "redis check")
+    add_redis(parser)
+    parser.add_argument(
+        "--durability",
+        choices=("none", "everysec", "fsync"),
+        default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
+        help="what it must guarantee; by default ANTIPHON_DURABILITY or everysec",
+    )
+    options = parser.parse_args(argv)
+
+    async def check() -> None:
+        from antiphon.wire.connect import open_redis
+
+        for url in redis_urls(options.redis_url):
+            connection = open_redis(url, retries=0)
+            try:
+                facts = await read_redis(connection)
+                check_redis(facts, options.durability)
+            finally:
+                await connection.aclose()
+            print(facts.sentence())
+
+    asyncio.run(check())
+    return 0
+
+
+def demo(argv: list[str]) -> int:
+    """Play conversations, kill a worker in the middle of an answer, and check every promise"""
+    from antiphon_worker.demo.command import demo as play
+
+    return play(argv)
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return int(text)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Generator[None]:
+    """SIGTERM ends this process as Ctrl-C does, so that what it started ends with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,334 @@
+"""The sessions of this process: what each holds, and the order in which its turns and edits are served."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from antiphon.errors import AgentError, SessionBusy, StoreError, UsageError
+from antiphon.events import Event
+from antiphon.model import File, Message
+from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus
+from antiphon.saved import SavedSession, read_saved
+from antiphon.stores.base import SessionStore
+
+__all__ = ["Inbox", "LocalSession", "LocalSessions", "Place", "commit", "in_store", "now_ms", "refresh"]
+
+T = TypeVar("T")
+EventT = TypeVar("EventT", bound=Event)
+
+SWEEP_SECONDS = 60.0
+RECENT = 256
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class Place:
+    """A turn or an edit in a session's inbox."""
+
+    def __init__(self, name: str = "") -> None:
+        self.turn_id = name  # empty for an edit
+        self.step = 1  # written by the turn's sink, read by status
+        self.joined = False  # written by the inbox, as the next one
+        self.active = False
+        self.future: Future[None] = Future()
+
+
+# The places that the running code stands in: a tool that asks for its own session again would wait for itself.
+_within: ContextVar[tuple[tuple[int, Place], ...]] = ContextVar("antiphon_within", default=())
+
+
+class Inbox:
+    """Serves turns and edits of one session in order, whichever thread or event loop they come from."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Place] = deque()  # under the lock
+        self.current: Place | None = None  # written under the lock
+
+    @asynccontextmanager
+    async def place(self, place: Place, *, reject: bool = False) -> AsyncGenerator[None, None]:
+        """Wait for one's turn, and hold it. Raises ``SessionBusy`` at once where asked to."""
+        if not place.joined:
+            self.join(place, reject=reject)
+        await self._served(place)
+        place.active = True
+        try:
+            yield
+        finally:
+            place.active = False
+            self._leave()
+
+    def join(self, place: Place, *, reject: bool = False) -> None:
+        """Stand in the inbox from now on. Raises ``SessionBusy``, or ``UsageError`` to whom would wait for itself."""
+        if any(key == id(self) and outer.active for key, outer in _within.get()):
+            raise UsageError(
+                "This call would wait for the turn that it is part of: a tool changes its own session through "
+                "its Context, or works in a session of its own (session.child())."
+            )
+        with self._lock:
+            if self.current is not None and reject:
+                raise SessionBusy("The session runs a turn: try again when it has ended.")
+            place.joined = True
+            if self.current is None:
+                self.current = place
+                place.future.set_result(None)
+            else:
+                self._waiting.append(place)
+
+    @contextmanager
+    def within(self, place: Place) -> Generator[None]:
+        """Mark the code that runs here as part of this place."""
+        token = _within.set((*_within.get(), (id(self), place)))
+        try:
+            yield
+        finally:
+            _within.reset(token)
+
+    @property
+    def waiting(self) -> list[Place]:
+        with self._lock:
+            return [place for place in self._waiting if not place.future.cancelled()]
+
+    async def _served(self, place: Place) -> None:
+        if place.future.done():
+            return
+        try:
+            await asyncio.wrap_future(place.future)
+        except asyncio.CancelledError:
+            if not place.future.cancel():  # it had been served already
+                self._leave()
+            raise
+
+    def _leave(self) -> None:
+        with self._lock:
+            while self._waiting:
+                place = self._waiting.popleft()
+                if place.future.set_running_or_notify_cancel():
+                    self.current = place
+                    place.future.set_result(None)
+                    return
+            self.current = None
+
+
+class LocalSession:
+    """What a session of this process holds. Written by the holder of the inbox's current place."""
+
+    def __init__(self, session_id: str) -> None:
+        self.inbox = Inbox()
+        self.session_id = session_id
+        self.messages: list[Message] = []
+        self.agent: dict[str, Any] | str | None = None
+        self.system: str | None = None
+        self.variables: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
+        self.files: dict[str, File] = {}
+        self.parent: str | None = None
+        self.created = self.updated = now_ms()
+        self.children: list[str] = []
+        self.closed = False
+        self._seqs = itertools.count(1)  # turns and edits of several threads take from it
+        self.window: tuple[int, int] = (
+            0,
+            0,
+        )  # where the last window began, and the tokens that were counted for it
+        self.turns: dict[str, Any] = {}  # submitted turns by id, while somebody may ask for them
+        self.keys: dict[str, Any] = {}  # submitted turns by idempotency key
+        self.openings: set[str] = set()
+        self.expires: float | None = None
+        self.store: SessionStore | None = None
+        self.stamp: str | None = None  # of the store, when it was last read or written
+
+    @property
+    def exists(self) -> bool:
+        """False for a session that was only looked at."""
+        return bool(self.messages or self.agent or self.openings or self.stamp or self.closed)
+
+    def saved(self, messages: bool = True) -> SavedSession:
+        return SavedSession(
+            session_id=self.session_id,
+            messages=list(self.messages) if messages else [],
+            agent=self.agent,
+            system=self.system,
+            variables=dict(self.variables),
+            metadata=dict(self.metadata),
+            files=dict(self.files),
+            parent=self.parent,
+            created=self.created,
+            updated=self.updated,
+        )
+
+    def restore(self, saved: SavedSession) -> None:
+        """Become what was saved."""
+        if len(saved.messages) < len(self.messages):
+            self.window = (0, 0)
+        self.messages = list(saved.messages)
+        self.agent, self.system, self.parent = saved.agent, saved.system, saved.parent
+        self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)
+        self.files = dict(saved.files)
+        self.created = saved.created or self.created
+        self.updated = saved.updated or self.updated
+
+    def begin(self, opening: Opening) -> None:
+        """Take over what an opening asks for, but for its messages."""
+        self.openings.add(opening.token)
+        if opening.system is not None:
+            self.system = opening.system
+        self.variables = {**opening.variables, **self.variables}
+        self.metadata = {**self.metadata, **opening.metadata}
+        self.parent = opening.parent or self.parent
+
+    def status(self) -> SessionStatus:
+        place = self.inbox.current
+        running = RunningTurn(place.turn_id, "running", place.step) if place and place.turn_id else None
+        return SessionStatus(
+            state="closed" if self.closed else "busy" if place else "idle",
+            messages=len(self.messages),
+            running=running,
+            waiting=[place.turn_id for place in self.inbox.waiting if place.turn_id],
+            created=self.created,
+            updated=self.updated,
+        )
+
+    def info(self) -> SessionInfo:
+        count, metadata = len(self.messages), dict(self.metadata)
+        return SessionInfo(self.session_id, count, metadata, self.created, self.updated, self.closed)
+
+    def numbered(self, event: EventT, turn_id: str) -> EventT:
+        """The event as one of this session's: which turn it belongs to, its seq and its time."""
+        event.seq, event.at = next(self._seqs), now_ms()
+        event.session_id, event.turn_id = self.session_id, turn_id
+        event.run = event.attempt = 1
+        return event
+
+
+class LocalSessions:
+    """The sessions of this process by id.
+
+    Those without a store are kept until they expire. Of those with one, which can be read again, the ones used last
+    and the ones in use are kept.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, LocalSession] = {}
+        self._stored: WeakValueDictionary[tuple[int, str], LocalSession] = WeakValueDictionary()
+        self._recent: dict[tuple[int, str], LocalSession] = {}  # the last used one last
+        self._swept = time.monotonic()
+
+    def get(self, ref: SessionRef) -> LocalSession:
+        """The session, a new one where there is none or its time is over."""
+        with self._lock:
+            if ref.store is not None:
+                return self._of_store(ref.store, ref.id)
+            self._sweep()
+            session = self._kept.get(ref.id)
+            if session is None or _expired(session):
+                session = self._kept[ref.id] = LocalSession(ref.id)
+            session.expires = None if ref.ttl is None else time.monotonic() + ref.ttl
+            return session
+
+    def remove(self, ref: SessionRef) -> None:
+        with self._lock:
+            if ref.store is None:
+                self._kept.pop(ref.id, None)
+            else:
+                self._recent.pop((id(ref.store), ref.id), None)
+                self._stored.pop((id(ref.store), ref.id), None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._swept = time.monotonic()
+            self._kept.clear()
+            self._recent.clear()
+            self._stored.clear()
+
+    def kept(self) -> list[LocalSession]:
+        """Those without a store that are something."""
+        with self._lock:
+            return [session for session in self._kept.values() if session.exists and not _expired(session)]
+
+    def after_fork(self) -> None:
+        """In the child: what held the locks and the places stayed behind."""
+        self._lock = threading.Lock()
+        for session in [*self._kept.values(), *self._stored.values()]:
+            session.inbox = Inbox()
+            session.turns.clear()
+            session.keys.clear()
+
+    def _of_store(self, store: SessionStore, session_id: str) -> LocalSession:
+        key = (id(store), session_id)
+        session = self._stored.get(key)
+        if session is None:
+            session = self._stored[key] = LocalSession(session_id)
+            session.store = store
+        self._recent.pop(key, None)
+        self._recent[key] = session
+        if len(self._recent) > RECENT:
+            del self._recent[next(iter(self._recent))]
+        return session
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._swept < SWEEP_SECONDS:
+            return
+        self._swept = time.monotonic()
+        for session_id in [
+            known for known, session in self._kept.items() if _expired(session) or _nothing(session)
+        ]:
+            del self._kept[session_id]
+
+
+def _expired(session: LocalSession) -> bool:
+    if session.expires is None or session.inbox.current is not None:
+        return False
+    return time.monotonic() > session.expires
+
+
+def _nothing(session: LocalSession) -> bool:
+    return session.inbox.current is None and not session.exists
+
+
+async def refresh(session: LocalSession) -> None:
+    """Read the session from its store, where another process may have saved it since."""
+    store = session.store
+    if store is None:
+        return
+    stamp = await in_store(store.stamp, session.session_id)
+    if stamp is not None and stamp == session.stamp:
+        return
+    data = await in_store(store.load, session.session_id)
+    session.stamp = stamp
+    if data is not None:
+        session.restore(read_saved(data))
+    elif session.messages:  # it was deleted there
+        session.restore(SavedSession(session.session_id, created=session.created))
+
+
+async def commit(session: LocalSession, state: SavedSession) -> None:
+    """Make this the session's state: first in its store, so that a store that fails changes nothing."""
+    state.updated = now_ms()
+    if session.store is not None:
+        session.stamp = await in_store(session.store.save_stamped, session.session_id, state.to_dict())
+    session.restore(state)
+
+
+async def in_store(method: Callable[..., T], *args: Any) -> T:
+    """Call a store in a thread. Whatever it raises is an ``AgentError``."""
+    try:
+        return await asyncio.to_thread(method, *args)
+    except AgentError:
+        raise
+    except Exception as exc:
+        raise StoreError(f"The session store failed: {type(exc).__name__}: {exc}.") from exc

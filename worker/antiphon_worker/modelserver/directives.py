@@ -1,0 +1,183 @@
+"""How the server behaves: by its options, and by what the last user message or a header asks of one answer.
+
+In the text of the last user message, anywhere:
+
+- ``length:200``, ``pace:20``, ``first:1.5``: pieces of the answer, pieces a second, seconds to the first
+  piece;
+- ``call:weather {"city": "Paris"}``: a call of that tool, if it is offered; several are parallel, and those
+  after the word ``then`` are asked for one step later;
+- ``fault:429``, ``fault:429=3`` (with ``retry-after: 3``), ``fault:500``, ``fault:529``: that status;
+- ``fault:drop``: the connection breaks before any answer; ``fault:cut=5``: after five pieces;
+- ``fault:hang``: no answer ever; ``fault:hang=5``: silence after five pieces;
+- ``fault:error=5``: the format's own error event after five pieces;
+- ``fault:500*2``: two times, then this conversation is served.
+
+The headers ``x-length``, ``x-pace``, ``x-first`` and ``x-fault`` say the same and win.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+__all__ = [
+    "DEFAULT_LENGTH",
+    "Behaviour",
+    "Call",
+    "Directives",
+    "Fault",
+    "read_calls",
+    "read_directives",
+    "read_fault",
+    "read_length",
+]
+
+
+DEFAULT_LENGTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What every answer has unless it is asked otherwise.
+
+    ``pace`` is pieces a second in each stream, 0 as fast as it goes. ``stamp`` puts the sending time into
+    each piece of text, as ``@`` and ``time.monotonic_ns()`` in 19 digits, which every process of this
+    machine can compare. ``fault_rate`` is the share of requests that meet one of ``faults``, chosen by
+    ``seed``. ``record`` is how many requests to keep in ``ModelServer.requests``.
+    """
+
+    pace: float = 0.0
+    first_piece_seconds: float = 0.0
+    length: int = DEFAULT_LENGTH
+    stamp: bool = False
+    fault_rate: float = 0.0
+    faults: tuple[str, ...] = ("429", "500", "529", "cut=3", "drop")
+    seed: int = 0
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``kind`` is a status, ``drop``, ``cut``, ``hang`` or ``error``; ``times``: how often, None always."""
+
+    kind: str
+    value: int | None = None
+    times: int | None = None
+
+    @property
+    def status(self) -> int | None:
+        return int(self.kind) if self.kind.isdigit() else None
+
+    @property
+    def pieces(self) -> int | None:
+        """After how many pieces it strikes in a stream; None where it strikes before the answer."""
+        if self.kind in ("cut", "error"):
+            return self.value or 0
+        return self.value if self.kind == "hang" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call to ask for; ``arguments`` is the text as the model writes it, valid or not."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """One answer's behaviour."""
+
+    length: int
+    pace: float
+    first_piece_seconds: float
+    fault: Fault | None
+
+
+_SETTING = re.compile(r"(?<!\S)(length|pace|first|fault):(\S+)")
+_FAULT = re.compile(r"(\d{3}|drop|cut|hang|error)(?:=(\d+))?(?:\*(\d+))?")
+_decoder = json.JSONDecoder()
+_CALL = re.compile(r"(?<!\S)call:([A-Za-z0-9_.-]+)[ \t]*")
+
+
+def read_length(text: str) -> int | None:
+    """The length that this text asks for."""
+    return _count(_asked(text).get("length"))
+
+
+def read_directives(
+    text: str, headers: Mapping[str, str], behaviour: Behaviour, chance: Random
+) -> Directives:
+    """What this request asks for, over what the server does anyway."""
+    asked = _asked(text)
+    asked.update(
+        {
+            name: headers[f"x-{name}"]
+            for name in ("length", "pace", "first", "fault")
+            if f"x-{name}" in headers
+        }
+    )
+    fault = read_fault(asked["fault"]) if "fault" in asked else None
+    if fault is None and behaviour.fault_rate and chance.random() < behaviour.fault_rate:
+        fault = read_fault(chance.choice(behaviour.faults))
+    return Directives(
+        _count(asked.get("length")) or behaviour.length,
+        _number(asked.get("pace"), behaviour.pace),
+        _number(asked.get("first"), behaviour.first_piece_seconds),
+        fault,
+    )
+
+
+def read_fault(text: str) -> Fault | None:
+    """``429=3*2`` and the like; None where it is none."""
+    match = _FAULT.match(text)
+    if match is None:
+        return None
+    kind, value, times = match.groups()
+    return Fault(kind, int(value) if value else None, int(times) if times else None)
+
+
+def read_calls(text: str) -> list[list[Call]]:
+    """The tool calls that a text asks for, step by step."""
+    steps: list[list[Call]] = []
+    end = 0
+    for match in _CALL.finditer(text):
+        if match.start() < end:
+            continue
+        if not steps or re.search(r"\bthen\b", text[end : match.start()]):
+            steps.append([])
+        arguments, end = _arguments(text, match.end())
+        steps[-1].append(Call(match[1], arguments))
+    return steps
+
+
+def _arguments(text: str, start: int) -> tuple[str, int]:
+    """The JSON object at ``start`` and its end; a broken one goes as it is to the end of its line."""
+    if not text.startswith("{", start):
+        return "{}", start
+    try:
+        _, end = _decoder.raw_decode(text, start)
+    except ValueError:
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+    return text[start:end], end
+
+
+def _asked(text: str) -> dict[str, str]:
+    return {name: value.rstrip(".,;!?") for name, value in _SETTING.findall(text)}
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _number(text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        return default

@@ -1,0 +1,54 @@
+"""A value that fits a JSON schema, for requests with structured output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["example_of"]
+
+
+def example_of(schema: Mapping[str, Any], text: str) -> Any:
+    """The same value every time; strings that may be anything are ``text``."""
+    return _example(schema, text, schema)
+
+
+def _example(schema: Mapping[str, Any], text: str, root: Mapping[str, Any]) -> Any:
+    if "$ref" in schema:
+        return _example(_resolve(schema["$ref"], root), text, root)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choice in ("anyOf", "oneOf", "allOf"):
+        if choice in schema:
+            return _example(schema[choice][0], text, root)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = kind[0]
+    return _of_kind(kind, schema, text, root)
+
+
+def _of_kind(kind: object, schema: Mapping[str, Any], text: str, root: Mapping[str, Any]) -> Any:
+    match kind:
+        case "object":
+            properties: Mapping[str, Any] = schema.get("properties", {})
+            return {name: _example(inner, text, root) for name, inner in properties.items()}
+        case "array":
+            return [_example(schema.get("items", {}), text, root)] * max(1, schema.get("minItems", 1))
+        case "integer" | "number":
+            return schema.get("minimum", len(text.split()))
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case _:
+            return text
+
+
+def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``#/$defs/Name``."""
+    found: Any = root
+    for step in reference.removeprefix("#/").split("/"):
+        found = found[step]
+    return found

@@ -1,0 +1,1 @@
+"""Model services behind one small protocol. Providers know no Redis and no session."""

@@ -1,0 +1,212 @@
+"""What a model service says when it fails, as one of our errors.
+
+Knows no outside library: it is given a status, headers and a decoded body. ``retryable`` follows the service's own
+``x-should-retry`` where it sends one. Keys that services repeat in their messages are taken out.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from antiphon.errors import (
+    ProviderError,
+    ProviderOverloaded,
+    ProviderRateLimited,
+    ProviderRejected,
+    ProviderTimedOut,
+    ProviderUnauthorized,
+)
+
+__all__ = ["Failure", "error_of_body", "error_of_status", "retry_after", "without_keys"]
+
+_LONGEST_MESSAGE = 600
+_KEY = re.compile(
+    r"\b(?:(?:sk|pk|rk|gsk|csk|xai|nvapi|pplx|tgp)[-_]|(?:hf|fw|r8|ghp)_|AIza)[\w*.-]{4,}"
+    r"|\b(?=\w*\d)[A-Za-z0-9]{32,}\b|\bBearer\s+\S+|(?<=//)[^/\s@]*:[^/\s@]*(?=@)"
+)
+
+_BY_STATUS: dict[int, type[ProviderError]] = {
+    401: ProviderUnauthorized,
+    403: ProviderUnauthorized,
+    408: ProviderTimedOut,
+    409: ProviderOverloaded,
+    425: ProviderOverloaded,
+    429: ProviderRateLimited,
+    499: ProviderOverloaded,
+    501: ProviderRejected,
+    504: ProviderTimedOut,
+    522: ProviderTimedOut,
+    524: ProviderTimedOut,
+}
+# Parts of the words that services use for kinds of errors, the first that fits decides.
+_BY_WORD: tuple[tuple[str, type[ProviderError]], ...] = (
+    ("insufficient_quota", ProviderRateLimited),
+    ("rate_limit", ProviderRateLimited),
+    ("too_many_requests", ProviderRateLimited),
+    ("resource_exhausted", ProviderRateLimited),
+    ("overloaded", ProviderOverloaded),
+    ("unavailable", ProviderOverloaded),
+    ("timeout", ProviderTimedOut),
+    ("deadline", ProviderTimedOut),
+    ("authentication", ProviderUnauthorized),
+    ("unauthorized", ProviderUnauthorized),
+    ("permission", ProviderUnauthorized),
+    ("api_key", ProviderUnauthorized),
+    ("billing", ProviderRejected),
+    ("not_found", ProviderRejected),
+    ("bad_request", ProviderRejected),
+    ("badrequest", ProviderRejected),
+    ("invalid", ProviderRejected),
+    ("too_large", ProviderRejected),
+    ("too_small", ProviderRejected),
+    ("unsupported", ProviderRejected),
+    ("context_length", ProviderRejected),
+    ("content_filter", ProviderRejected),
+    ("policy", ProviderRejected),
+    ("image", ProviderRejected),
+    ("residency", ProviderRejected),
+)
+_ADVICE: dict[type[ProviderError], str] = {
+    ProviderUnauthorized: "Check the key in the worker's environment and what it may use.",
+    ProviderRateLimited: "Wait, or ask the service for a higher limit.",
+    ProviderOverloaded: "Try again later.",
+    ProviderTimedOut: "Try again, or raise the provider's timeout.",
+    ProviderRejected: "Change the request: model, parameters or messages.",
+}
+_NO_QUOTA = "The account has no quota left: check plan and billing."
+
+
+class Failure:
+    """What a service said: the kind of error in its own words, a message, and codes where it sent some."""
+
+    __slots__ = ("kind", "message", "request_id", "status")
+
+    def __init__(self, kind: str, message: str, status: int | None, request_id: str | None = None) -> None:
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.request_id = request_id
+
+    @property
+    def summary(self) -> str:
+        """What was said, in one sentence and without keys."""
+        said = str(self.status or "an error") + (f" ({self.kind})" if self.kind else "")
+        message = without_keys(" ".join(self.message.split()))[:_LONGEST_MESSAGE]
+        if not message:
+            return f"{said}."
+        return f"{said}: {message}" + ("" if message[-1] in ".!?" else ".")
+
+    @classmethod
+    def read(cls, body: object) -> Failure:
+        """Find the error in whatever a service sent as one."""
+        error: object = body
+        request_id: object = None
+        if isinstance(body, Mapping):
+            request_id = body.get("request_id")
+            error = body.get("error") or body.get("detail") or body.get("errors") or body
+        if isinstance(error, list) and error:
+            error = error[0]
+        if not isinstance(error, Mapping):
+            return cls("", _text(error), None)
+        words = [error.get(name) for name in ("type", "code", "status")]
+        kind = " ".join(word for word in words if isinstance(word, str) and word != "error")
+        message = error.get("message") or error.get("msg") or error.get("error_description") or error
+        request_id = request_id if isinstance(request_id, str) else None
+        return cls(kind, _text(message), _status(error.get("code"), error.get("status")), request_id)
+
+
+def error_of_status(
+    provider: str,
+    status: int,
+    body: object,
+    headers: Mapping[str, str],
+    request_id: str | None = None,
+) -> ProviderError:
+    """The error for an answer with this HTTP status."""
+    failure = Failure.read(body)
+    failure.status = status
+    return _error(provider, failure, _class_of_status(status), headers, request_id)
+
+
+def error_of_body(
+    provider: str,
+    body: object,
+    request_id: str | None = None,
+    default: type[ProviderError] = ProviderOverloaded,
+) -> ProviderError:
+    """The error for what a service sent in place of the rest of an answer."""
+    failure = Failure.read(body)
+    kind = re.sub(r"[\s-]+", "_", f"{failure.kind}".lower())
+    found = next((error for word, error in _BY_WORD if word in kind), None)
+    if found is None and failure.status is not None:
+        found = _class_of_status(failure.status)
+    return _error(provider, failure, found or default, {}, request_id)
+
+
+def _class_of_status(status: int) -> type[ProviderError]:
+    return _BY_STATUS.get(status) or (ProviderOverloaded if status >= 500 else ProviderRejected)
+
+
+def _error(
+    provider: str,
+    failure: Failure,
+    error: type[ProviderError],
+    headers: Mapping[str, str],
+    request_id: str | None,
+) -> ProviderError:
+    advice = _ADVICE.get(error, "Try again later.")
+    request_id = request_id or failure.request_id
+    retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
+    if error is ProviderRateLimited and "insufficient_quota" in failure.kind:
+        advice, retryable = _NO_QUOTA, False
+    return error(
+        f"{provider} answered {failure.summary}{f' Request id: {request_id}.' if request_id else ''} {advice}",
+        retryable=retryable,
+        retry_after=retry_after(headers),
+        status=failure.status,
+        request_id=request_id,
+    )
+
+
+def without_keys(text: str) -> str:
+    """The text without anything that looks like a key, or like the password in a URL."""
+    return _KEY.sub("[key]", text)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How many seconds the service asks to wait."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        seconds = _seconds(value, unit)
+        if seconds is not None and 0 <= seconds < 86_400:
+            return seconds
+    return None
+
+
+def _seconds(value: str, unit: float) -> float | None:
+    try:
+        return float(value) / unit
+    except ValueError:
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        except (ValueError, OverflowError):
+            return None
+
+
+def _status(*values: object) -> int | None:
+    for value in values:
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) == 3:
+            value = int(value)
+        if isinstance(value, int) and 400 <= value <= 599:
+            return value
+    return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

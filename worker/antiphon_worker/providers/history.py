@@ -1,0 +1,143 @@
+"""What the requests to all services have in common: a history made fit to be sent, parameters sorted out.
+
+The rules, which docs/providers.md repeats: what a service made itself goes back to it whole (``Message.provider`` says
+whose it is); to another service go the texts, refusals as text, images, files, tool calls and their results, while
+reasoning and a service's own items stay behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import InvalidMessage
+from antiphon.model import File, Image, Message, ToolResult
+
+__all__ = [
+    "Extras",
+    "data_url",
+    "encode_body",
+    "fitting_id",
+    "function_name",
+    "media",
+    "plain_text",
+    "settled",
+    "split_params",
+]
+
+NO_RESULT = "This tool call has no result."
+_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
+
+
+class Extras(Struct):
+    """What a caller adds to one request beside the parameters of the model."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    query: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+
+
+def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
+    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``."""
+    left = {name: value for name, value in params.items() if value is not None}
+    extras = Extras(
+        left.pop("extra_headers", {}),
+        left.pop("extra_query", {}),
+        left.pop("extra_body", {}),
+        left.pop("timeout", None),
+    )
+    return left, extras
+
+
+def encode_body(body: dict[str, Any]) -> bytes:
+    """The JSON of a request. Raises ``InvalidMessage`` where it cannot be one."""
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError, OverflowError) as exc:
+        raise InvalidMessage(f"The messages or parameters cannot be sent as JSON: {exc}.") from exc
+
+
+def settled(messages: Iterable[Message]) -> list[Message]:
+    """The history with each tool call followed by its result, as every service demands.
+
+    A call without a result gets one that says so, a result without its call is left out, and so are messages that
+    say nothing.
+    """
+    out: list[Message] = []
+    open_calls: dict[str, str] = {}
+    for message in messages:
+        if message.role == "tool":
+            results = [r for r in message.tool_results if open_calls.pop(r.call_id, None) is not None]
+            if results:
+                out.append(Message.tool(results))
+            continue
+        _close(open_calls, out)
+        if message.parts:
+            out.append(message)
+        if message.role == "assistant":
+            open_calls = {call.call_id: call.name for call in message.tool_calls}
+    _close(open_calls, out)
+    return out
+
+
+def _close(open_calls: dict[str, str], out: list[Message]) -> None:
+    if open_calls:
+        missing = [
+            ToolResult(call_id, NO_RESULT, name, is_error=True) for call_id, name in open_calls.items()
+        ]
+        out.append(Message.tool(missing))
+        open_calls.clear()
+
+
+def fitting_id(longest: int) -> Callable[[str], str]:
+    """A function from call ids to ids that a service accepts; ids that fit stay, and equal ids stay equal."""
+
+    def fit(call_id: str) -> str:
+        if len(call_id) <= longest and _PLAIN_ID.fullmatch(call_id):
+            return call_id
+        return "call_" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+    return fit
+
+
+def function_name(name: str) -> str:
+    """A name as services accept it: letters, digits, ``_`` and ``-``, at most 64."""
+    return _NAME.sub("_", name)[:64] or "unnamed"
+
+
+def media(part: Image | File) -> tuple[str, str] | None:
+    """The media type and base64 data of an image or file that brings its bytes, also as a ``data:`` URL."""
+    if part.data is not None:
+        default = "image/png" if isinstance(part, Image) else "application/pdf"
+        return part.media_type or default, part.data
+    found = _DATA_URL.fullmatch(part.url or "")
+    return (found.group(1) or "text/plain", found.group(2)) if found else None
+
+
+def data_url(part: Image | File) -> str | None:
+    """The URL of an image or file; its bytes as a ``data:`` URL where it brings them."""
+    found = media(part)
+    return f"data:{found[0]};base64,{found[1]}" if found else part.url
+
+
+def plain_text(part: File) -> str | None:
+    """The text of a text file that brings its bytes."""
+    found = media(part)
+    if found is None or not found[0].startswith("text/"):
+        return None
+    try:
+        return base64.b64decode(found[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError) as exc:
+        raise InvalidMessage(
+            f"The file {part.name or 'in a message'} is not valid base64 text: {exc}."
+        ) from exc

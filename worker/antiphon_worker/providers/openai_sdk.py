@@ -1,0 +1,87 @@
+"""The openai SDK: how its client is made, how it sends, and what its exceptions mean. No other module imports it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
+from antiphon_worker.providers.connection import (
+    Call,
+    Connection,
+    HttpClient,
+    RawResponse,
+    headers_of,
+    map_transport_error,
+)
+from antiphon_worker.providers.failures import error_of_body, error_of_status, without_keys
+
+try:
+    import openai
+except ImportError as exc:
+    raise MissingPackage("This provider needs the openai package: pip install 'antiphon[worker]'.") from exc
+
+__all__ = ["OpenAIConnection", "map_openai_error"]
+
+_NO_KEY = "unused"  # servers of one's own ask for none, but the SDK does
+
+
+class OpenAIConnection(Connection):
+    """Sends with ``openai.AsyncOpenAI``: the key and the base URL come from the options, or from OPENAI_*."""
+
+    request_id_header = "x-request-id"
+
+    def make_http_client(self, **settings: Any) -> HttpClient:
+        return openai.DefaultAioHttpClient(**settings)
+
+    def make_client(self, http_client: HttpClient) -> openai.AsyncOpenAI:
+        options = self.options
+        settings: dict[str, Any] = {
+            "base_url": options.base_url,
+            "default_headers": options.headers,
+            "max_retries": options.max_retries,
+            "http_client": http_client,
+        }
+        key = options.api_key if isinstance(options.api_key, str) else None
+        if key is None and options.api_key is not None:
+            key = _NO_KEY  # each request brings its own
+        try:
+            return openai.AsyncOpenAI(api_key=key, **settings)
+        except openai.OpenAIError as exc:
+            if options.base_url is None:
+                raise ProviderUnauthorized(
+                    "There is no key for OpenAI: set OPENAI_API_KEY in the worker's environment."
+                ) from exc
+            return openai.AsyncOpenAI(api_key=_NO_KEY, **settings)
+
+    async def post(self, client: openai.AsyncOpenAI, call: Call, headers: dict[str, str]) -> RawResponse:
+        if "Authorization" not in headers:
+            headers = {"Authorization": f"Bearer {client.api_key}", **headers}
+        response = await client.post(
+            call.path,
+            cast_to=RawResponse,
+            content=call.body,
+            options={"headers": headers, "params": call.query, "timeout": self.httpx_timeout(call)},
+            stream=True,
+            stream_cls=openai.AsyncStream[Any],
+        )
+        return cast(RawResponse, cast(object, response))
+
+    def map_error(self, provider: str, error: Exception) -> ProviderError | None:
+        return map_openai_error(provider, error)
+
+
+def map_openai_error(provider: str, error: Exception) -> ProviderError | None:
+    """Our error for an exception of the openai SDK; None where it is not one."""
+    if isinstance(error, openai.APIStatusError):
+        return error_of_status(
+            provider, error.status_code, error.body, headers_of(error.response), error.request_id
+        )
+    if isinstance(error, openai.APIConnectionError):
+        return map_transport_error(provider, error)
+    if isinstance(error, openai.APIResponseValidationError):
+        return error_of_status(provider, error.status_code, error.body, headers_of(error.response))
+    if isinstance(error, openai.APIError):
+        return error_of_body(provider, error.body or error.message)
+    if isinstance(error, openai.OpenAIError | openai.InvalidWebhookSignatureError):
+        return ProviderRejected(f"{provider}: {without_keys(str(error))}")
+    return None

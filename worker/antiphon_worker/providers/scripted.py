@@ -1,0 +1,188 @@
+"""The provider that needs neither a key nor a network: it plays a script.
+
+Without a script it says the user's words back, which is what ``provider="scripted"`` does in demos. A script
+made of plain data may also come with the request, as the parameter ``script``: a list of answers (a text, or
+a list of texts and message parts); the n-th one answers the request that holds n-1 answers already. The
+parameter ``delay`` is the pace in seconds. Tests give it an ``antiphon.testing.Script``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import ProviderRejected
+from antiphon.model import (
+    Item,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    StopReason,
+    Text,
+    ToolCall,
+    Usage,
+)
+from antiphon.testing import Answer, Script, ScriptPart, answer, beyond_the_end
+from antiphon_worker.providers.base import (
+    Increment,
+    ItemPart,
+    ModelRequest,
+    ReasoningPiece,
+    RefusalPiece,
+    StepResult,
+    TextPiece,
+    ToolCallPiece,
+)
+
+__all__ = ["ScriptedProvider"]
+
+_WORDS = re.compile(r"\s*\S+\s*|\s+")
+_ARGUMENT_CHARACTERS = 24
+_CHARACTERS_PER_TOKEN = 4
+
+
+class ScriptedProvider:
+    """Plays ``script``, or says back what the user said; ``delay`` is in seconds, before each piece."""
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        delay: float = 0.0,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        self.script = script
+        self.delay = delay
+        self._sleep = sleep
+
+    @property
+    def name(self) -> str:
+        return "scripted"
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+        """The answer of one model call, piece by piece."""
+        said = await self.script.next(request) if self.script else _answer_by_request(request)
+        delay = _delay(said, request, self.delay)
+        parts: list[Part] = []
+        for part in _numbered(said.parts, request):
+            if isinstance(part, BaseException):
+                raise part
+            if callable(part):
+                outcome = part()
+                if inspect.isawaitable(outcome):
+                    await outcome
+                continue
+            for piece in _pieces(part):
+                if delay > 0:
+                    await self._sleep(delay)
+                yield piece
+            _keep(parts, part)
+        yield _result(said, request, parts)
+
+
+def _answer_by_request(request: ModelRequest) -> Answer:
+    entries = request.params.get("script")
+    if entries is None:
+        return answer(_echo(request.messages))
+    try:
+        answers = msgspec.convert(
+            entries, list[str | list[str | Text | Reasoning | ToolCall | Refusal | Item]]
+        )
+    except msgspec.ValidationError as exc:
+        raise ProviderRejected(f"The parameter 'script' cannot be played: {exc}.") from exc
+    index = sum(message.role == "assistant" for message in request.messages)
+    if index >= len(answers):
+        raise ProviderRejected(beyond_the_end(len(answers), index + 1))
+    entry = answers[index]
+    return answer(entry) if isinstance(entry, str) else answer(*entry)
+
+
+def _echo(messages: list[Message]) -> str:
+    last = messages[-1] if messages else Message.user("")
+    if last.role == "tool":
+        return "The tools said: " + " ".join(result.text for result in last.tool_results)
+    return f"You said: {last.text}"
+
+
+def _delay(said: Answer, request: ModelRequest, default: float) -> float:
+    if said.delay is not None:
+        return said.delay
+    delay = request.params.get("delay", default)
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
+        raise ProviderRejected(f"The parameter 'delay' is a number of seconds, not {delay!r}.")
+    return delay
+
+
+def _numbered(parts: tuple[ScriptPart, ...], request: ModelRequest) -> Iterator[Any]:
+    """The parts, with an id for each tool call: the same one when the same call is made again."""
+    number = sum(len(message.tool_calls) for message in request.messages)
+    for part in parts:
+        if isinstance(part, ToolCall):
+            number += 1
+            part = msgspec.structs.replace(part, call_id=part.call_id or f"call_{number}")
+        yield Text(part) if isinstance(part, str) else part
+
+
+def _pieces(part: Part) -> Iterator[Increment]:
+    match part:
+        case Text(text=text):
+            yield from (TextPiece(word) for word in _WORDS.findall(text))
+        case Reasoning(text=text):
+            yield from (ReasoningPiece(word) for word in _WORDS.findall(text))
+        case Refusal(text=text):
+            yield from (RefusalPiece(word) for word in _WORDS.findall(text))
+        case ToolCall(call_id=call_id, name=name):
+            yield ToolCallPiece(call_id, name, "")
+            text = part.arguments_text
+            for at in range(0, len(text), _ARGUMENT_CHARACTERS):
+                yield ToolCallPiece(call_id, "", text[at : at + _ARGUMENT_CHARACTERS])
+        case Item(item=item):
+            yield ItemPart(item)
+        case _:
+            raise ProviderRejected(f"A script cannot say a {type(part).__name__}.")
+
+
+def _keep(parts: list[Part], part: Part) -> None:
+    """Add a part to the message; texts that follow each other are one part, as a service sends them."""
+    if isinstance(part, Text) and parts and isinstance(parts[-1], Text) and not part.annotations:
+        parts[-1] = Text(parts[-1].text + part.text, parts[-1].annotations)
+    else:
+        parts.append(part)
+
+
+def _result(said: Answer, request: ModelRequest, parts: list[Part]) -> StepResult:
+    model = said.model or request.model
+    message = Message("assistant", parts, provider="scripted", model=model)
+    stop_reason = said.stop_reason or _stop_reason(parts)
+    return StepResult(
+        message=message,
+        usage=said.usage or _usage(request, message),
+        stop_reason=stop_reason,
+        raw_stop_reason=said.raw_stop_reason or stop_reason,
+        model=model,
+    )
+
+
+def _stop_reason(parts: list[Part]) -> StopReason:
+    if any(isinstance(part, ToolCall) for part in parts):
+        return "tool_use"
+    return "refusal" if any(isinstance(part, Refusal) for part in parts) else "end"
+
+
+def _usage(request: ModelRequest, message: Message) -> Usage:
+    asked = len(request.system or "") + sum(_length(each) for each in request.messages)
+    return Usage(asked // _CHARACTERS_PER_TOKEN + 1, _length(message) // _CHARACTERS_PER_TOKEN + 1)
+
+
+def _length(message: Message) -> int:
+    calls = sum(len(call.name) + len(call.arguments_text) for call in message.tool_calls)
+    return len(message.text) + calls + sum(len(result.text) for result in message.tool_results)

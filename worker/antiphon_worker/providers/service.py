@@ -1,0 +1,67 @@
+"""What all model services are: a name, options, a connection, and requests that stream their answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from typing import Any, ClassVar, TypedDict
+
+from antiphon_worker.providers.base import Increment, ModelRequest
+from antiphon_worker.providers.connection import ApiKey, Call, Connection, Options
+from antiphon_worker.providers.streaming import Decoder, stream_answer
+
+__all__ = ["ModelService", "OptionFields"]
+
+
+class OptionFields(TypedDict, total=False):
+    """The fields of ``Options``, as keywords of every provider."""
+
+    base_url: str | None
+    api_key: ApiKey | None
+    headers: dict[str, str]
+    timeout: float
+    connect_timeout: float
+    pool_timeout: float
+    max_retries: int
+    max_connections: int
+    keepalive: float
+    proxy: str | None
+    max_event_bytes: int
+    max_answer_bytes: int
+
+
+class ModelService(ABC):
+    """A provider over HTTP. Making one connects to nothing."""
+
+    default_name: ClassVar[str]
+
+    def __init__(self, name: str | None, options: OptionFields) -> None:
+        self._name = name
+        self.options = Options(**options)
+
+    @property
+    def name(self) -> str:
+        return self._name or self.default_name
+
+    def registered_as(self, name: str) -> None:
+        """Take the name under which an App knows this provider, unless it was given one of its own."""
+        self._name = self._name or name
+
+    @property
+    @abstractmethod
+    def connection(self) -> Connection: ...
+
+    @abstractmethod
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Increment, None]:
+        """Send a request; yields increments and, last, the ``StepResult``. Raises ``ProviderError``."""
+
+    def send(self, call: Call, decoder: Decoder) -> AsyncGenerator[Increment, None]:
+        return stream_answer(self.connection, self.name, call, decoder)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self.connection.aclose()
+
+    def __repr__(self) -> str:
+        settings: dict[str, Any] = {"name": self.name, "base_url": self.options.base_url}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items() if v)})"

@@ -1,0 +1,72 @@
+"""Recovering what nobody holds any more: expired leases, due retries and delays, what RQ's tools took out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from antiphon.errors import StoreError
+from antiphon.wire.cell import Cell
+from antiphon.wire.preflight import seconds_up
+from antiphon_worker.settings import Settings
+
+__all__ = ["Reaper"]
+
+log = logging.getLogger("antiphon.reaper")
+
+PAUSE_SECONDS = 0.25
+
+
+class Reaper:
+    """Looks at what is due for a look. Several workers' reapers do no harm to each other.
+
+    When Redis or this process stood still, holders may be alive with leases that have run out: they have one lease
+    to renew before their turns start again elsewhere.
+    """
+
+    def __init__(self, cell: Cell, settings: Settings) -> None:
+        self._cell = cell
+        self._settings = settings
+        self._looked = time.monotonic()
+        self._quiet_until = 0.0
+
+    async def run(self) -> None:
+        """Reap until cancelled."""
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            if await self._must_wait():
+                continue
+            try:
+                acts = await self._cell.reap(crash_limit=self._settings.crash_limit)
+            except StoreError:
+                self._wait_a_lease()  # the consumer's log says what is wrong
+                continue
+            for act in acts:
+                log.warning(
+                    "turn %s of session %s: %s", act.turn_id, act.session_id, act.what,
+                    extra={"action": f"reaped_{act.what}", "session": act.session_id, "turn": act.turn_id},
+                )  # fmt: skip
+
+    async def _quiet_seconds(self) -> float:
+        try:
+            if not await self._cell.busy_sessions():
+                return 0.0
+            return self._settings.lease - await seconds_up(self._cell.redis)
+        except StoreError:
+            return self._settings.lease
+
+    async def _must_wait(self) -> bool:
+        """Ask Redis for an answer first: a pause is met by this question, and not by the reaping."""
+        try:
+            await self._cell.busy_sessions()
+        except StoreError:
+            self._wait_a_lease()
+        now = time.monotonic()
+        if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
+            self._wait_a_lease()
+        self._looked = now
+        return now < self._quiet_until
+
+    def _wait_a_lease(self) -> None:
+        self._quiet_until = time.monotonic() + self._settings.lease

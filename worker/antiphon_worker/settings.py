@@ -1,0 +1,148 @@
+"""A worker's settings: read once from flags and ``ANTIPHON_*`` variables, checked together, frozen."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from antiphon.client import DEFAULT_QUEUE, check_queue
+from antiphon.errors import SettingsError, UsageError
+from antiphon.wire.connect import redact
+from antiphon.wire.keys import PREFIX
+
+__all__ = ["Settings", "parse_seconds"]
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _setting(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a worker runs. Every field is a flag (``--lease``) and a variable (``ANTIPHON_LEASE``)."""
+
+    redis_url: str = _setting(
+        "redis://localhost:6379/0", "The Redis to work for; several with commas between (cells)"
+    )
+    queues: tuple[str, ...] = _setting(
+        (DEFAULT_QUEUE,), "Queues to take turns from, the most urgent first, with commas between"
+    )
+    app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
+    processes: int = _setting(1, "Worker processes, each with its own event loop")
+    concurrency: int = _setting(100, "Turns at once in one process")
+    lease: float = _setting(10.0, "How long a silent worker keeps its sessions, in seconds")
+    drain: float = _setting(
+        25.0, "How long turns may go on after SIGTERM before they are given back, in seconds"
+    )
+    crash_limit: int = _setting(10, "Crashes of its worker after which a turn fails")
+    error_limit: int = _setting(5, "Retryable provider errors after which a turn fails")
+    retry_delay: float = _setting(
+        1.0, "Delay before the first retry of a provider error, doubled each time, in seconds"
+    )
+    turn_timeout: float = _setting(3600.0, "How long one run of a turn may take, in seconds")
+    durability: str = _setting("everysec", "What Redis must guarantee at start: none, everysec or fsync")
+    prefix: str = _setting(PREFIX, "First part of every key")
+    log_level: str = _setting("info", "debug, info, warning or error")
+
+    @classmethod
+    def load(
+        cls, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
+    ) -> Settings:
+        """Settings from flags (those not None) over variables over defaults. Raises ``SettingsError``."""
+        values: dict[str, Any] = {}
+        for known in fields(cls):
+            variable = variable_of(known.name)
+            flag = (flags or {}).get(known.name)
+            text = flag if flag is not None else environ.get(variable)
+            if text not in (None, ""):
+                values[known.name] = _parse(known.name, known.default, text, variable)
+        settings = cls(**values)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Check values and what they mean together. Raises ``SettingsError`` that names the variable and the fix."""
+        for name, low in (("processes", 1), ("concurrency", 1), ("crash_limit", 1), ("error_limit", 0)):
+            _require(getattr(self, name) >= low, name, f"must be {low} or more")
+        for name in ("lease", "turn_timeout"):
+            _require(getattr(self, name) > 0, name, "must be more than 0 seconds")
+        _require(
+            self.lease >= 0.5,
+            "lease",
+            "must be half a second or more: a shorter one expires while a worker is merely busy",
+        )
+        _require(self.drain >= 0, "drain", "must be 0 seconds or more")
+        _require(
+            self.durability in ("none", "everysec", "fsync"), "durability", "must be none, everysec or fsync"
+        )
+        _require(
+            self.log_level.lower() in ("debug", "info", "warning", "error"),
+            "log_level",
+            "must be debug, info, warning or error",
+        )
+        _require(bool(self.queues), "queues", "must name at least one queue")
+        _require(
+            re.fullmatch(r"[A-Za-z0-9_.-]+", self.prefix) is not None,
+            "prefix",
+            "must be letters, digits, '_', '.' or '-'",
+        )
+
+    @property
+    def redis_urls(self) -> list[str]:
+        """One URL a cell. A Sentinel URL holds commas of its own."""
+        return re.split(r",(?=[a-z+]+://)", self.redis_url)
+
+    def environ(self) -> dict[str, str]:
+        """These settings as variables, for a process that is started with them."""
+        return {variable_of(known.name): _text(getattr(self, known.name)) for known in fields(self)}
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"ANTIPHON_{name.upper()}"
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds from ``30``, ``30s``, ``500ms``, ``5m`` or ``1h``. Raises ``ValueError``."""
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|h)?\s*", text)
+    if not found:
+        raise ValueError(f"{text!r} is not a duration like 30, 30s, 500ms, 5m or 1h")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _parse(name: str, default: Any, value: Any, variable: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        if isinstance(default, bool):
+            return value.lower() in ("1", "true", "yes", "on")
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, float):
+            return parse_seconds(value)
+        if isinstance(default, tuple):
+            return tuple(check_queue(part.strip()) for part in value.split(",") if part.strip())
+    except (ValueError, UsageError) as exc:
+        raise SettingsError(f"{variable} (--{name.replace('_', '-')}) cannot be read: {exc}") from exc
+    return value
+
+
+def _require(holds: bool, name: str, rule: str) -> None:
+    if not holds:
+        raise SettingsError(f"{variable_of(name)} (--{name.replace('_', '-')}) {rule}.")
+
+
+def _text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def describe(settings: Settings) -> str:
+    """One line for the log, without secrets."""
+    urls = ", ".join(redact(url) for url in settings.redis_urls)
+    queues = ", ".join(settings.queues)
+    return f"queues {queues}, {settings.concurrency} turns at once, lease {settings.lease:g} s, {urls}"
