@@ -21,6 +21,7 @@ from antiphon.ids import SessionId, TurnId
 from antiphon.model import File, Message, decode_message, encode
 from antiphon.runtime import Edit, Opening, SessionInfo, SessionRef
 from antiphon.saved import SavedSession
+from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import (
     Busy,
@@ -89,6 +90,7 @@ class Found(Struct):
             metadata=self.value("metadata", dict[str, Any], {}),
             files=self.value("files", dict[str, File], {}),
             parent=self.text("parent") or None,
+            summary=SavedSummary.from_field(self.fields.get("summary")),
             created=self.created,
             updated=self.updated,
         )
@@ -294,6 +296,7 @@ def _fields_of(saved: SavedSession) -> dict[str, bytes]:
     return {
         "system": (saved.system or "").encode(),
         "parent": (saved.parent or "").encode(),
+        "summary": saved.summary.to_field() if saved.summary else b"",
         **{name: encode(value) if value else b"" for name, value in values.items()},
     }
 

@@ -1,7 +1,7 @@
 """The saved form of a session: a dictionary of plain types, the same from every runtime.
 
-``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``files`` and
-``parent`` where there are any. Times are ms since 1970. Readers ignore keys that they do not know.
+``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``files``,
+``parent`` and ``summary`` where there are any. Times are ms since 1970. Readers ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from antiphon.convert import to_messages
 from antiphon.errors import AgentError, CorruptRecord, InvalidId
 from antiphon.ids import session_id as checked_session_id
 from antiphon.model import File, Message
+from antiphon.window import SavedSummary
 
 __all__ = ["VERSION", "SavedSession", "read_saved"]
 
@@ -30,6 +31,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "metadata": (dict[str, Any], "a dictionary"),
     "files": (dict[str, File], "a dictionary of files"),
     "parent": (str | None, "text or null"),
+    "summary": (SavedSummary | None, "a dictionary of messages and text, or null"),
     "created": (int, "a number of ms"),
     "updated": (int, "a number of ms"),
 }
@@ -47,13 +49,20 @@ class SavedSession(Struct):
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
     parent: str | None = None
+    summary: SavedSummary | None = None
     created: int = 0
     updated: int = 0
+
+    def keep(self, messages: int) -> None:
+        """Drop what comes after the first ``messages``, and a summary that tells of it."""
+        del self.messages[messages:]
+        if self.summary is not None and self.summary.messages > messages:
+            self.summary = None
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
-        more = {key: plain[key] for key in ("files", "parent") if plain[key]}
+        more = {key: plain[key] for key in ("files", "parent", "summary") if plain[key]}
         return {"version": VERSION, **{key: plain[key] for key in keys}, **more}
 
 
@@ -76,7 +85,9 @@ def read_saved(data: Any) -> SavedSession:
         )
     try:
         checked_session_id(values["session_id"])
-        return SavedSession(messages=_messages(fields["messages"]), **values)
+        saved = SavedSession(messages=_messages(fields["messages"]), **values)
+        saved.keep(len(saved.messages))
+        return saved
     except InvalidId as exc:
         raise CorruptRecord(f"The session_id of the saved session cannot be one: {exc.message}") from exc
     except (AgentError, TypeError) as exc:

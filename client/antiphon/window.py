@@ -5,6 +5,9 @@ once the limit is passed, it leaves out as much as brings the rest down to three
 stays where it is until the limit is passed again. Between two leaps every request begins with the same
 messages, and the model services find them in their caches.
 
+What a ``Summary`` leaves out is summed up by the model, and it leaps further, because each leap is a model call. Its
+summary is the first message that is sent, and is left out with the turns after it when the next one takes its place.
+
 Pure functions. Where the window began last time may be given (``start``) or not: from the whole history the
 same place is found again, as long as nothing but estimates is used.
 """
@@ -13,15 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from antiphon.errors import UsageError
+from antiphon.errors import CorruptRecord, UsageError
 from antiphon.model import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["Window", "estimated_tokens", "turn_starts", "window_of", "window_start", "windowed"]
+__all__ = [
+    "SavedSummary",
+    "Summary",
+    "Window",
+    "estimated_tokens",
+    "turn_starts",
+    "window_of",
+    "window_start",
+    "windowed",
+]
 
-SHARE_AFTER_LEAP = 0.75
+SHARE_AFTER_LEAP, SHARE_AFTER_SUMMARY = 0.75, 0.5
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1_000
@@ -38,14 +51,78 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
     turns: int | None = None
     tokens: int | None = None
+    instructions: str | None = field(default=None, name="summary")  # None: what is left out is not summed up
 
     def __post_init__(self) -> None:
+        if self.instructions is not None and self.turns is None and self.tokens is None:
+            raise UsageError("A summary needs to know when: give Summary(tokens=…) or Summary(turns=…).")
         for name in ("turns", "tokens"):
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise UsageError(
                     f"A window of {limit} {name} sends nothing: give at least 1, or None for all."
                 )
+
+    @property
+    def tokens_after_leap(self) -> float:
+        """How many tokens stay when the limit was passed."""
+        share = SHARE_AFTER_LEAP if self.instructions is None else SHARE_AFTER_SUMMARY
+        return (self.tokens or 0) * share
+
+    @property
+    def turns_after_leap(self) -> int:
+        """All of them where they are few, so that a small number means what it says; three quarters of many."""
+        turns = self.turns or 0
+        return turns - max(turns // 4 - 1, 0) if self.instructions is None else max(turns // 2, 1)
+
+
+class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
+    """A window whose older turns are summed up by the session's own model when the limit is passed.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider="scripted", model="any", window=Summary(tokens=60))
+    >>> session = agent.session()
+    >>> for city in ("Tokyo", "Kyoto", "Osaka", "Nara"):
+    ...     response = session.run(f"I want to see {city}, its gardens and its temples.")
+    >>> session.to_dict()["summary"]["messages"], len(session.messages)
+    (4, 8)
+
+    The model is sent the summary and the turns after it; the history stays whole. ``instructions`` are added to what
+    the model is asked for, such as ``"Keep all order numbers."``. Writing a summary is one more model call before the
+    answer, in the ``usage`` of the turn's response. It is kept together with the turn: one that does not finish is
+    summed up again. Where that call fails the turn goes on, shown what ``Window`` would show.
+    """
+
+    turns: int | None = None
+    tokens: int | None = None
+    instructions: str = field(default="", name="summary")
+
+
+class SavedSummary(Struct):
+    """A session's summary: what the model wrote about the first ``messages`` messages of the history."""
+
+    messages: Annotated[int, Meta(ge=1)]
+    text: str
+
+    @property
+    def message(self) -> Message:
+        """The summary as the model is shown it, in place of those messages."""
+        return Message.user(f"A summary of our conversation so far:\n\n{self.text}")
+
+    def to_field(self) -> bytes:
+        """As a session in Redis keeps it; the number stands in front, where scripts read it."""
+        return f"{self.messages}:{self.text}".encode()
+
+    @classmethod
+    def from_field(cls, data: bytes | None) -> SavedSummary | None:
+        """What ``to_field`` gave; None where there is nothing. Raises ``CorruptRecord``."""
+        if not data:
+            return None
+        try:
+            messages, _, text = data.decode().partition(":")
+            return cls(int(messages), text)
+        except ValueError as exc:
+            raise CorruptRecord(f"The summary of a session is not readable: {exc}.") from exc
 
 
 def window_of(value: int | Window | None) -> Window:
@@ -86,10 +163,10 @@ def window_start(
     first = 0
     if window.turns is not None:
         costs = [(0.0, 1.0) for _ in turns]
-        first = _first_turn([*costs, (0.0, 0.0)], window.turns, _turns_after_leap(window.turns))
+        first = _first_turn([*costs, (0.0, 0.0)], window.turns, window.turns_after_leap)
     if window.tokens is not None:
         costs = [*_token_costs(turns, reported), (float(estimated_tokens(new)), 0.0)]
-        first = max(first, _first_turn(costs, window.tokens, window.tokens * SHARE_AFTER_LEAP))
+        first = max(first, _first_turn(costs, window.tokens, window.tokens_after_leap))
     return starts[first] if history else 0
 
 
@@ -128,11 +205,6 @@ def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: 
                 first += 1
         total += rest
     return first
-
-
-def _turns_after_leap(turns: int) -> int:
-    """All of them where they are few, so that a small number means what it says; three quarters of many."""
-    return turns - max(turns // 4 - 1, 0)
 
 
 def _token_costs(turns: Sequence[Sequence[Message]], reported: int | None) -> list[tuple[float, float]]:

@@ -170,3 +170,25 @@ async def test_the_next_turn_may_ask_for_the_history_from_where_the_window_began
         await cell.end(turn, messages=[b"4"])
         await cell.put("t3", tail=-2)
         assert (await cell.take_one()).history == [b"2", b"3", b"4"]
+
+
+async def test_a_summary_is_kept_with_the_turn_that_changed_it(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tail=-2)
+        turn = await cell.take_one()
+        assert not await cell.end(stranger(turn, "1-other"), summary=b"9:not ours")
+        await cell.end(turn, messages=[b"1", b"2", b"3"], window="1:500", summary=b"1:It began.")
+        await cell.put("t2", tail=-2)
+        turn = await cell.take_one()
+        assert (turn.summary, turn.history) == (b"1:It began.", [b"2", b"3"])
+        await cell.end(turn)
+        await cell.put("t3", tail=-2)
+        assert (await cell.take_one()).summary == b"1:It began.", "a turn that wrote none keeps it"
+
+
+async def test_without_a_window_the_history_comes_from_where_the_summary_ends(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tail=-2)
+        await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"], summary=b"2:It began.")
+        await cell.put("t2", tail=-2)
+        assert (await cell.take_one()).history == [b"3"]

@@ -111,6 +111,17 @@ async def test_the_end_of_a_history_is_replaced(redis_url):
         assert await cell.history() == []
 
 
+async def test_a_summary_stays_for_as_long_as_the_messages_that_it_tells_of(redis_url):
+    async with open_cell(redis_url) as cell:
+        await change(cell, fields=[FieldChange("summary", b"", b"2:both")], messages=[b"1", b"2", b"3"])
+        await change(cell, keep=2, messages=[b"4"])
+        assert (await cell.snapshot(S)).fields["summary"] == b"2:both"
+        await change(cell, keep=1)
+        assert "summary" not in (await cell.snapshot(S)).fields
+        await change(cell, keep=0, fields=[FieldChange("summary", b"", b"1:new")], messages=[b"5"])
+        assert (await cell.snapshot(S)).fields["summary"] == b"1:new", "one that comes with its history"
+
+
 async def test_a_change_waits_for_the_turns_before_it(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -178,6 +189,7 @@ async def test_a_fork_has_the_fields_and_the_history(redis_url):
             "metadata": b"[]",
             "files": b"{}",
             "window": b"1:2",
+            "summary": b"1:It began.",
         }
         await change(
             cell,

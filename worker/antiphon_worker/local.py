@@ -96,7 +96,8 @@ class LocalRuntime:
             await refresh(live)
             _check_open(live)
             state = live.saved()
-            state.messages = [] if edit.clear else state.messages
+            if edit.clear:
+                state.keep(0)
             state.messages += [_created(message) for message in edit.add]
             state.variables = {
                 k: v for k, v in state.variables.items() if k not in edit.remove
@@ -114,7 +115,8 @@ class LocalRuntime:
                 end -= 1
             if end == len(state.messages) or any(one.turn_id in turns for one in state.messages[:end]):
                 return False
-            state.messages[end:] = messages
+            state.keep(end)
+            state.messages += messages
             await commit(live, state)
             return True
 

@@ -20,6 +20,7 @@ from antiphon.model import File, Message
 from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus
 from antiphon.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
+from antiphon.window import SavedSummary
 
 __all__ = ["Inbox", "LocalSession", "LocalSessions", "Place", "commit", "in_store", "now_ms", "refresh"]
 
@@ -135,6 +136,7 @@ class LocalSession:
         self.metadata: dict[str, Any] = {}
         self.files: dict[str, File] = {}
         self.parent: str | None = None
+        self.summary: SavedSummary | None = None
         self.created = self.updated = now_ms()
         self.children: list[str] = []
         self.closed = False
@@ -165,6 +167,7 @@ class LocalSession:
             metadata=dict(self.metadata),
             files=dict(self.files),
             parent=self.parent,
+            summary=self.summary,
             created=self.created,
             updated=self.updated,
         )
@@ -176,7 +179,7 @@ class LocalSession:
         self.messages = list(saved.messages)
         self.agent, self.system, self.parent = saved.agent, saved.system, saved.parent
         self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)
-        self.files = dict(saved.files)
+        self.files, self.summary = dict(saved.files), saved.summary
         self.created = saved.created or self.created
         self.updated = saved.updated or self.updated
 

@@ -56,7 +56,7 @@ SUPERSEDED = "SUPERSEDED"
 KEEP_EVENTS = 10_000
 EMIT_AT_ONCE = 64
 WINDOW = -2
-"""As ``tail``: the history from where the session's window began last time."""
+"""As ``tail``: the history from where the session's window began last time, or where its summary ends."""
 DEFAULT_TTL_MS = 30 * 24 * 3600 * 1000
 
 
@@ -193,12 +193,13 @@ class Cell:
         error: str = "",
         variables: bytes = b"",
         window: str = "",
+        summary: bytes = b"",
         keep_events: int = KEEP_EVENTS,
     ) -> bool:
         """End the run. False where another fence is in force: nothing was written."""
         answer = await self._run(
             "finish", turn.session_id, turn.turn_id, turn.fence, status, response, error_code, error, variables,
-            window, keep_events, len(messages), *messages, *bodies,
+            window, summary, keep_events, len(messages), *messages, *bodies,
         )  # fmt: skip
         return _held("finish", answer)
 

@@ -44,6 +44,7 @@ class ClaimedTurn(Struct):
     journal: list[bytes]
     history: list[bytes]
     history_length: int
+    summary: bytes | None = None
 
 
 class ForeignJob(NamedTuple):
@@ -110,13 +111,13 @@ class TurnRecord(Struct):
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """A turn as the claim script gives it."""
     session, turn, session_fields, turn_fields, journal, history, length = fields
-    fence, stop, system, variables, agent, window = session_fields
+    fence, stop, system, variables, agent, window, summary = session_fields
     request, run, attempt, crashes, errors, step, queue = turn_fields
     return ClaimedTurn(
         SessionId(session.decode()), TurnId(turn.decode()), Fence(fence.decode()), (stop or b"").decode(),
         system, variables, agent, (window or b"").decode(), request,
         int(run), int(attempt), int(crashes), int(errors), int(step),
-        queue.decode(), journal, history, length,
+        queue.decode(), journal, history, length, summary,
     )  # fmt: skip
 
 

@@ -25,17 +25,19 @@ local now, bodies = now_ms(), {}
 redis.call('HSET', fields, 'ops', string.sub(op .. ' ' .. ops, 1, KEPT_OPS * (#op + 1)))
 redis.call('HSETNX', fields, 'created', now)
 redis.call('HSETNX', fields, 'ttl', ttl_ms)
+if keep ~= '' then
+  redis.call('HDEL', fields, 'window')
+  local summed_up = string.match(redis.call('HGET', fields, 'summary') or '0', '^%d+')
+  if tonumber(summed_up) > tonumber(keep) then redis.call('HDEL', fields, 'summary') end
+  redis.call('LTRIM', history, 0, keep - 1)
+  if keep == '0' then redis.call('DEL', history) end
+end
 for i = 1, last_field, 3 do
   if rest[i + 2] == '' then
     redis.call('HDEL', fields, rest[i])
   else
     redis.call('HSET', fields, rest[i], rest[i + 2])
   end
-end
-if keep ~= '' then
-  redis.call('HDEL', fields, 'window')
-  redis.call('LTRIM', history, 0, keep - 1)
-  if keep == '0' then redis.call('DEL', history) end
 end
 for i = last_field + 1, #rest do
   if i <= last_field + message_count then

@@ -8,7 +8,7 @@ if redis.call('HGET', target, 'op') == op then return {'OK'} end
 if redis.call('EXISTS', target) == 1 then return {'SESSION_EXISTS'} end
 local now = now_ms()
 redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'ttl', ttl_ms)
-local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window'}
+local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window', 'summary'}
 local values = redis.call('HMGET', key_session(session), unpack(names))
 for i = 1, #names do
   if values[i] then redis.call('HSET', target, names[i], values[i]) end
