@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from statistics import quantiles
 
 from redis import Redis
 from support.ensemble import complaints
@@ -13,9 +12,10 @@ from support.key_leaks import leaked_keys
 
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
-from antiphon.events import Event, TurnFailedEvent, TurnRetrying, TurnStarted, decode_event
+from antiphon.events import Event, decode_event
 from chaos.driver import Chaos
 from chaos.load import Conversation
+from chaos.recovery import recoveries, spreads
 
 __all__ = ["Report", "check"]
 
@@ -62,8 +62,10 @@ class Report:
         lines.append(f"{'faults':26}{sum(self.faults.values()):>8}")
         lines += [f"  {kind:24}{times:>8}" for kind, times in sorted(self.faults.items())]
         for what, times in self.recovery_seconds.items():
-            shown = ", ".join(f"{name} {value:.2f} s" for name, value in times.items() if name != "count")
-            lines.append(f"recovery, {what} ({times['count']:.0f} times): {shown}")
+            shown = ", ".join(
+                f"{name.replace('_', ' ')} {value:.2f} s" for name, value in times.items() if name != "count"
+            )
+            lines.append(f"{what} ({times['count']:.0f} times): {shown}")
         lines += self.wrong[:20]
         lines.append("Every promise held." if self.ok else f"{len(self.wrong)} promises were broken.")
         return "\n".join(lines)
@@ -83,7 +85,8 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
     _check_tools(chaos, report)
     _check_keys(chaos.server.url, report)
-    report.recovery_seconds = _recoveries(chaos, logs)
+    found = recoveries(logs.values(), chaos.deaths, chaos.taking_since, chaos.disturbances)
+    report.recovery_seconds = spreads(found)
     return report
 
 
@@ -168,43 +171,3 @@ def _check_keys(url: str, report: Report) -> None:
     report.leaked_keys = len(leaked)
     if leaked:
         report.wrong.append(f"left behind: {', '.join(leaked[:10])}")
-
-
-def _recoveries(chaos: Chaos, logs: dict[str, list[Event]]) -> dict[str, dict[str, float]]:
-    """From the death of a worker to the next start of each turn that it ran."""
-    found: dict[str, list[float]] = {}
-    for log in logs.values():
-        started: dict[str, TurnStarted] = {}
-        broken: dict[str, tuple[str, float]] = {}
-        for event in log:
-            if isinstance(event, TurnRetrying) and event.code == "worker_died" and event.turn_id in started:
-                cause = _cause(chaos, started[event.turn_id], event.at)
-                if cause:
-                    broken[event.turn_id] = cause
-            elif isinstance(event, TurnStarted):
-                if event.turn_id in broken:
-                    kind, at = broken.pop(event.turn_id)
-                    found.setdefault(kind, []).append((event.at - at) / 1000)
-                started[event.turn_id] = event
-            elif isinstance(event, TurnFailedEvent):
-                broken.pop(event.turn_id, None)
-    return {kind: _spread(times) for kind, times in found.items()}
-
-
-def _cause(chaos: Chaos, started: TurnStarted, at: float) -> tuple[str, float] | None:
-    """The last death of a process or host that ran this attempt, where Redis was there all the while."""
-    disturbed = [hit for hit in chaos.hits if not hit.supervisor or hit.fault.kind.endswith(" workers")]
-    for hit in reversed(chaos.hits):
-        if hit.fault.kind not in ("kill worker", "kill host") or not started.at - 5 <= hit.began_ms <= at + 5:
-            continue
-        if f"-{hit.supervisor}-" not in started.worker or "alone" in started.worker:
-            continue
-        if any(other.began_ms < at and other.ended_ms > hit.began_ms for other in disturbed):
-            return None
-        return ("a process died" if hit.fault.kind == "kill worker" else "a host was lost"), hit.began_ms
-    return None
-
-
-def _spread(times: list[float]) -> dict[str, float]:
-    cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
-    return {"count": len(times), "p50": cuts[49], "p99": cuts[98], "longest": max(times)}

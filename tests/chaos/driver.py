@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from support.ensemble import Ensemble, Supervised, signal_process
+from support.ensemble import Ensemble, Supervised, signal_process, worker_name
 from support.eventually import wait_until_async
 from support.processes import Processes
 from support.proxy import Proxy
@@ -21,6 +22,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from chaos.load import Conversation
 from chaos.plan import Fault, make_plan
+from chaos.recovery import Death, since
 
 __all__ = ["Chaos", "Hit"]
 
@@ -30,11 +32,11 @@ SETTLE_SECONDS = 90.0
 
 
 class Hit:
-    """One fault that was carried out: on which supervisor, if on one, and from when to when."""
+    """One fault that was carried out: on which worker or host (the beginning of its workers' names), and when."""
 
-    def __init__(self, fault: Fault, supervisor: int = 0) -> None:
+    def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        self.supervisor = supervisor
+        self.worker = ""
         self.began_ms = time.time() * 1000
         self.ended_ms = self.began_ms
 
@@ -92,14 +94,43 @@ class Chaos:
     def _start_host(self) -> Supervised:
         return self._ensemble.supervisor(processes=PROCESSES, lease=LEASE_SECONDS, drain=1)
 
+    @property
+    def deaths(self) -> list[Death]:
+        """Every death of a worker: by a fault, and by a turn that kills its process."""
+        killed = [
+            Death("a process died" if hit.fault.kind == "kill worker" else "a host was lost", hit.worker, hit.began_ms)
+            for hit in self.hits
+            if hit.worker and hit.fault.kind in ("kill worker", "kill host")
+        ]  # fmt: skip
+        own = [
+            Death("a process died", note["worker"], note["at"] * 1000) for note in self.stage.notes("dies")
+        ]
+        return sorted(killed + own, key=lambda death: death.at_ms)
+
+    @property
+    def taking_since(self) -> dict[str, float]:
+        """From when on each worker took turns, in ms."""
+        return since(process.output for process in self._processes.started)
+
+    @property
+    def disturbances(self) -> list[tuple[float, float]]:
+        """When Redis was not in reach of everybody: from when to when, in ms."""
+        return [
+            (hit.began_ms, hit.ended_ms)
+            for hit in self.hits
+            if "redis" in hit.fault.kind or hit.fault.kind.endswith(" workers") or hit.fault.kind == "lose a reply"
+        ]  # fmt: skip
+
     async def _carry_out(self, fault: Fault) -> None:
+        self._start_ended_hosts()
         host = self.hosts[fault.target % len(self.hosts)]
-        hit = Hit(fault, host.process.pid if "worker" in fault.kind or "host" in fault.kind else 0)
+        hit = Hit(fault)
         self.hits.append(hit)
         match fault.kind:
             case "kill worker" | "stop worker":
-                self._hit_worker(host, fault)
+                hit.worker = self._hit_worker(host, fault)
             case "kill host":
+                hit.worker = f"{socket.gethostname()}-{host.process.pid}-".replace(":", "_")
                 host.process.kill()
                 self._replace(host)
             case "restart host":
@@ -130,18 +161,28 @@ class Chaos:
         else:
             hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
 
-    def _hit_worker(self, host: Supervised, fault: Fault) -> None:
+    def _hit_worker(self, host: Supervised, fault: Fault) -> str:
+        """The name of the worker that was hit; '' where there was none."""
         workers = host.workers
         if not workers:
-            return None
+            return ""
         pid = workers[fault.target // 2 % len(workers)]
+        name = worker_name(pid)
         if fault.kind == "kill worker":
-            return signal_process(pid, signal.SIGKILL)
-        signal_process(pid, signal.SIGSTOP)
-        return self._after(fault.seconds, lambda: signal_process(pid, signal.SIGCONT))
+            signal_process(pid, signal.SIGKILL)
+        else:
+            signal_process(pid, signal.SIGSTOP)
+            self._after(fault.seconds, lambda: signal_process(pid, signal.SIGCONT))
+        return name
 
     def _replace(self, host: Supervised) -> None:
         self.hosts[self.hosts.index(host)] = self._start_host()
+
+    def _start_ended_hosts(self) -> None:
+        """A supervisor that met no Redis at its start has ended; whatever starts services starts it again."""
+        for host in self.hosts:
+            if not host.process.running:
+                self._replace(host)
 
     def _after(self, seconds: float, act: object) -> None:
         async def later() -> None:
@@ -162,6 +203,7 @@ class Chaos:
     async def _settle(self, talkers: list[asyncio.Task[None]]) -> None:
         """No more faults: every turn must come to its end, and every reader to the last event."""
         await asyncio.gather(*self._later)
+        self._start_ended_hosts()
         self.to_workers.heal()
         self.to_clients.heal()
         deadline = time.monotonic() + SETTLE_SECONDS

@@ -2,15 +2,50 @@
 
 import pytest
 
+from antiphon.events import TurnRetrying, TurnStarted
 from chaos.__main__ import run
 from chaos.driver import Chaos
 from chaos.plan import FAULTS, make_plan
+from chaos.recovery import Death, recoveries, since, spreads
 
 
 def test_a_seed_names_its_faults():
     assert make_plan(7, 60) == make_plan(7, 60)
     assert make_plan(7, 60) != make_plan(8, 60)
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
+
+
+def run_again(turn, next_worker, died=1000, again=1500):
+    """The log of a turn whose worker ``h-1-a`` has died at 1000 ms."""
+    return [
+        TurnStarted(at=died - 100, turn_id=turn, worker="h-1-a"),
+        TurnRetrying(at=died + 100, turn_id=turn, code="worker_died"),
+        TurnStarted(at=again, turn_id=turn, worker=next_worker),
+    ]
+
+
+def test_what_a_turn_had_to_wait_for_is_told_apart():
+    logs = [run_again("t1", "h-2-b"), run_again("t2", "h-2-c"), run_again("t3", "h-2-b-alone-d")]
+    found = recoveries(logs, [Death("a process died", "h-1-a", 1000)], {"h-2-b": 500, "h-2-c": 1400}, [])
+    assert {one.turn_id: one.by for one in found} == {
+        "t1": "by another process", "t2": "by a new process", "t3": "alone",
+    }  # fmt: skip
+    times = spreads(found)["a process died, alone"]
+    assert times == {"count": 1, "handed_back": 0.1, "p50": 0.5, "p99": 0.5, "longest": 0.5}
+
+
+def test_a_recovery_while_redis_was_away_is_not_counted():
+    log, deaths = run_again("t1", "h-2-b"), [Death("a host was lost", "h-1-", 1000)]
+    assert len(recoveries([log], deaths, {}, [(1600, 2000)])) == 1
+    assert recoveries([log], deaths, {}, [(1400, 2000)]) == []
+    assert recoveries([log], [Death("a process died", "h-3-a", 1000)], {}, []) == []
+
+
+def test_when_a_worker_began_is_read_from_its_log():
+    log = "2026-11-21 13:17:22,067 INFO    worker vm-7995-02bdde5e takes turns: queues antiphon, …\nmore\n"
+    (began,) = since([log]).items()
+    assert began[0] == "vm-7995-02bdde5e"
+    assert began[1] % 1000 == 67
 
 
 @pytest.mark.slow

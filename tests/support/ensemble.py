@@ -22,7 +22,7 @@ from antiphon.turns import AsyncTurn
 from antiphon_worker.settings import Settings
 from antiphon_worker.worker import Worker
 
-__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
+__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble", "worker_name"]
 
 TOOLS = ["note", "pay", "wait", "block"]
 
@@ -190,6 +190,15 @@ async def open_ensemble(
     """An ensemble on this Redis."""
     async with AsyncClient(url) as client:
         yield Ensemble(url, Stage(directory), processes, client)
+
+
+def worker_name(pid: int) -> str:
+    """How a worker process of a supervisor calls itself; '' where it has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if line.startswith(b"ANTIPHON_WORKER_NAME="):
+                return line.partition(b"=")[2].decode()
+    return ""
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:

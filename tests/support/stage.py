@@ -138,6 +138,7 @@ class StageModel:
                 await _opened(self._stage, name)
             case "die":
                 await asyncio.sleep(0.05)  # the first words leave
+                self._stage.note("dies", worker=os.environ.get("ANTIPHON_WORKER_NAME", ""))
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
                 await asyncio.Event().wait()

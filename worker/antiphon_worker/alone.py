@@ -94,7 +94,9 @@ class AloneTurns:
 
     async def _start(self) -> str:
         name = f"{self._worker}-alone-{secrets.token_hex(3)}"
-        environment = {**os.environ, **self._settings.environ(), "ANTIPHON_REDIS_URL": self._url}
+        environment = {
+            **os.environ, **self._settings.environ(), "ANTIPHON_REDIS_URL": self._url, "ANTIPHON_WORKER_NAME": name,
+        }  # fmt: skip
         self._processes[name] = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "antiphon_worker.alone", name,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
