@@ -15,10 +15,11 @@ from antiphon.model import Message, Response
 from antiphon.prompt import filled
 from antiphon.runtime import AgentLike, Work
 from antiphon.tools import Context
-from antiphon.window import window_of, window_start
+from antiphon.window import SavedSummary, window_of
 from antiphon_worker.local_state import LocalSession, Place, commit, now_ms
 from antiphon_worker.loop import JournalEntry, LoopInput, LoopResult, messages_of, run_loop
 from antiphon_worker.providers.base import Provider
+from antiphon_worker.summaries import Past, Shown, SummaryWriter, show
 from antiphon_worker.toolbox import ToolBox
 
 __all__ = ["LocalTurn"]
@@ -109,7 +110,7 @@ class LocalTurn:
         self._journal = _Journal(self._feed)
         self._input = [copy.copy(message) for message in work.messages]
         self._variables = copy.deepcopy(session.variables)
-        self._window: int | None = None  # where the agent's window begins, if it has one
+        self._seen = Shown([], None)
 
     async def run(self) -> AsyncGenerator[list[Event], None]:
         """Give the events as they come; the history has changed when the terminal one comes. Then raise."""
@@ -149,8 +150,11 @@ class LocalTurn:
         try:
             with self._session.inbox.within(self._place):
                 async with timer:
+                    inp = self._loop_input()
+                    self._seen = await self._shown(inp)
+                    inp.history = self._seen.messages
                     return await run_loop(
-                        self._provider, self._loop_input(), self._toolbox, self._journal, self._feed,
+                        self._provider, inp, self._toolbox, self._journal, self._feed,
                         Context(self._session.session_id, self._place.turn_id, variables=self._variables),
                     )  # fmt: skip
         except TimeoutError as exc:
@@ -171,7 +175,6 @@ class LocalTurn:
         return LoopInput(
             model=params.pop("model", None) or agent.model,
             system=filled(system, session.variables) if system else None,
-            history=self._shown(),
             new_messages=self._input,
             tools=agent.tools,
             output=work.output,
@@ -179,29 +182,35 @@ class LocalTurn:
             max_steps=agent.max_steps or MAX_STEPS,
         )
 
-    def _shown(self) -> list[Message]:
+    async def _shown(self, inp: LoopInput) -> Shown:
         """The part of the history that the agent's window shows; it is looked for from where the last one began."""
-        messages, window = self._session.messages, self._agent.window
+        session, window = self._session, self._agent.window
+        messages = session.messages
         if window is None:
-            return list(messages)
-        start, counted = self._session.window
-        later = messages[start:]
-        first = window_start(later, window_of(window), new=self._input, reported=counted or None)
-        self._window = start + first
-        return later[first:]
+            return Shown(list(messages), None)
+
+        async def front(start: int, stop: int) -> list[Message]:
+            return messages[start:stop]
+
+        start, counted = session.window
+        start = start or (session.summary.messages if session.summary else 0)
+        past = Past(messages[start:], start, counted or None, session.summary, front)
+        writer = SummaryWriter(self._provider, inp, self._journal, session.session_id)
+        return await show(past, window_of(window), self._input, writer)
 
     async def _finish(self, result: LoopResult) -> Response:
+        counted = self._seen.counted(result)
+        result.usage += self._seen.usage
         response = result.response(self._place.turn_id, self._session.session_id)
-        await self._commit(self._stamped([*self._input, *result.messages]))
-        if self._window is not None:
-            calls = sum(message.role == "assistant" for message in result.messages)
-            counted = result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0
-            self._session.window = (self._window, counted)
+        await self._commit(self._stamped([*self._input, *result.messages]), self._seen.summary)
+        if self._seen.start is not None:
+            self._session.window = (self._seen.start, counted)
         return msgspec.structs.replace(response, messages=list(response.messages))
 
-    async def _commit(self, messages: list[Message]) -> None:
+    async def _commit(self, messages: list[Message], summary: SavedSummary | None = None) -> None:
         state = self._session.saved()
         state.messages += messages
+        state.summary = summary or state.summary
         state.variables = self._checked_variables()
         if state.agent is None:
             state.agent = msgspec.to_builtins(self._agent.described())

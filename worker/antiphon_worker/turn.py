@@ -19,15 +19,17 @@ from antiphon.model import Message, encode
 from antiphon.prompt import filled
 from antiphon.request import AgentSpec, TurnRequest, decode_request
 from antiphon.tools import Context
+from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
-from antiphon_worker.history_window import load_history
+from antiphon_worker.history_window import load_history, window_field
 from antiphon_worker.journal import TurnJournal, patiently
 from antiphon_worker.lease import Lease, Stop, StopSignal
 from antiphon_worker.loop import LoopInput, LoopResult, messages_of, run_loop
 from antiphon_worker.publisher import Publisher, TurnSink
 from antiphon_worker.settings import Settings
 from antiphon_worker.steps import plain_variables
+from antiphon_worker.summaries import SummaryWriter
 
 __all__ = ["TurnRunner"]
 
@@ -40,6 +42,7 @@ class Completed(Struct):
     messages: list[Message]
     result: LoopResult
     window: str
+    summary: SavedSummary | None
     variables: dict[str, Any] | None  # where a tool changed them
 
 
@@ -171,20 +174,20 @@ class _Run:
         turn, app = self._turn, self._runner.app
         self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
         agent = app.agent(_asked(turn, request))
-        seen = await load_history(self._cell, turn, agent, request.messages)
+        provider = await app.provider(agent.provider)
+        inp = loop_input(agent, request, app.tools(agent.tools), _system(turn, agent))
+        writer = SummaryWriter(provider, inp, self._journal, turn.session_id)
+        seen = await load_history(self._cell, turn, agent, request.messages, writer)
+        inp.history = seen.messages
         context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
-        result = await run_loop(
-            await app.provider(agent.provider),
-            loop_input(agent, request, seen.messages, app.tools(agent.tools), _system(turn, agent)),
-            app.toolbox,
-            self._journal,
-            self._sink,
-            context,
-        )
+        result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
+        window = window_field(seen, result)
+        result.usage += seen.usage
         return Completed(
             stamp([*request.messages, *result.messages], turn.turn_id, agent),
             result,
-            seen.after(result),
+            window,
+            seen.summary,
             _changed(turn, context),
         )
 
@@ -214,6 +217,7 @@ class _Run:
             events.insert(0, VariablesChanged(variables=done.variables))
         return await self._finish(
             "finished", *events, messages=done.messages, response=encode(response), window=done.window,
+            summary=done.summary.to_field() if done.summary else b"",
             variables=encode(done.variables) if done.variables is not None else b"",
         )  # fmt: skip
 
@@ -258,15 +262,12 @@ class _Run:
         return stamp([*self._request.messages, *done], self._turn.turn_id, None)
 
 
-def loop_input(
-    agent: AgentSpec, request: TurnRequest, history: list[Message], tools: Sequence[Any], system: str | None
-) -> LoopInput:
-    """What the loop works with: the agent, with what the turn asks for on top."""
+def loop_input(agent: AgentSpec, request: TurnRequest, tools: Sequence[Any], system: str | None) -> LoopInput:
+    """What the loop works with, but for the history: the agent, with what the turn asks for on top."""
     params = {**agent.params, **request.params}
     return LoopInput(
         model=params.pop("model", None) or agent.model,
         system=system,
-        history=history,
         new_messages=request.messages,
         tools=tools,
         output=request.output,
