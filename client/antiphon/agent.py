@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from antiphon.background import iterate
-from antiphon.convert import MessageLike, to_messages
+from antiphon.convert import MessageLike
 from antiphon.errors import UsageError
-from antiphon.ids import new_session_id
+from antiphon.ids import check_queue, new_session_id
 from antiphon.ids import session_id as checked_session_id
-from antiphon.model import Message
+from antiphon.opening import opening_of
 from antiphon.request import AgentSpec
 from antiphon.runtime import (
     DEFAULT_TTL_SECONDS,
@@ -46,7 +46,8 @@ class Agent:
     ``antiphon.testing.script``. Without ``redis`` turns run in this process; with it (a URL, a list of URLs or a
     redis-py client) on workers, which know the tools by their names. ``store`` keeps the sessions of an agent of
     this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
-    model is sent, or a ``Window``. ``queue`` is the workers' queue for its turns. Other keywords
+    model is sent, or a ``Window``. ``queue`` is the workers' queue for its turns, unless their session has one of
+    its own. Other keywords
     (``temperature``, ``max_tokens``, …) go to the model with every turn.
     """
 
@@ -81,7 +82,7 @@ class Agent:
         self.store = store
         self.window = _window(window)
         self.max_steps = max_steps
-        self.queue = queue
+        self.queue = None if queue is None else check_queue(queue)
         self.params = plain(params, "params")
         self._runtime = runtime
 
@@ -99,26 +100,26 @@ class Agent:
         metadata: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         store: SessionStore | None = None,
+        tenant: str | None = None,
         queue: str | None = None,
     ) -> Session:
         """The session of this id, a new one where there is none. Nothing is read or written before it is used.
 
-        ``system`` and ``metadata`` take the place of what the session has, ``variables`` are only set where it has
-        none of that name. ``messages`` begin a new history: on a session that has one, the first use raises
-        ``SessionExists``. ``ttl`` (seconds or a timedelta, 30 days by default) is how long the session is kept
-        without being used; None keeps it.
+        ``system``, ``metadata`` and ``queue`` (where its turns go) take the place of what the session has,
+        ``variables`` are only set where it has none of that name. ``messages`` begin a new history: on a session
+        that has one, the first use raises ``SessionExists``. ``tenant`` says whose session it is: where it is
+        another's, the first use raises ``UsageError``. ``ttl`` (seconds or a timedelta, 30 days by default) is how
+        long the session is kept without being used; None keeps it.
         """
-        found = to_messages(messages or [])
-        leading = _leading_system(found)
-        if leading and system is None:
-            system = "\n\n".join(message.text for message in found[:leading])
-        opening = Opening(
-            system=_text(system),
-            messages=found[leading:],
-            variables=plain(variables, "variables"),
-            metadata=plain(metadata, "metadata"),
+        opening = opening_of(
+            system=system,
+            messages=messages,
+            variables=variables,
+            metadata=metadata,
+            tenant=tenant,
+            queue=queue,
         )
-        return self.open_session(session_id, opening, ttl=duration(ttl, "ttl"), store=store, queue=queue)
+        return self.open_session(session_id, opening, ttl=duration(ttl, "ttl"), store=store)
 
     def sessions(self, *, metadata: Mapping[str, Any] | None = None) -> Iterator[SessionInfo]:
         """The sessions that are kept where this agent's are, those of other agents too, in no particular order.
@@ -156,6 +157,7 @@ class Agent:
             params=self.params,
             max_steps=self.max_steps,
             window=self.window,
+            queue=self.queue,
         )
 
     @property
@@ -180,7 +182,6 @@ class Agent:
         *,
         ttl: float | None,
         store: SessionStore | None = None,
-        queue: str | None = None,
     ) -> Session:
         """A handle of a session, with what is to be done when it is first used."""
 
@@ -190,7 +191,7 @@ class Agent:
                 "store= belongs to agents of this process; workers keep their sessions in Redis."
             )
         ref = SessionRef(known, store or self.store, ttl)
-        return Session(self, ref, opening, queue or self.queue)
+        return Session(self, ref, opening)
 
 
 def _window(window: int | Window | None) -> Any:
@@ -198,17 +199,6 @@ def _window(window: int | Window | None) -> Any:
 
     window_of(window)
     return window
-
-
-def _leading_system(messages: Sequence[Message]) -> int:
-    """How many messages at the beginning are the system prompt, which is kept beside the history."""
-    return next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
-
-
-def _text(system: object) -> str | None:
-    if system is not None and not isinstance(system, str):
-        raise UsageError(f"system= is text, not {type(system).__name__}.")
-    return system
 
 
 _runtimes: WeakValueDictionary[str, Any] = WeakValueDictionary()  # agents on one URL share their connections

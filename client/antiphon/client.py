@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
@@ -22,21 +21,28 @@ from antiphon.background import call, iterate
 from antiphon.cells import open_cells
 from antiphon.errors import ClientClosed, InvalidMessage, SessionNotFound, UsageError
 from antiphon.events import Event
-from antiphon.ids import SessionId, TurnId, new_turn_id, session_id, turn_id, turn_id_of_key
+from antiphon.ids import (
+    SessionId,
+    TurnId,
+    check_queue,
+    new_turn_id,
+    session_id,
+    tenant_id,
+    turn_id,
+    turn_id_of_key,
+)
 from antiphon.model import Message, Part, decode_message
 from antiphon.request import AgentSpec, OutputSpec, TurnRequest
 from antiphon.subscribe import Subscription
 from antiphon.turns import AsyncTurn, Turn, seconds
 from antiphon.window import window_of
-from antiphon.wire.cell import DEFAULT_TTL_MS, Cell
+from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.live import LiveFeed
 
 __all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
 
-DEFAULT_QUEUE = "antiphon"
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-_QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 Input: TypeAlias = str | Message | Sequence[Part] | Sequence[Message]
 
@@ -109,6 +115,7 @@ class AsyncClient:
         output: OutputSpec | None = None,
         metadata: Mapping[str, Any] | None = None,
         if_busy: Literal["enqueue", "reject"] = "enqueue",
+        tenant: str | None = None,
         queue: str | None = None,
         delay: float | timedelta | None = None,
         timeout: float | timedelta | None = None,
@@ -119,30 +126,32 @@ class AsyncClient:
         With a ``key`` the same call in the same session submits once, for as long as the turn is kept (7 days after
         its end), and gives the first turn again; with another text it raises ``KeyReused``. ``if_busy="reject"``
         raises ``SessionBusy`` where the session has a turn. ``delay``, ``timeout`` and ``ttl`` (how long the session
-        is kept after its last turn, None for ever) are seconds or a timedelta. Raises ``InvalidId``,
-        ``InvalidMessage``, ``SessionBusy``, ``KeyReused``, ``StoreError``.
+        is kept after its last turn, None for ever) are seconds or a timedelta.
+
+        The turn goes to ``queue``, else to that of the session, of ``agent``, of the session's agent, or of this
+        client. Where there is none but ``queue``, the session keeps it. A session also keeps its ``tenant``, and to
+        another raises ``UsageError``. Raises ``InvalidId``, ``InvalidMessage``, ``SessionBusy``, ``KeyReused``,
+        ``StoreError``.
         """
         where = session_id(session)
         if if_busy not in ("enqueue", "reject"):
             raise UsageError(f"if_busy= takes 'enqueue' or 'reject', not {if_busy!r}.")
         request = TurnRequest(
-            input_messages(text),
-            _agent(agent),
-            dict(params or {}),
-            output,
-            dict(metadata or {}),
-            seconds(timeout),
-        )
+            input_messages(text), _agent(agent), dict(params or {}), output, dict(metadata or {}), seconds(timeout)
+        )  # fmt: skip
         payload = encode_request(request)
         new_id = turn_id_of_key(where, where, key) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
             where, new_id, payload,
             digest=hashlib.sha256(payload).hexdigest(),
-            queue=check_queue(queue) if queue else self._queue,
+            queue=check_queue(queue) if queue is not None else "",
+            agent_queue=_queue_of(request.agent),
+            default_queue=self._queue,
             ttl_ms=0 if ttl is None else int((seconds(ttl) or 0) * 1000),
             reject_if_busy=if_busy == "reject",
             due_in_ms=int((seconds(delay) or 0) * 1000),
             agent=msgspec.json.encode(request.agent) if request.agent is not None else b"",
+            tenant="" if tenant is None else tenant_id(tenant),
         )  # fmt: skip
         return AsyncTurn(self, new_id, where)
 
@@ -270,11 +279,8 @@ class Client:
         return self._client
 
 
-def check_queue(name: object) -> str:
-    """Check a queue's name. Raises ``UsageError``."""
-    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
-        raise UsageError(f"A queue's name is 1 to 100 letters, digits, '_', '.' and '-', not {name!r}.")
-    return name
+def _queue_of(agent: str | AgentSpec | None) -> str:
+    return "" if agent is None or isinstance(agent, str) or agent.queue is None else check_queue(agent.queue)
 
 
 def input_messages(text: Input) -> list[Message]:

@@ -11,16 +11,19 @@ import re
 import secrets
 from typing import NewType
 
-from antiphon.errors import InvalidId
+from antiphon.errors import InvalidId, UsageError
 
 __all__ = [
     "Fence",
     "SessionId",
     "TurnId",
     "cell_hash",
+    "check_queue",
     "new_session_id",
     "new_turn_id",
+    "other_tenant",
     "session_id",
+    "tenant_id",
     "turn_id",
     "turn_id_of_key",
 ]
@@ -29,24 +32,49 @@ SessionId = NewType("SessionId", str)
 TurnId = NewType("TurnId", str)
 Fence = NewType("Fence", str)
 
-MAX_SESSION_ID_BYTES = 200
+MAX_TEXT_BYTES = 200
 _TURN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 
 
 def session_id(value: object) -> SessionId:
     """Check a session id: 1 to 200 bytes of text without control characters. Raises ``InvalidId``."""
+    return SessionId(_text(value, "session id"))
+
+
+def tenant_id(value: object) -> str:
+    """Check the name of a tenant, which has the limits of a session id. Raises ``InvalidId``."""
+    return _text(value, "tenant")
+
+
+def other_tenant(session: str, tenant: str) -> UsageError:
+    """What is raised where a call names another tenant than the session's."""
+    return UsageError(
+        f"The session does not belong to the tenant {tenant!r}: leave tenant= out, or use another session id.",
+        session_id=session,
+    )
+
+
+def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise InvalidId(f"A session id is text, not {type(value).__name__}.")
+        raise InvalidId(f"A {what} is text, not {type(value).__name__}.")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidId("A session id must be valid Unicode text.") from None
-    if not 1 <= size <= MAX_SESSION_ID_BYTES:
-        raise InvalidId(f"A session id has 1 to {MAX_SESSION_ID_BYTES} bytes, this one has {size}.")
+        raise InvalidId(f"A {what} must be valid Unicode text.") from None
+    if not 1 <= size <= MAX_TEXT_BYTES:
+        raise InvalidId(f"A {what} has 1 to {MAX_TEXT_BYTES} bytes, this one has {size}.")
     if _CONTROL.search(value):
-        raise InvalidId("A session id must not hold control characters.")
-    return SessionId(value)
+        raise InvalidId(f"A {what} must not hold control characters.")
+    return value
+
+
+def check_queue(name: object) -> str:
+    """Check a queue's name. Raises ``UsageError``."""
+    if not isinstance(name, str) or not _QUEUE.fullmatch(name):
+        raise UsageError(f"A queue's name is 1 to 100 letters, digits, '_', '.' and '-', not {name!r}.")
+    return name
 
 
 def turn_id(value: object) -> TurnId:

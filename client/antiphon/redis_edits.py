@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from antiphon.events import (
     SessionForked,
     VariablesChanged,
 )
-from antiphon.ids import SessionId, TurnId
+from antiphon.ids import SessionId, TurnId, check_queue, other_tenant
 from antiphon.model import File, Message, decode_message, encode
 from antiphon.runtime import Edit, Opening, SessionInfo, SessionRef
 from antiphon.saved import SavedSession
@@ -88,6 +88,8 @@ class Found(Struct):
             system=self.text("system") or None,
             variables=self.value("variables", dict[str, Any], {}),
             metadata=self.value("metadata", dict[str, Any], {}),
+            tenant=self.text("tenant") or None,
+            queue=self.text("queue") or None,
             files=self.value("files", dict[str, File], {}),
             parent=self.text("parent") or None,
             summary=SavedSummary.from_field(self.fields.get("summary")),
@@ -123,7 +125,10 @@ class Edits:
         if opening.saved is not None:
             await self._restore(opening, opening.saved)
         else:
-            await self._write(opening.token, lambda found: _opened(found, opening, self._session.id), "any")
+            inherited = await self._of_parent(opening.parent)
+            await self._write(
+                opening.token, lambda found: _opened(found, opening, inherited, self._session.id), "any"
+            )
         if opening.parent is not None:
             await self._add_child(opening.parent)
 
@@ -184,11 +189,22 @@ class Edits:
             )
 
         def restored(found: Found) -> Change:
-            change = _difference(found, {**_fields_of(saved), "created": str(saved.created or "").encode()})
+            fields = {**_fields_of(saved), "created": str(saved.created or "").encode()}
+            if saved.tenant is not None:
+                _check_tenant(found, saved.tenant, self._session.id)
+                fields["tenant"] = saved.tenant.encode()
+            change = _difference(found, fields)
             change.length, change.keep, change.messages = found.length, 0, _encoded(saved.messages)
             return change
 
         await self._write(opening.token, restored, "between" if opening.replace else "any")
+
+    async def _of_parent(self, parent: str | None) -> dict[str, bytes]:
+        """What a child has from its parent where it has none of its own."""
+        if parent is None:
+            return {}
+        found = await found_in(self._cell_of(SessionId(parent)), SessionId(parent))
+        return {name: found.fields[name] for name in ("tenant", "queue") if name in found.fields}
 
     async def _add_child(self, parent: str) -> None:
         child = self._session.id
@@ -243,9 +259,14 @@ class Edits:
         return _body(event, self._session.id)
 
 
-def _opened(found: Found, opening: Opening, session_id: str) -> Change | None:
-    """What ``agent.session(…)`` asks for and the session does not have yet."""
-    fields: dict[str, bytes] = {}
+def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session_id: str) -> Change | None:
+    """What ``agent.session(…)`` asks for and the session does not have yet. Raises ``UsageError``."""
+    fields = {name: value for name, value in inherited.items() if name not in found.fields}
+    if opening.tenant is not None:
+        _check_tenant(found, opening.tenant, session_id)
+        fields["tenant"] = opening.tenant.encode()
+    if opening.queue is not None:
+        fields["queue"] = opening.queue.encode()
     if opening.system is not None:
         fields["system"] = opening.system.encode()
     if opening.variables:
@@ -261,6 +282,11 @@ def _opened(found: Found, opening: Opening, session_id: str) -> Change | None:
             raise SessionExists(session_id=session_id)
         change.length, change.messages = 0, _encoded(opening.messages)
     return change if change.fields or change.messages else None
+
+
+def _check_tenant(found: Found, tenant: str, session_id: str) -> None:
+    if found.text("tenant") not in ("", tenant):
+        raise other_tenant(session_id, tenant)
 
 
 def _edited(found: Found, edit: Edit, session_id: str) -> Change:
@@ -295,10 +321,18 @@ def _fields_of(saved: SavedSession) -> dict[str, bytes]:
     }  # fmt: skip
     return {
         "system": (saved.system or "").encode(),
+        "queue": (saved.queue or "").encode(),
+        "agent_queue": _queue_of(saved.agent),
         "parent": (saved.parent or "").encode(),
         "summary": saved.summary.to_field() if saved.summary else b"",
         **{name: encode(value) if value else b"" for name, value in values.items()},
     }
+
+
+def _queue_of(agent: Mapping[str, Any] | str | None) -> bytes:
+    """The queue of an agent as it was saved. Raises ``UsageError`` where it cannot be one."""
+    queue = agent.get("queue") if isinstance(agent, Mapping) else None
+    return b"" if queue is None else check_queue(queue).encode()
 
 
 def _before(turns: Sequence[str], history: Sequence[bytes]) -> int:

@@ -182,10 +182,10 @@ async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
         return
 
 
-def _travelling(work: Work) -> tuple[str | AgentSpec, dict[str, Any]]:
+def _travelling(work: Work) -> tuple[str | AgentSpec | None, dict[str, Any]]:
     """The agent as it travels, with the model that the call asks for."""
     params = dict(work.params)
-    if isinstance(work.agent, str):
+    if work.agent is None or isinstance(work.agent, str):
         return work.agent, params
     spec = work.agent.spec()
     model = params.pop("model", None)

@@ -15,7 +15,10 @@ __all__ = ["AgentSpec", "OutputSpec", "TurnRequest", "decode_request"]
 
 
 class AgentSpec(Struct, omit_defaults=True):
-    """An agent that travels: everything but code and keys. ``tools`` are names that the worker's App knows."""
+    """An agent that travels: everything but code and keys. ``tools`` are names that the worker's App knows.
+
+    ``queue`` is where its turns go unless they, or their session, have one of their own.
+    """
 
     provider: str
     model: str
@@ -25,6 +28,7 @@ class AgentSpec(Struct, omit_defaults=True):
     params: dict[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     window: int | Window | None = None
+    queue: str | None = None
 
 
 class OutputSpec(Struct, omit_defaults=True):

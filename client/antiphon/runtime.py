@@ -71,6 +71,8 @@ class Opening(Struct):
     messages: list[Message] = field(default_factory=list)
     variables: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    tenant: str | None = None
+    queue: str | None = None
     parent: str | None = None
     saved: SavedSession | None = None
     replace: bool = False
@@ -78,15 +80,17 @@ class Opening(Struct):
     @property
     def empty(self) -> bool:
         """True where a session is opened as it is."""
-        asked = (self.system, self.messages, self.variables, self.metadata, self.parent, self.saved)
+        asked = (
+            self.system, self.messages, self.variables, self.metadata, self.tenant, self.queue, self.parent, self.saved,
+        )  # fmt: skip
         return not any(value is not None and value not in ([], {}) for value in asked)
 
 
 class Work(Struct):
-    """One turn to run: the input, who works on it, and how."""
+    """One turn to run: the input, who works on it (None: the session's agent), and how."""
 
     messages: list[Message]
-    agent: AgentLike | str
+    agent: AgentLike | str | None
     params: dict[str, Any] = field(default_factory=dict)
     output: OutputSpec | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +170,6 @@ class AgentLike(Protocol):
         *,
         ttl: float | None,
         store: SessionStore | None = ...,
-        queue: str | None = ...,
     ) -> Any: ...
 
 

@@ -1,19 +1,21 @@
 """The saved form of a session: a dictionary of plain types, the same from every runtime.
 
-``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``files``,
-``parent`` and ``summary`` where there are any. Times are ms since 1970. Readers ignore keys that they do not know.
+``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``tenant``, ``queue``,
+``files``, ``parent`` and ``summary`` where there are any. Times are ms since 1970. Readers ignore keys that they do
+not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
 
 from antiphon.convert import to_messages
-from antiphon.errors import AgentError, CorruptRecord, InvalidId
+from antiphon.errors import AgentError, CorruptRecord, InvalidId, UsageError
+from antiphon.ids import check_queue, tenant_id
 from antiphon.ids import session_id as checked_session_id
 from antiphon.model import File, Message
 from antiphon.window import SavedSummary
@@ -29,12 +31,15 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "system": (str | None, "text or null"),
     "variables": (dict[str, Any], "a dictionary"),
     "metadata": (dict[str, Any], "a dictionary"),
+    "tenant": (str | None, "the name of a tenant or null"),
+    "queue": (str | None, "the name of a queue or null"),
     "files": (dict[str, File], "a dictionary of files"),
     "parent": (str | None, "text or null"),
     "summary": (SavedSummary | None, "a dictionary of messages and text, or null"),
     "created": (int, "a number of ms"),
     "updated": (int, "a number of ms"),
 }
+_CHECKS: dict[str, Callable[[object], str]] = {"tenant": tenant_id, "queue": check_queue}
 _REQUIRED = ("version", "session_id", "messages")
 
 
@@ -47,6 +52,8 @@ class SavedSession(Struct):
     system: str | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    tenant: str | None = None
+    queue: str | None = None
     files: dict[str, File] = field(default_factory=dict)
     parent: str | None = None
     summary: SavedSummary | None = None
@@ -62,7 +69,7 @@ class SavedSession(Struct):
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
-        more = {key: plain[key] for key in ("files", "parent", "summary") if plain[key]}
+        more = {key: plain[key] for key in ("tenant", "queue", "files", "parent", "summary") if plain[key]}
         return {"version": VERSION, **{key: plain[key] for key in keys}, **more}
 
 
@@ -111,8 +118,9 @@ def _messages(values: Any) -> list[Message]:
 def _value(name: str, value: Any) -> Any:
     kind, expected = _TYPES[name]
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as exc:
+        found = msgspec.convert(value, kind)
+        return found if found is None or name not in _CHECKS else _CHECKS[name](found)
+    except (msgspec.ValidationError, UsageError) as exc:
         raise CorruptRecord(
             f"The {name} of the saved session must be {expected}, not {value!r:.80}."
         ) from exc

@@ -17,12 +17,14 @@ from antiphon.errors import UsageError
 from antiphon.ids import SessionId, new_session_id
 from antiphon.ids import session_id as checked_session_id
 from antiphon.model import File, Message, Text
+from antiphon.opening import opening_of
 from antiphon.runtime import (
     DEFAULT_TTL_SECONDS,
     AgentLike,
     Edit,
     IfBusy,
     Opening,
+    Runtime,
     SessionRef,
     SessionStatus,
     duration,
@@ -50,9 +52,13 @@ class Session(TurnTaking):
     """
 
     def __init__(
-        self, agent: AgentLike, ref: SessionRef, opening: Opening | None = None, queue: str | None = None
+        self,
+        agent: AgentLike | str | None,
+        ref: SessionRef,
+        opening: Opening | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        super().__init__(agent, ref, opening, queue)
+        super().__init__(agent, ref, opening, runtime)
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, agent={self._agent!r})"
@@ -62,8 +68,9 @@ class Session(TurnTaking):
         return self._ref.id
 
     @property
-    def agent(self) -> AgentLike:
-        """The agent that works on this session's turns where they name no other."""
+    def agent(self) -> AgentLike | str | None:
+        """The agent that works on this session's turns where they name no other, or its name; None is the agent
+        that the session began with."""
         return self._agent
 
     # History.
@@ -113,7 +120,7 @@ class Session(TurnTaking):
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         ref = msgspec.structs.replace(self._ref, id=known)
         await (await self._ready()).fork(self._ref, ref)
-        return Session(self._agent, ref, None, self._queue)
+        return Session(self._agent, ref, None, self._given_runtime)
 
     # What else a session has.
 
@@ -153,6 +160,24 @@ class Session(TurnTaking):
     async def set_metadata_async(self, metadata: Mapping[str, Any]) -> None:
         """``set_metadata``, awaited."""
         await self._edit(Edit(metadata=plain(metadata, "metadata")))
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose session it is."""
+        return call(self._saved()).tenant
+
+    async def tenant_async(self) -> str | None:
+        """``tenant``, awaited."""
+        return (await self._saved()).tenant
+
+    @property
+    def queue(self) -> str | None:
+        """The session's own queue, where its turns go unless they name one; None leaves it to the agent."""
+        return call(self._saved()).queue
+
+    async def queue_async(self) -> str | None:
+        """``queue``, awaited."""
+        return (await self._saved()).queue
 
     @property
     def files(self) -> dict[str, File]:
@@ -229,12 +254,22 @@ class Session(TurnTaking):
         session_id: str | None = None,
         system: str | None = None,
         variables: Mapping[str, Any] | None = None,
+        queue: str | None = None,
     ) -> Session:
-        """A session of its own history for a part of the work; ``children`` of this one finds it."""
-        opening = Opening(system=system, variables=plain(variables, "variables"), parent=self.session_id)
-        return (agent or self._agent).open_session(
-            session_id, opening, ttl=self._ref.ttl, store=self._ref.store, queue=self._queue
-        )
+        """A session of its own history for a part of the work; ``children`` of this one finds it.
+
+        It belongs to the same tenant, and its turns go where this session's own queue is, or to ``queue``.
+        """
+        pending = self._opening or Opening()
+        opening = opening_of(
+            system=system, variables=variables, tenant=pending.tenant, queue=queue or pending.queue,
+            parent=self.session_id,
+        )  # fmt: skip
+        opener = agent or self._agent
+        if self._given_runtime is None and opener is not None and not isinstance(opener, str):
+            return opener.open_session(session_id, opening, ttl=self._ref.ttl, store=self._ref.store)
+        known = new_session_id() if session_id is None else checked_session_id(session_id)
+        return Session(opener, msgspec.structs.replace(self._ref, id=known), opening, self._given_runtime)
 
     @property
     def parent(self) -> str | None:

@@ -15,10 +15,10 @@ import msgspec
 
 from antiphon.arguments import Parser, add_redis, command_parser, redis_urls
 from antiphon.cells import Cells, open_cells
-from antiphon.client import DEFAULT_QUEUE, AsyncClient, check_queue
+from antiphon.client import DEFAULT_QUEUE, AsyncClient
 from antiphon.errors import InvalidMessage, TurnFailed
 from antiphon.events import Event, TurnFailedEvent
-from antiphon.ids import session_id, turn_id
+from antiphon.ids import check_queue, session_id, turn_id
 from antiphon.model import decode_message
 from antiphon.request import AgentSpec
 from antiphon.shown import EventLines, ago, clock_time, message_lines, printable, table
@@ -50,8 +50,9 @@ def submit(argv: list[str]) -> int:
         "--key", help="submit once: the same key in the same session gives the first turn again"
     )
     parser.add_argument(
-        "--queue", default=DEFAULT_QUEUE, help=f"the workers' queue (default {DEFAULT_QUEUE})"
+        "--queue", help=f"the workers' queue; by default the session's, or its agent's, or {DEFAULT_QUEUE}"
     )
+    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
     output.add_argument("--stream", action="store_true", help="print the answer as it comes")
@@ -62,15 +63,16 @@ def submit(argv: list[str]) -> int:
 
 async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, text: str) -> int:
     where = session_id(options.session)
-    queue = check_queue(options.queue)
+    queue = None if options.queue is None else check_queue(options.queue)
     async with _client(options) as client:
-        turn = await client.submit(where, text, agent=agent, key=options.key, queue=queue)
+        turn = await client.submit(
+            where, text, agent=agent, key=options.key, queue=queue, tenant=options.tenant
+        )
         follow = options.wait or options.stream
         print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
-        if not await overview.workers(client.cell_of_session(where), queue):
-            sys.stderr.write(
-                f"No worker serves the queue {queue} now: the turn waits. `antiphon worker` starts one.\n"
-            )
+        unserved = await overview.unserved(client.cell_of_turn(turn.id), turn.id)
+        if unserved:
+            print(unserved, file=sys.stderr)
         if options.wait:
             print(printable((await turn.result()).text))
         elif options.stream:

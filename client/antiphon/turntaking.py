@@ -14,6 +14,7 @@ from antiphon.background import call
 from antiphon.convert import Input, to_input
 from antiphon.errors import InvalidOutput, UsageError
 from antiphon.events import Event, TurnFinished
+from antiphon.ids import check_queue
 from antiphon.model import Message, Response
 from antiphon.runtime import (
     AgentLike,
@@ -50,11 +51,13 @@ class _OwnedTurn:
 class TurnTaking:
     """What ``Session`` does with turns."""
 
-    def __init__(self, agent: AgentLike, ref: SessionRef, opening: Opening | None, queue: str | None) -> None:
+    def __init__(
+        self, agent: AgentLike | str | None, ref: SessionRef, opening: Opening | None, runtime: Runtime | None
+    ) -> None:
         self._agent = agent
         self._ref = ref
         self._opening = None if opening is None or opening.empty else opening
-        self._queue = queue
+        self._given_runtime = runtime  # a client's; else the agent's own
         self._owned: set[_OwnedTurn] = set()  # the turns of this handle whose callers may leave them
 
     def run(
@@ -130,9 +133,17 @@ class TurnTaking:
         work.key, work.delay = key, delay
         return await (await self._ready()).submit(self._ref, work)
 
+    @property
+    def _runtime(self) -> Runtime:
+        if self._given_runtime is not None:
+            return self._given_runtime
+        assert self._agent is not None
+        assert not isinstance(self._agent, str), "only sessions of a client name their agent"
+        return self._agent.runtime
+
     async def _ready(self) -> Runtime:
         """The runtime, once what ``agent.session(…)`` asked for is done and turns that were left are rolled back."""
-        runtime, opening = self._agent.runtime, self._opening
+        runtime, opening = self._runtime, self._opening
         if opening is not None:
             await runtime.open(self._ref, opening)
             self._opening = None
@@ -173,7 +184,7 @@ class TurnTaking:
 
     async def _repair(self, work: Work, first: Response, problem: InvalidOutput, schema: Any) -> Response:
         """Ask once more. What stays in the history is the question and an answer that fits, or nothing."""
-        runtime = self._agent.runtime
+        runtime = self._runtime
         turns = [first.turn_id]
         try:
             message = Message.user(REPAIR.format(problem=problem.message))
@@ -208,7 +219,7 @@ class TurnTaking:
             metadata=plain(metadata, "metadata"),
             timeout=duration(timeout, "timeout"),
             if_busy=if_busy,
-            queue=queue or self._queue,
+            queue=None if queue is None else check_queue(queue),
         )
 
 

@@ -100,6 +100,16 @@ async def test_a_fork_has_the_finished_turns_and_is_made_once(redis_url):
             await fork_session(cell, "s", "f", "op2", ttl_ms=TTL_MS, body=body())
 
 
+async def test_a_fork_belongs_to_the_same_tenant_and_goes_to_the_same_queue(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", queue="", agent=b'"a"', agent_queue="of-a", tenant="acme")
+        await cell.end(await cell.take_one(queues=["of-a"]))
+        await cell.redis.hset("ant:session:s", "queue", "of-s")
+        await fork_session(cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""))
+        names = ("tenant", "queue", "agent_queue")
+        assert await cell.redis.hmget("ant:session:f", *names) == [b"acme", b"of-s", b"of-a"]
+
+
 async def test_a_deleted_session_is_gone_and_its_id_free(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -110,6 +120,7 @@ async def test_a_deleted_session_is_gone_and_its_id_free(redis_url):
         assert await cell.redis.zscore("ant:sessions", "s") is None
         await cell.put("t2")
         assert await cell.event_types() == ["turn_queued"]
+        assert await cell.redis.lrange("ant:turns:s", 0, -1) == [b"t2"]
 
 
 async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(redis_url):

@@ -8,6 +8,7 @@ import pytest
 from support.cells import START_MS, open_cell
 
 from antiphon.errors import KeyReused, SessionBusy, UsageError
+from antiphon.wire.editing import delete_session
 
 ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
 
@@ -95,6 +96,84 @@ async def test_the_first_agent_that_is_named_stays_the_sessions(redis_url):
         for number, agent in enumerate([b"", b"support", b"other"]):
             await cell.put(f"t{number}", agent=agent)
         assert (await cell.take_one()).session_agent == b"support"
+
+
+async def test_a_turn_goes_to_its_own_queue_then_the_sessions_then_the_agents_then_the_default(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn, queues in {
+            "default": {},
+            "of-agent": {"agent_queue": "agents"},
+            "of-turn": {"agent_queue": "agents", "queue": "turns"},
+        }.items():
+            await cell.put(turn, session=turn, **{"queue": "", "default_queue": "fallback", **queues})
+        assert [await cell.queue(name) for name in ("fallback", "agents", "turns")] == [
+            ["default"], ["of-agent"], ["of-turn"],
+        ]  # fmt: skip
+        await cell.redis.hset("ant:session:s", "queue", "sessions")
+        await cell.put("t1", queue="", agent_queue="agents")
+        await cell.put("t2", queue="turns", agent_queue="agents")
+        assert [(await cell.turn(turn)).fields["queue"] for turn in ("t1", "t2")] == [b"sessions", b"turns"]
+        assert await cell.redis.hget("ant:session:s", "queue") == b"sessions"
+
+
+async def test_a_session_keeps_the_queue_of_its_agent_for_turns_that_name_neither(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", queue="", agent=b'"a"', agent_queue="of-a")
+        await cell.put("t2", queue="", agent=b'"b"', agent_queue="of-b")
+        await cell.put("t3", queue="")
+        await cell.put("t4", queue="urgent")
+        await cell.put("t5", queue="")
+        queues = [(await cell.turn(f"t{number}")).fields["queue"].decode() for number in range(1, 6)]
+        assert queues == ["of-a", "of-b", "of-a", "urgent", "of-a"]
+
+
+async def test_a_session_without_a_queue_keeps_that_of_the_first_turn_that_names_one(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, queue in enumerate(["", "first", "second", ""]):
+            await cell.put(f"t{number}", queue=queue)
+        queues = [(await cell.turn(f"t{number}")).fields["queue"].decode() for number in range(4)]
+        assert queues == ["antiphon", "first", "second", "first"]
+
+
+async def test_a_session_keeps_its_tenant_and_refuses_another(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2", tenant="acme")
+        await cell.put("t3")
+        await cell.put("t4", tenant="acme")
+        before = await cell.contents()
+        with pytest.raises(UsageError, match="does not belong to the tenant 'other'"):
+            await cell.put("t5", tenant="other")
+        assert await cell.contents() == before
+        assert (await cell.snapshot("s")).fields["tenant"] == b"acme"
+
+
+async def test_a_session_knows_its_last_thousand_turns_for_as_long_as_it_lives(redis_url):
+    async with open_cell(redis_url) as cell:
+        key = cell.keys.turns("s")
+        await cell.put("t1", ttl_ms=60_000)
+        assert await cell.redis.pttl(key) == -1
+        await cell.end(await cell.take_one())
+        assert 0 < await cell.redis.pttl(key) <= 60_000
+        await cell.redis.rpush(key, *[f"older{number}" for number in range(998)])
+        await cell.put("t2")
+        assert (await cell.redis.lindex(key, 0), await cell.redis.llen(key)) == (b"t1", 1000)
+        assert await cell.redis.pttl(key) == -1
+        await cell.put("t3")
+        assert (await cell.redis.lindex(key, 0), await cell.redis.llen(key)) == (b"older0", 1000)
+
+
+async def test_sessions_that_are_kept_for_ever_stand_behind_all_others_in_their_list(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", "for-ever", ttl_ms=0)
+        await cell.put("t2", "a-year", ttl_ms=365 * 86400_000)
+        for turn in (await cell.take()).turns:
+            await cell.end(turn)
+        assert await cell.redis.zrange(cell.keys.sessions, 0, -1) == [b"a-year", b"for-ever"]
+        await cell.wait(400 * 86400_000)
+        await cell.reap()
+        assert b"for-ever" in await cell.redis.zrange(cell.keys.sessions, 0, -1)
+        await delete_session(cell, "for-ever")
 
 
 async def test_a_full_inbox_refuses_one_more(redis_url):

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from antiphon.background import when_loop_ends
 from antiphon.errors import KeyReused, SessionExists, UnknownAgent, UnknownProvider, UsageError
 from antiphon.events import Event
-from antiphon.ids import SessionId, new_turn_id
+from antiphon.ids import SessionId, new_turn_id, other_tenant
 from antiphon.model import Message, encode
 from antiphon.runtime import AgentLike, Edit, Opening, SessionInfo, SessionRef, SessionStatus, Work
 from antiphon.saved import SavedSession
@@ -190,14 +190,15 @@ class LocalRuntime:
         self, live: LocalSession, opening: Opening, messages: list[Message], *, hold: bool
     ) -> None:
         """Begin, and save where no turn does (``hold``): the turn that runs saves what it finds at its end."""
+        parent = await self._parent(opening, live)
         before = live.saved()
-        live.begin(opening)
+        live.begin(opening, parent)
         live.messages += messages
         after = live.saved()
         if after != before and live.store is not None and hold:
             await commit(live, after)
-        if opening.parent is not None:
-            self._add_child(opening.parent, live)
+        if parent is not None and live.session_id not in parent.children:
+            parent.children.append(live.session_id)
 
     async def _replace(self, live: LocalSession, opening: Opening) -> None:
         """Put what the opening brings in place of an empty history."""
@@ -212,23 +213,25 @@ class LocalRuntime:
                 "The session is live with another history: give replace=True to put the saved one in its place.",
                 session_id=live.session_id,
             )
+        if saved.tenant is not None and (live.tenant or saved.tenant) != saved.tenant:
+            raise other_tenant(live.session_id, saved.tenant)
         live.openings.add(opening.token)
         if not live.messages or opening.replace:
+            saved.tenant = saved.tenant or live.tenant
             await commit(live, saved)
             live.updated = saved.updated or live.updated
 
-    def _add_child(self, parent: str, child: LocalSession) -> None:
-        ref = SessionRef(parent, child.store)  # type: ignore[arg-type]
-        children = self._sessions.get(ref).children
-        if child.session_id not in children:
-            children.append(child.session_id)
+    async def _parent(self, opening: Opening, child: LocalSession) -> LocalSession | None:
+        if opening.parent is None:
+            return None
+        return await self._read(SessionRef(SessionId(opening.parent), child.store))
 
-    def _agent(self, asked: AgentLike | str) -> AgentLike:
-        if not isinstance(asked, str):
+    def _agent(self, asked: AgentLike | str | None) -> AgentLike:
+        if asked is not None and not isinstance(asked, str):
             if asked.name:
                 self._agents[asked.name] = asked
             return asked
-        found = self._agents.get(asked)
+        found = self._agents.get(asked or "")
         if found is None:
             raise UnknownAgent(f"No agent named {asked!r} has worked in this process: give the Agent itself.")
         return found
@@ -267,7 +270,7 @@ def _check_open(live: LocalSession) -> None:
 
 def _request(work: Work) -> bytes:
     """What a turn asks for, to tell whether a key comes with another request."""
-    agent = work.agent if isinstance(work.agent, str) else work.agent.described()
+    agent = work.agent if work.agent is None or isinstance(work.agent, str) else work.agent.described()
     return encode((work.messages, agent, work.params, work.output, work.metadata, work.timeout))
 
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from antiphon.errors import AgentError, SessionBusy, StoreError, UsageError
 from antiphon.events import Event
+from antiphon.ids import other_tenant
 from antiphon.model import File, Message
 from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus
 from antiphon.saved import SavedSession, read_saved
@@ -134,6 +135,8 @@ class LocalSession:
         self.system: str | None = None
         self.variables: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
+        self.tenant: str | None = None
+        self.queue: str | None = None  # kept for the workers who may go on with the session
         self.files: dict[str, File] = {}
         self.parent: str | None = None
         self.summary: SavedSummary | None = None
@@ -165,6 +168,8 @@ class LocalSession:
             system=self.system,
             variables=dict(self.variables),
             metadata=dict(self.metadata),
+            tenant=self.tenant,
+            queue=self.queue,
             files=dict(self.files),
             parent=self.parent,
             summary=self.summary,
@@ -179,13 +184,18 @@ class LocalSession:
         self.messages = list(saved.messages)
         self.agent, self.system, self.parent = saved.agent, saved.system, saved.parent
         self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)
+        self.tenant, self.queue = saved.tenant, saved.queue
         self.files, self.summary = dict(saved.files), saved.summary
         self.created = saved.created or self.created
         self.updated = saved.updated or self.updated
 
-    def begin(self, opening: Opening) -> None:
-        """Take over what an opening asks for, but for its messages."""
+    def begin(self, opening: Opening, parent: LocalSession | None) -> None:
+        """Take over what an opening asks for, but for its messages. Raises ``UsageError`` to another tenant."""
+        if opening.tenant is not None and (self.tenant or opening.tenant) != opening.tenant:
+            raise other_tenant(self.session_id, opening.tenant)
         self.openings.add(opening.token)
+        self.tenant = self.tenant or opening.tenant or (parent and parent.tenant)
+        self.queue = opening.queue or self.queue or (parent and parent.queue)
         if opening.system is not None:
             self.system = opening.system
         self.variables = {**opening.variables, **self.variables}

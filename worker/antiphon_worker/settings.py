@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from antiphon.client import DEFAULT_QUEUE, check_queue
+from antiphon.client import DEFAULT_QUEUE
 from antiphon.errors import SettingsError, UsageError
+from antiphon.ids import check_queue
 from antiphon.wire.connect import redact
 from antiphon.wire.keys import PREFIX
 

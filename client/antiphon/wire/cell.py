@@ -20,7 +20,7 @@ from antiphon.errors import (
     TurnNotFound,
     UsageError,
 )
-from antiphon.ids import Fence, SessionId, TurnId
+from antiphon.ids import Fence, SessionId, TurnId, other_tenant
 from antiphon.wire.connect import database_of
 from antiphon.wire.failures import store_error
 from antiphon.wire.keys import PREFIX, Keys
@@ -39,6 +39,7 @@ from antiphon.wire.records import (
 from antiphon.wire.scripts import load_script, run_script, script_names
 
 __all__ = [
+    "DEFAULT_QUEUE",
     "SUPERSEDED",
     "Cell",
     "ClaimedTurn",
@@ -58,6 +59,7 @@ EMIT_AT_ONCE = 64
 WINDOW = -2
 """As ``tail``: the history from where the session's window began last time, or where its summary ends."""
 DEFAULT_TTL_MS = 30 * 24 * 3600 * 1000
+DEFAULT_QUEUE = "antiphon"
 
 
 class Cell:
@@ -76,7 +78,9 @@ class Cell:
         request: bytes,
         *,
         digest: str,
-        queue: str,
+        queue: str = "",
+        agent_queue: str = "",
+        default_queue: str = DEFAULT_QUEUE,
         ttl_ms: int = DEFAULT_TTL_MS,
         inbox_limit: int = 1000,
         reject_if_busy: bool = False,
@@ -84,11 +88,16 @@ class Cell:
         tail: int = WINDOW,
         agent: bytes = b"",
         metadata: bytes = b"",
+        tenant: str = "",
     ) -> int:
-        """Accept a turn and give its position in the inbox. Raises ``KeyReused``, ``SessionBusy``, ``StoreError``."""
+        """Accept a turn and give its position in the inbox.
+
+        It goes to the first of these queues that there is: ``queue``, the session's, ``agent_queue``, that of the
+        session's agent, ``default_queue``. Raises ``KeyReused``, ``SessionBusy``, ``UsageError``, ``StoreError``.
+        """
         answer = await self._run(
-            "submit", session_id, turn_id, digest, request, queue, ttl_ms, inbox_limit,
-            "reject" if reject_if_busy else "enqueue", due_in_ms, tail, agent, metadata,
+            "submit", session_id, turn_id, digest, request, queue, agent_queue, default_queue, ttl_ms, inbox_limit,
+            "reject" if reject_if_busy else "enqueue", due_in_ms, tail, agent, metadata, tenant,
         )  # fmt: skip
         match answer:
             case [b"ACCEPTED", position]:
@@ -101,6 +110,8 @@ class Cell:
                 raise SessionBusy(f"The session's inbox is full ({length} turns).", session_id=session_id)
             case [b"SESSION_CLOSED"]:
                 raise UsageError("The session is closed.", session_id=session_id)
+            case [b"OTHER_TENANT"]:
+                raise other_tenant(session_id, tenant)
             case _:
                 raise _unexpected("submit", answer)
 

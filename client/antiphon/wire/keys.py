@@ -36,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
          "gone when the last turn ends", lasting=True),
     Kind("history", "history:{}", "list", "encoded messages of the finished turns, append only", WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", WHILE_LIVE),
+    Kind("turns", "turns:{}", "list", "ids of the session's turns, the last 1,000, in the order in which they came",
+         WHILE_LIVE),
     Kind("turn", "turn:{}", "hash", "one turn: request, status, counters, response", WHILE_OPEN),
     Kind("journal", "journal:{}", "list", "what a running turn has achieved", "gone when the turn ends", lasting=True),
     Kind("active", "active", "sorted set", "every session with a turn in its inbox, by when to look at it next",
@@ -45,6 +47,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("sessions", "sessions", "sorted set", "sessions by the end of their life",
          "an entry goes with its session", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
+    Kind("seq_floor", "seq_floor", "counter", "where an archive is in use: no archived session had a higher seq, and "
+         "sessions that begin anew go on from it", "kept", lasting=True),
+    Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must go, by when",
+         "empty when nothing is left to do", lasting=True),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the doorbell of a queue, at most one entry", "a minute after it was rung"),
@@ -105,6 +111,9 @@ class Keys:
     def live(self, database: int, session_id: str) -> str:
         return self._key("live", database, session_id)
 
+    def turns(self, session_id: str) -> str:
+        return self._key("turns", session_id)
+
     def turn(self, turn_id: str) -> str:
         return self._key("turn", turn_id)
 
@@ -135,6 +144,14 @@ class Keys:
     @property
     def fence(self) -> str:
         return self._key("fence")
+
+    @property
+    def seq_floor(self) -> str:
+        return self._key("seq_floor")
+
+    @property
+    def forget(self) -> str:
+        return self._key("forget")
 
 
 def rq_key(kind: str, *ids: str) -> str:

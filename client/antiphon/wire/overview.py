@@ -10,11 +10,11 @@ from redis.exceptions import RedisError
 
 from antiphon.errors import UsageError
 from antiphon.ids import TurnId
-from antiphon.wire.cell import Cell
+from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.failures import store_error
 from antiphon.wire.keys import rq_key
 
-__all__ = ["FailedTurn", "SessionLine", "failed_turns", "requeue", "sessions", "workers"]
+__all__ = ["FailedTurn", "SessionLine", "failed_turns", "requeue", "sessions", "unserved", "workers"]
 
 T = TypeVar("T")
 
@@ -56,6 +56,15 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
         for key, (birth, pid) in zip(keys, found, strict=True)
         if birth is not None  # the sets still name a worker that was killed, its own record is gone
     }
+
+
+async def unserved(cell: Cell, turn_id: TurnId) -> str:
+    """What to tell whoever waits for a turn that no worker will take; nothing where one may."""
+    status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
+    if status != b"queued" or await workers(cell, queue.decode()):
+        return ""
+    named = "" if queue.decode() == DEFAULT_QUEUE else f" --queues {queue.decode()}"
+    return f"No worker serves the queue {queue.decode()} now: the turn waits. `antiphon worker{named}` starts one."
 
 
 async def sessions(cell: Cell, limit: int) -> list[SessionLine]:

@@ -1,30 +1,43 @@
 -- Accept a turn: it enters its session's inbox, or waits until it is due.
 -- The turn id is made by the client, so that a repeated call finds the first one's turn.
--- @args session turn digest request queue ttl_ms inbox_limit busy due_in_ms tail agent metadata
+-- Its queue is the one that it names, else the session's, its agent's, the one of the session's agent, the default.
+-- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit busy due_in_ms tail agent metadata tenant
 -- -> ACCEPTED, position    (also for a repetition)
 -- -> KEY_REUSED            the id belongs to another request
 -- -> SESSION_BUSY          the inbox is not empty and the caller asked to be refused then
 -- -> INBOX_FULL, length
 -- -> SESSION_CLOSED
+-- -> OTHER_TENANT          the session belongs to another one
 -- @include publish rq_view inbox
+local KEPT_TURNS = 1000
 local known = redis.call('HMGET', key_turn(turn), 'digest', 'session', 'position')
 if known[1] then
   if known[1] == digest and known[2] == session then return {'ACCEPTED', known[3]} end
   return {'KEY_REUSED'}
 end
-if redis.call('HGET', key_session(session), 'closed') then return {'SESSION_CLOSED'} end
+local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue')
+if kept[1] then return {'SESSION_CLOSED'} end
+if tenant ~= '' and (kept[2] or tenant) ~= tenant then return {'OTHER_TENANT'} end
 local length = redis.call('LLEN', key_inbox(session))
 if length > 0 and busy == 'reject' then return {'SESSION_BUSY'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 
 local now, due_in = now_ms(), tonumber(due_in_ms)
+local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
+local first_named = queue ~= '' and not home -- it becomes the session's
+if queue == '' then queue = home or default_queue end
 redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
   'status', 'queued', 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
   'agent', agent, 'metadata', metadata, 'position', length)
 redis.call('HSETNX', key_session(session), 'created', now)
 redis.call('HSETNX', key_session(session), 'ttl', ttl_ms)
-if agent ~= '' then redis.call('HSETNX', key_session(session), 'agent', agent) end
-redis.call('ZADD', key_sessions(), now + math.max(0, tonumber(ttl_ms)), session)
+if agent ~= '' and redis.call('HSETNX', key_session(session), 'agent', agent) == 1 and agent_queue ~= '' then
+  redis.call('HSET', key_session(session), 'agent_queue', agent_queue)
+end
+if first_named then redis.call('HSET', key_session(session), 'queue', queue) end
+if tenant ~= '' and not kept[2] then redis.call('HSET', key_session(session), 'tenant', tenant) end
+if redis.call('RPUSH', key_turns(session), turn) > KEPT_TURNS then redis.call('LPOP', key_turns(session)) end
+list_session(session, now, tonumber(ttl_ms))
 if due_in > 0 then
   redis.call('ZADD', key_due(), now + due_in, turn)
   redis.call('HSET', key_turn(turn), 'due_at', now + due_in)

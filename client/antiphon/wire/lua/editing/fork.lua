@@ -8,10 +8,16 @@ if redis.call('HGET', target, 'op') == op then return {'OK'} end
 if redis.call('EXISTS', target) == 1 then return {'SESSION_EXISTS'} end
 local now = now_ms()
 redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'ttl', ttl_ms)
-local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window', 'summary'}
+local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window', 'summary', 'tenant', 'queue', 'agent_queue', 'restored',
+  'offered', 'origin'}
 local values = redis.call('HMGET', key_session(session), unpack(names))
 for i = 1, #names do
   if values[i] then redis.call('HSET', target, names[i], values[i]) end
+end
+-- What an archive holds of the source, and nobody has asked for yet, is this one's past too.
+if redis.call('HGET', target, 'restored') ~= '1' and redis.call('EXISTS', key_seq_floor()) == 1
+    and not redis.call('ZSCORE', key_forget(), session) then
+  redis.call('HSETNX', target, 'origin', session)
 end
 redis.call('COPY', key_history(session), key_history(fork), 'REPLACE')
 release_session(fork, now)

@@ -1,22 +1,30 @@
 -- Moving turns through a session's inbox. A session with turns in it does not expire; `active` names it.
 local LOOK_AGAIN_MS = 30000
 local DEFAULT_TTL_MS = 2592000000
+local FOR_EVER_MS = 100 * 365 * 86400000
 
 local function keep_session(session)
   redis.call('PERSIST', key_session(session))
   redis.call('PERSIST', key_history(session))
   redis.call('PERSIST', key_events(session))
+  redis.call('PERSIST', key_turns(session))
 end
 
--- Its delayed turns must still find it; a `ttl` of 0 is for ever.
+-- Its place in the list of sessions, by the end of its life; a `ttl` of 0 is for ever.
+local function list_session(session, now, ttl)
+  redis.call('ZADD', key_sessions(), now + (ttl > 0 and ttl or FOR_EVER_MS), session)
+end
+
+-- Its delayed turns must still find it.
 local function release_session(session, now)
   local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until')
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS)
-  if ttl <= 0 then return end
+  if ttl <= 0 then return list_session(session, now, ttl) end
   ttl = ttl + math.max(0, tonumber(f[2] or 0) - now)
-  redis.call('ZADD', key_sessions(), now + ttl, session)
+  list_session(session, now, ttl)
   redis.call('PEXPIRE', key_history(session), ttl)
   redis.call('PEXPIRE', key_events(session), ttl)
+  redis.call('PEXPIRE', key_turns(session), ttl)
   redis.call('PEXPIRE', key_session(session), ttl + 3600000)
 end
 
@@ -44,6 +52,8 @@ end
 local function ready(session, now, front)
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
+    local f = redis.call('HMGET', key_turn(head), 'queue', 'execution')
+    redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
     redis.call('HSET', key_turn(head), 'status', 'queued')
     redis.call('ZADD', key_active(), now, session)
   elseif head then
