@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon import Agent
+from antiphon import Agent, Message
 from antiphon.testing import script
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,6 +48,11 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
     assert names["restored"].messages[-2].text == "Where were we?"
     assert names["store"].list_sessions() == ["user-123"]
     assert names["trip"].children() == [names["research"].session_id]
+    long = [Message.user("more " * 5_000), Message.assistant("and more " * 5_000)] * 10
+    summed_up = names["remembering"].session(messages=long)
+    summed_up.run("And now?")
+    assert 0 < summed_up.to_dict()["summary"]["messages"] < 20
+    assert "Keep all order numbers." in summed_up.to_dict()["summary"]["text"]
     names["store"].close()
 
 
