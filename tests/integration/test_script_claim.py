@@ -172,6 +172,65 @@ async def test_a_turn_that_must_run_alone_is_offered_again_when_nobody_did(redis
         await cell.end(await cell.take_one(only="t1"))
 
 
+async def crashed_twice(cell, turn="t1", session="s"):
+    await cell.put(turn, session)
+    for _ in range(2):
+        await cell.take_one(only=turn)
+        await cell.wait(LEASE_MS)
+        await cell.reap()
+
+
+async def test_a_turn_that_was_to_run_alone_is_handed_back_when_its_worker_dies(redis_url):
+    """The claim took it out of its queue, and no process of its own has claimed it yet."""
+    async with open_cell(redis_url) as cell:
+        await crashed_twice(cell)
+        assert (await cell.take("w1")).alone == ["t1"]
+        assert [done.what for done in await cell.reap(holder="w2")] == []
+        assert await cell.queue() == []
+        assert [(done.turn_id, done.what) for done in await cell.reap(holder="w1")] == [("t1", "repaired")]
+        assert await cell.queue() == ["t1"]
+        assert await cell.redis.exists("ant:held:w1", "ant:bell:antiphon") == 1
+        assert (await cell.take("w2")).alone == ["t1"], "it has crashed no more often than before"
+
+
+async def test_a_lost_answer_about_turns_that_run_alone_is_given_again(redis_url):
+    async with open_cell(redis_url) as cell:
+        await crashed_twice(cell)
+        await cell.put("t2", "s2")
+        first = await cell.take("w1", token="abc")
+        assert ([turn.turn_id for turn in first.turns], first.alone) == (["t2"], ["t1"])
+        again = await cell.take("w1", token="abc")
+        assert (again.turns, again.alone) == (first.turns, first.alone)
+        turn = await cell.take_one("w1-alone", only="t1")
+        again = await cell.take("w1", token="abc")
+        assert (again.turns, again.alone) == (first.turns, [])
+        await cell.end(turn)
+        await cell.end(first.turns[0])
+
+
+@pytest.mark.parametrize("how", ["its process has it", "another worker has it", "it is cancelled"])
+async def test_a_worker_answers_for_a_turn_that_runs_alone_only_until(how, redis_url):
+    async with open_cell(redis_url) as cell:
+        await crashed_twice(cell)
+        assert (await cell.take("w1")).alone == ["t1"]
+        assert set(await cell.redis.hkeys("ant:held:w1")) == {b"s", b""}
+        if how == "its process has it":
+            turn = await cell.take_one("w1-alone", only="t1")
+        elif how == "it is cancelled":
+            await cell.cancel("t1", "enough")
+        else:
+            await cell.wait(LEASE_MS)
+            await cell.reap()
+            assert (await cell.take("w2")).alone == ["t1"]
+        assert await cell.redis.hkeys("ant:held:w1") == [b""]
+        before = await cell.contents()
+        before.pop("ant:held:w1")
+        assert await cell.reap(holder="w1") == []
+        assert await cell.contents() == before
+        if how == "its process has it":
+            await cell.end(turn)
+
+
 async def test_a_suspended_cell_gives_out_nothing(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1", "s1")

@@ -166,7 +166,7 @@ class Checks:
         for worker, found in state.held.items():
             token = found.pop("", "")
             require(token == self.model.tokens.get(worker, ""), "the last claim's token", worker, token)
-            held = {session.id: session.fence for session in sessions if session.holder == worker}
+            held = {s.id: s.fence or s.alone for s in sessions if s.holder == worker}
             require(found == held, "G3 what a worker holds", worker, found, held)
         live = sum(bool(session.inbox) for session in sessions)
         require(state.active == live, "G4 `active` names nothing else", state.active, live)

@@ -45,6 +45,7 @@ class Session:
     history: list[bytes] = field(default_factory=list)
     fence: str = ""
     holder: str = ""
+    alone: str = ""  # instead of a fence: the holder is to start the turn in a process of its own
     lease: int = 0
     stop: str = ""
     batch: int = 0
@@ -99,7 +100,7 @@ class Model:
             self.offer(turn)
 
     def let_go(self, session: Session) -> None:
-        session.fence = session.holder = session.stop = ""
+        session.fence = session.holder = session.stop = session.alone = ""
         session.batch = 0
 
     def conclude(self, turn: Turn, status: str) -> None:
@@ -123,6 +124,8 @@ class Model:
             turn.cancel = reason
             self.offer(turn, front=True)
             return False
+        if head:
+            self.let_go(turn.session)
         self.publish(turn, "turn_cancelled")
         self.conclude(turn, "cancelled")
         if head or not turn.session.inbox:
@@ -150,11 +153,11 @@ class Model:
     ) -> tuple[list[str], list[str]]:
         """The turns that are taken, and those that must run alone."""
         if self.tokens.get(worker) == token:
-            return [
-                session.inbox[0].id
-                for session in self.sessions.values()
-                if session.holder == worker and session.fence.endswith(token)
-            ], []
+            held = [session for session in self.sessions.values() if session.holder == worker]
+            return (
+                [session.inbox[0].id for session in held if session.fence.endswith(token)],
+                [session.inbox[0].id for session in held if session.alone == f"alone-{token}"],
+            )
         taken: list[str] = []
         alone: list[str] = []
         if only:
@@ -184,12 +187,14 @@ class Model:
         startable = turn.status == "queued" or (turn.status == "retrying" and turn.retry_at <= self.now)
         if not startable or session.inbox[0] is not turn or session.fence:
             return
+        self.tokens[worker] = token
         if turn.crashes >= 2 and alone is not None:
             alone.append(turn.id)
             session.look_at = self.now + lease_ms
+            session.holder, session.alone = worker, f"alone-{token}"
             return
         self.fences += 1
-        self.tokens[worker] = token
+        session.alone = ""
         session.fence, session.holder, session.stop = f"{self.fences}-{token}", worker, turn.cancel
         session.lease = session.look_at = self.now + lease_ms
         turn.attempt += 1
@@ -262,8 +267,11 @@ class Model:
         """``held`` are the sessions that the dead worker held, in the order in which Redis keeps them."""
         acts: list[tuple[str, str, str]] = []
         self.tokens.pop(holder, None)
-        for session_id in held:
-            self._crashed(self.sessions[session_id], crash_limit, acts)
+        for session in (self.sessions[session_id] for session_id in held):
+            if session.fence:
+                self._crashed(session, crash_limit, acts)
+            else:
+                self._look(session, acts)
         return acts
 
     def reap(self, limit: int, crash_limit: int) -> list[tuple[str, str, str]]:
@@ -299,6 +307,7 @@ class Model:
         acts.append((session.id, turn.id, "recovered" if turn.crashes < crash_limit else "failed"))
 
     def _look(self, session: Session, acts: list[tuple[str, str, str]]) -> None:
+        self.let_go(session)
         turn = session.inbox[0]
         if self.rq[turn.id] == "canceled":
             acts.append((session.id, turn.id, "cancelled" if self.withdraw(turn, IN_RQ) else "repaired"))

@@ -154,8 +154,8 @@ class World:
         expected = self.model.claim(worker, token, LEASE_MS, limit, only, QUEUES)
         answer = [turn.turn_id for turn in claims.turns], [str(turn) for turn in claims.alone]
         if repeated:
-            answer[0].sort()
-            expected[0].sort()
+            for names in (*answer, *expected):
+                names.sort()
         self._done(f"{worker} claims {limit} {only} ({token})", answer, expected)
         for turn in claims.turns:
             known = self.model.turns[turn.turn_id]

@@ -5,13 +5,16 @@
 -- -> SUSPENDED             `rq suspend` is in force
 -- @include publish rq_view inbox requeue load
 local MOST_ENTRIES = 1000
-local START_ALONE_MS = 10000 -- by then a process of its own holds the turn, or it is offered to another worker
+-- By then a process of its own holds the turn, or it is offered to another worker: at once where this one dies.
+local START_ALONE_MS = 10000
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone = {}, {}, {}
 if redis.call('HGET', held, '') == token then
   local entries = redis.call('HGETALL', held)
   for i = 1, #entries, 2 do
-    if entries[i] ~= '' and string.sub(entries[i + 1], -#token) == token then
+    if entries[i + 1] == 'alone-' .. token then
+      alone[#alone + 1] = redis.call('LINDEX', key_inbox(entries[i]), 0) or nil
+    elseif entries[i] ~= '' and string.sub(entries[i + 1], -#token) == token then
       turns[#turns + 1] = load(entries[i], redis.call('HGET', key_session(entries[i]), 'turn'))
     end
   end
@@ -26,6 +29,13 @@ local function stay(turn, status)
   end
 end
 
+-- `before` is who was to run the session's turn alone and has not: a holder without a fence.
+local function hold(session, before, as)
+  if (before or '') ~= '' then redis.call('HDEL', key_held(before), session) end
+  redis.call('HSET', held, session, as, '', token)
+  redis.call('PEXPIRE', held, 3600000)
+end
+
 local function take(turn)
   local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'retry_at', 'crashes')
   local session, status, crashes = f[1], f[2], tonumber(f[4])
@@ -36,16 +46,18 @@ local function take(turn)
   if status == 'retrying' and tonumber(f[3]) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  if (redis.call('HGET', key_session(session), 'fence') or '') ~= '' then return end
+  local s = redis.call('HMGET', key_session(session), 'fence', 'holder')
+  if (s[1] or '') ~= '' then return end
   if crashes >= 2 and only == '' then
     redis.call('ZADD', key_active(), now + START_ALONE_MS, session)
+    hold(session, s[2], 'alone-' .. token)
+    redis.call('HSET', key_session(session), 'holder', worker)
     alone[#alone + 1] = turn
     return
   end
   local fence = redis.call('INCR', key_fence()) .. '-' .. token
   redis.call('ZADD', key_active(), now + lease_ms, session)
-  redis.call('HSET', held, session, fence, '', token)
-  redis.call('PEXPIRE', held, 3600000)
+  hold(session, s[2], fence)
   redis.call('HSET', key_session(session), 'fence', fence, 'holder', worker, 'lease', now + lease_ms, 'turn', turn,
     'batch', 0, 'stop', redis.call('HGET', key_turn(turn), 'cancel') or '')
   local attempt = redis.call('HINCRBY', key_turn(turn), 'attempt', 1)

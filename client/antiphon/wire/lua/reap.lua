@@ -41,8 +41,8 @@ local function inspect(session)
     if holder == '' and tonumber(f[2]) > now then return redis.call('ZADD', key_active(), f[2], session) end
     local crashes = redis.call('HGET', key_turn(f[3]), 'crashes')
     if crashes then return crashed(session, f[3], tonumber(crashes) + 1) end
-    let_go(session)
   end
+  if (f[4] or '') ~= '' then let_go(session) end
   look(session, now, act)
 end
 

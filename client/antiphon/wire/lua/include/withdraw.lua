@@ -9,6 +9,7 @@ local function withdraw(session, turn, reason, now, keep_events)
     offer(session, turn, now, true)
     return false
   end
+  if head then let_go(session) end
   conclude(session, turn, 'cancelled', now,
     {event_body('turn_cancelled', session, turn, f[2], ',"reason":' .. json_text(reason))}, keep_events)
   if head or redis.call('LLEN', key_inbox(session)) == 0 then ready(session, now) end
