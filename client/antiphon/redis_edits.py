@@ -33,7 +33,7 @@ from antiphon.wire.editing import (
     new_op,
 )
 
-__all__ = ["Edits", "Found", "found_in"]
+__all__ = ["Edits", "Found", "fields_of", "found_in"]
 
 TAIL = 400
 TRIES = 50
@@ -189,7 +189,7 @@ class Edits:
             )
 
         def restored(found: Found) -> Change:
-            fields = {**_fields_of(saved), "created": str(saved.created or "").encode()}
+            fields = {**fields_of(saved), "created": str(saved.created or "").encode(), "restored": b"1"}
             if saved.tenant is not None:
                 _check_tenant(found, saved.tenant, self._session.id)
                 fields["tenant"] = saved.tenant.encode()
@@ -272,6 +272,9 @@ def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session
     if opening.variables:
         known = found.value("variables", dict[str, Any], {})
         fields["variables"] = encode({**opening.variables, **known})
+        new = {name: value for name, value in opening.variables.items() if name not in known}
+        if new and not found.text("restored"):  # an archive may know other values of these
+            fields["offered"] = encode({**found.value("offered", dict[str, Any], {}), **new})
     if opening.metadata:
         fields["metadata"] = encode({**found.value("metadata", dict[str, Any], {}), **opening.metadata})
     if opening.parent is not None:
@@ -302,6 +305,8 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change:
         fields["metadata"] = encode({**found.value("metadata", dict[str, Any], {}), **edit.metadata})
     if edit.files:
         fields["files"] = encode({**found.value("files", dict[str, File], {}), **edit.files})
+    if edit.clear and not found.text("restored"):
+        fields["restored"] = b"cleared"  # an archive gives back everything but the history
     change = _difference(found, fields)
     change.keep = 0 if edit.clear else None
     change.messages = _encoded(edit.add)
@@ -314,7 +319,7 @@ def _difference(found: Found, fields: dict[str, bytes]) -> Change:
     return Change([FieldChange(name, old[name], new) for name, new in fields.items() if new != old[name]])
 
 
-def _fields_of(saved: SavedSession) -> dict[str, bytes]:
+def fields_of(saved: SavedSession) -> dict[str, bytes]:
     """A saved session's fields as they stand in Redis; empty ones are not there."""
     values = {
         "agent": saved.agent, "variables": saved.variables, "metadata": saved.metadata, "files": saved.files,

@@ -141,13 +141,14 @@ class Subscription:
         assert self.cursor is not None
         keys, redis = self._cell.keys, self._cell.redis
         pipe = redis.pipeline(transaction=True)
-        pipe.hget(keys.session(self.session_id), "seq")
+        pipe.hmget(keys.session(self.session_id), "seq", "first")
         pipe.xrange(keys.events(self.session_id), f"{max(self.cursor, 1)}-0", "+", count=PAGE + 1)
         try:
-            newest, raw = await pipe.execute()
+            (newest, first), raw = await pipe.execute()
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
         entries = [(int(entry_id.partition(b"-")[0]), fields[b"e"]) for entry_id, fields in raw]
+        self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
         self._check(int(newest or 0), at_cursor, entries)
         return entries[:PAGE]

@@ -45,6 +45,9 @@ class ClaimedTurn(Struct):
     history: list[bytes]
     history_length: int
     summary: bytes | None = None
+    restored: str = ""
+    refused: str = ""
+    queued_seq: int = 0
 
 
 class ForeignJob(NamedTuple):
@@ -111,13 +114,14 @@ class TurnRecord(Struct):
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """A turn as the claim script gives it."""
     session, turn, session_fields, turn_fields, journal, history, length = fields
-    fence, stop, system, variables, agent, window, summary = session_fields
-    request, run, attempt, crashes, errors, step, queue = turn_fields
+    fence, stop, system, variables, agent, window, summary, restored, refused = session_fields
+    request, run, attempt, crashes, errors, step, queue, queued_seq = turn_fields
     return ClaimedTurn(
         SessionId(session.decode()), TurnId(turn.decode()), Fence(fence.decode()), (stop or b"").decode(),
         system, variables, agent, (window or b"").decode(), request,
         int(run), int(attempt), int(crashes), int(errors), int(step),
-        queue.decode(), journal, history, length, summary,
+        queue.decode(), journal, history, length, summary, (restored or b"").decode(), (refused or b"").decode(),
+        int(queued_seq or 0),
     )  # fmt: skip
 
 

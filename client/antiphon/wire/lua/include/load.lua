@@ -7,8 +7,10 @@ local function load(session, turn)
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
   return {
     session, turn,
-    redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window', 'summary'),
-    redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue'),
+    redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window', 'summary',
+      'restored', 'refused'),
+    redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
+      'queued_seq'),
     redis.call('LRANGE', key_journal(turn), 0, -1),
     history,
     redis.call('LLEN', key_history(session)),

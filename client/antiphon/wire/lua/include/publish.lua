@@ -6,9 +6,17 @@ local function json_text(text)
   end) .. '"'
 end
 
+-- A session that begins anew goes on above all that were archived: a cursor of a former life is a gap, and never fits
+-- by chance.
+local function begin_seq(session)
+  local floor = redis.call('GET', key_seq_floor())
+  if floor then redis.call('HSET', key_session(session), 'first', floor) end
+  return floor or 0
+end
+
 -- `last` is the session's seq where the caller has read it, `batch` the number of an emit.
 local function publish(session, now, bodies, last, batch)
-  local seq = tonumber(last or redis.call('HGET', key_session(session), 'seq') or 0)
+  local seq = tonumber(last or redis.call('HGET', key_session(session), 'seq') or begin_seq(session))
   local stream, channel, events = key_events(session), key_live(session), {}
   for i = 1, #bodies do
     seq = seq + 1

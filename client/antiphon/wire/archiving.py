@@ -1,0 +1,154 @@
+"""What the archiver and restoring workers do in a cell: one script each, with its answers as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from antiphon.errors import CorruptRecord
+from antiphon.ids import Fence, SessionId
+from antiphon.wire.cell import Cell
+from antiphon.wire.editing import FieldChange
+from antiphon.wire.failures import store_error
+from antiphon.wire.records import pairs
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = [
+    "Ending",
+    "Forget",
+    "Late",
+    "Refusal",
+    "Restored",
+    "Unasked",
+    "begin_archiving",
+    "forgotten",
+    "mark_archived",
+    "put_off",
+    "restore_session",
+    "take_work",
+]
+
+Refusal = Literal["", "closed", "tenant"]
+"""Why turns that were accepted before their session was restored must fail."""
+
+Restored = Literal["RESTORED", "FORGOTTEN", "CONFLICT", "SUPERSEDED"]
+
+
+class Forget(Struct, frozen=True):
+    """The copy of this deleted session must go."""
+
+    session_id: SessionId
+
+
+class Unasked(Struct, frozen=True):
+    """This session ends soon; what the store has of its former life must be restored before it is saved."""
+
+    session_id: SessionId
+
+
+class Late(Struct, frozen=True):
+    """The history of this session ended before it was saved."""
+
+    session_id: SessionId
+
+
+class Ending(Struct, frozen=True):
+    """This session ends soon and must be saved. ``left_ms`` is how long it had still to live."""
+
+    session_id: SessionId
+    version: bytes
+    left_ms: int
+    fields: dict[str, bytes]
+    history: list[bytes]
+
+
+async def begin_archiving(cell: Cell) -> None:
+    """Say that an archive is in use: from now on deleted sessions are remembered until their copies are gone."""
+    try:
+        await cell.redis.set(cell.keys.seq_floor, 0, nx=True)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
+    """The archiver's next piece of work, which nobody else is given within a minute; None where there is none."""
+    while True:
+        match await _run(cell, "take", 0):
+            case [b"FORGET", session]:
+                return Forget(SessionId(session.decode()))
+            case [b"UNASKED", session]:
+                return Unasked(SessionId(session.decode()))
+            case [b"LATE", session]:
+                return Late(SessionId(session.decode()))
+            case [b"ENDING", session, version, left_ms, fields, history]:
+                return Ending(SessionId(session.decode()), version, int(left_ms), pairs(fields), history)
+            case [b"NOTHING"]:
+                return None
+            case [b"MORE"]:
+                continue
+            case answer:
+                raise _unexpected("take", answer)
+
+
+async def put_off(cell: Cell, count: int) -> None:
+    """Let up to ``count`` sessions that end soon live on, because they cannot be saved now."""
+    await _run(cell, "take", count)
+
+
+async def mark_archived(cell: Cell, ending: Ending) -> bool:
+    """Let a session that was saved end. False where it is not what was saved: it lives on."""
+    match await _run(cell, "mark", ending.session_id, ending.version, ending.left_ms):
+        case [b"OK"]:
+            return True
+        case [b"CHANGED"]:
+            return False
+        case answer:
+            raise _unexpected("mark", answer)
+
+
+async def forgotten(cell: Cell, session_id: SessionId) -> None:
+    """The copy of a deleted session is gone."""
+    match await _run(cell, "forgotten", session_id):
+        case [b"OK"]:
+            return
+        case answer:
+            raise _unexpected("forgotten", answer)
+
+
+async def restore_session(
+    cell: Cell,
+    session_id: SessionId,
+    fence: Fence | Literal[""],
+    *,
+    fields: Sequence[FieldChange],
+    messages: Sequence[bytes],
+    refuse: Refusal,
+) -> Restored:
+    """Put fields and messages of the store in front of what the session has; done once in its life."""
+    flat = [value for one in fields for value in (one.name, one.old, one.new)]
+    match await _run(cell, "restore", session_id, fence, refuse, len(fields), *flat, *messages):
+        case [b"RESTORED"]:
+            return "RESTORED"
+        case [b"FORGOTTEN"]:
+            return "FORGOTTEN"
+        case [b"CONFLICT"]:
+            return "CONFLICT"
+        case [b"SUPERSEDED"]:
+            return "SUPERSEDED"
+        case answer:
+            raise _unexpected("restore", answer)
+
+
+async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
+    script = load_script(f"archiving/{name}", cell._clock)
+    try:
+        return await run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+def _unexpected(script: str, answer: Any) -> CorruptRecord:
+    return CorruptRecord(f"The script {script!r} gave an unknown answer: {answer!r}.")

@@ -1,0 +1,11 @@
+-- A session was saved as it was at `version`: where it still is that, it may end, with all of its keys at once.
+-- First write is a PEXPIRE, so that it works at full memory.
+-- @args session version left_ms
+-- -> OK                    (also for a repetition)
+-- -> CHANGED               it was used or deleted meanwhile; it is saved again when it ends
+-- @include archive
+if redis.call('EXISTS', key_session(session)) == 0 or version_of(session) ~= version then return {'CHANGED'} end
+live_for(session, left_ms, left_ms)
+redis.call('HSET', key_session(session), 'archived', version)
+redis.call('ZADD', key_sessions(), now_ms() + 86400000 + left_ms, session)
+return {'OK'}

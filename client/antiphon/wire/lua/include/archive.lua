@@ -1,0 +1,22 @@
+-- What the scripts of archived sessions share. That `seq_floor` exists says that an archive is in use.
+local HASH_LIVES_ON_MS = 3600000
+
+-- A word that differs after every change of a session.
+local function version_of(session)
+  local f = redis.call('HMGET', key_session(session), 'seq', 'updated', 'ops', 'due_until')
+  return (f[1] or '') .. ' ' .. (f[2] or '') .. ' ' .. string.match(f[3] or '', '^%S*') .. ' ' .. (f[4] or '')
+end
+
+-- No session that begins anew uses a seq that this one has used.
+local function raise_floor(session)
+  local seq, floor = redis.call('HGET', key_session(session), 'seq') or '0', redis.call('GET', key_seq_floor())
+  if not floor or tonumber(seq) > tonumber(floor) then redis.call('SET', key_seq_floor(), seq) end
+end
+
+-- All keys of a session that nobody uses live for so long; its hash has a time of its own.
+local function live_for(session, ms, hash_ms)
+  redis.call('PEXPIRE', key_history(session), ms)
+  redis.call('PEXPIRE', key_events(session), ms)
+  redis.call('PEXPIRE', key_turns(session), ms)
+  redis.call('PEXPIRE', key_session(session), hash_ms)
+end
