@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from antiphon.errors import AgentError, StoreError, TurnFailed
 from antiphon.ids import TurnId
@@ -213,8 +214,8 @@ async def _main(worker: str, settings: Settings) -> None:
                 await run_one_turn(turn_id, settings, app, open_cell, worker, stopping)
             except TurnFailed:
                 log.debug("turn %s failed, and says so itself", turn_id)
-            sys.stdout.write("ended\n")
-            sys.stdout.flush()
+            with suppress(BrokenPipeError):  # the worker has died: standard input ends as well
+                os.write(sys.stdout.fileno(), b"ended\n")
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

@@ -28,7 +28,7 @@ log = logging.getLogger("antiphon.supervisor")
 
 OPEN_FILES = 65_536
 STEADY_SECONDS = 10.0
-LONGEST_PAUSE_SECONDS = 5.0
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class Supervisor:
@@ -69,21 +69,21 @@ class Supervisor:
             await redis.aclose()
 
     async def _keep_one(self, url: str) -> None:
-        """One place for a process: filled again when it dies."""
-        pause = 0.1
+        """One place for a process: filled again when it dies, at once where it was fit for work."""
+        pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
             name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(":", "_")
             began = time.monotonic()
             code = await self._run_one(url, name)
-            if code == 0:
+            stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
+            if code == 0 or stopped_early:
                 return
             log.error("worker %s died (%s)", name, _how(code), extra={"action": "worker_died"})
-            await self._hand_back(url, name)
+            held = await self._hand_back(url, name)
             if self._draining or code == 2:
                 return
-            pause = (
-                0.1 if time.monotonic() - began > STEADY_SECONDS else min(pause * 2, LONGEST_PAUSE_SECONDS)
-            )
+            fit = held or time.monotonic() - began > STEADY_SECONDS
+            pause = SHORTEST_PAUSE_SECONDS if fit else min(pause * 2, LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
     async def _run_one(self, url: str, name: str) -> int:
@@ -102,16 +102,18 @@ class Supervisor:
             if child.stdin is not None:
                 child.stdin.close()
 
-    async def _hand_back(self, url: str, name: str) -> None:
-        """What the dead one held starts again elsewhere now, not when its leases expire."""
+    async def _hand_back(self, url: str, name: str) -> int:
+        """What the dead one held starts again elsewhere now, not when its leases expire. Gives how many turns."""
         cell = Cell(open_redis(url), prefix=self._settings.prefix)
         try:
             acts = await cell.reap(holder=name, crash_limit=self._settings.crash_limit)
             log.info(
                 "%d turns of worker %s are handed back", len(acts), name, extra={"action": "handed_back"}
             )
+            return len(acts)
         except StoreError as exc:
             log.warning("the turns of worker %s wait for their leases to expire: %s", name, exc)
+            return 0
         finally:
             await cell.redis.aclose()
 
