@@ -1,81 +1,130 @@
-"""``python -m bench [names…]``: measure, print a table, and write JSON and plots where asked.
+"""``python -m bench [names…]``: measure, keep the figures as JSON, and make plots and pages of them.
 
-Every process that a measurement starts is its own and ends with it, however the run ends.
+A full run writes ``docs/bench.json`` after each part, then the plots in ``docs/img`` and the tables in the pages.
+``--quick`` and ``--json FILE`` leave the pages alone. ``plots`` measures nothing and makes plots and pages again.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import uvloop
-from support.network import forbid_other_machines
+from bench.kept import DOCS, RESULTS, Kept, Record
+from bench.machine import QUIET_LOAD, Machine, this_machine
+from bench.pages import write_pages
+from bench.parts import PARTS, Part, expected_seconds, named
+from bench.pictures import draw
+from bench.results import Plan, table
+from bench.running import run_parts
 
-from bench.plots import write_plots
-from bench.results import Plan, Result, conditions, table
-
-NAMES = (
-    "floor", "turns", "latency", "streams", "memory", "commands", "length", "sessions", "subscribers", "recovery",
-    "peers", "cells",
-)  # fmt: skip
+PLOTS = "plots"
 
 
 def main() -> int:
     options = _options()
+    file = Path(options.json) if options.json else RESULTS / "quick.json" if options.quick else DOCS
+    try:
+        kept = Kept(file)
+    except ValueError as exc:
+        print(exc, file=sys.stderr)
+        return 2
+    parts = named([name for name in options.names if name != PLOTS])
+    if options.names == [PLOTS]:
+        parts = []
     plan = Plan(options.rounds or (1 if options.quick else 3), options.quick)
-    signal.signal(signal.SIGTERM, _leave)
-    forbid_other_machines()
-    where = conditions()
-    print(_sentence(where))
-    results: list[Result] = []
-    failed = 0
-    for name in options.names or NAMES:
-        began = time.monotonic()
-        try:
-            result = uvloop.run(importlib.import_module(f"bench.{name}").measure(plan))
-        except Exception as exc:  # noqa: BLE001 - one that fails is reported, the others are measured
-            failed += 1
-            print(f"\n{name}: could not be measured: {exc!r}", file=sys.stderr, flush=True)
-            continue
-        results.append(result)
-        print(f"{table(result)}\n  [{time.monotonic() - began:.0f} s]", flush=True)
-    if options.json:
-        text = json.dumps({"conditions": where, "results": [one.to_dict() for one in results]}, indent=1)
-        Path(options.json).write_text(text + "\n")
-    if options.svg:
-        write_plots(results, Path(options.svg))
+    with _leaving():
+        failed = _measure(parts, plan, kept)
+    _write(kept)
     return 1 if failed else 0
 
 
+def _measure(parts: list[Part], plan: Plan, kept: Kept) -> list[str]:
+    """Measure, keep and show each part; the names of those that failed."""
+    if not parts:
+        return []
+    machine = this_machine()
+    _announce(parts, plan, machine)
+    began, failed = time.monotonic(), list[str]()
+    for part, record in run_parts(parts, plan, machine):
+        kept.put(part.name, record)
+        _show(part, record)
+        if record.result is None:
+            failed.append(part.name)
+    took, expected = time.monotonic() - began, expected_seconds(parts, plan.quick)
+    print(f"\nTook {_span(took)}, {_span(expected)} were expected. The figures are in {kept.path}.")
+    if failed:
+        print(f"Could not be measured: {', '.join(failed)}.", file=sys.stderr)
+    return failed
+
+
+def _announce(parts: list[Part], plan: Plan, machine: Machine) -> None:
+    print(machine.sentence())
+    if machine.busy:
+        print(
+            f"WARNING: the load average is {machine.load:g}, more than {QUIET_LOAD:g}: something else runs here, "
+            f"and times and rates will say more about it than about Antiphon."
+        )
+    what = ", ".join(part.name for part in parts)
+    print(f"This takes about {_span(expected_seconds(parts, plan.quick))}: {what}.", flush=True)
+
+
+def _show(part: Part, record: Record) -> None:
+    if record.result is None:
+        print(f"\n{part.name}: failed: {record.failed}", file=sys.stderr, flush=True)
+        return
+    expected = part.expected(record.quick)
+    print(f"\n{table(record.result)}\n  [{record.seconds:.0f} s, {expected:.0f} s were expected]", flush=True)
+
+
+def _write(kept: Kept) -> None:
+    """Plots beside the figures; and the pages, where these are the figures that they show."""
+    written = [*draw(kept, kept.path.parent / "img"), *(write_pages(kept) if kept.path == DOCS else [])]
+    if written:
+        print("Written: " + ", ".join(str(path) for path in written))
+
+
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(NAMES))
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [part.name for part in PARTS]
+    parser.add_argument("names", nargs="*", metavar="name", help=f"{', '.join(names)}; or {PLOTS}")
     parser.add_argument(
         "--rounds", type=int, default=0, help="rounds of each measurement (3; 1 with --quick)"
     )
     parser.add_argument("--quick", action="store_true", help="everything, short: to see that it runs")
-    parser.add_argument("--json", metavar="FILE", help="write all figures there")
-    parser.add_argument("--svg", metavar="DIR", help="write plots there")
-    return parser.parse_args()
+    parser.add_argument("--json", metavar="FILE", help="keep the figures there, and leave the pages alone")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in (*names, PLOTS)]
+    if unknown:
+        parser.error(f"There is no part {', '.join(unknown)}: the parts are {', '.join(names)}, and {PLOTS}.")
+    return options
 
 
-def _leave(number: int, _: FrameType | None) -> None:
-    """Leave through every ``finally``, so that all processes end."""
-    raise SystemExit(128 + number)
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: through every ``finally``, so that all processes end."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nStopped; what was measured is kept.", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
-def _sentence(where: dict[str, Any]) -> str:
-    return (
-        f"{where['date']}, {where['cores']} cores ({where['processor']}), load {where['load']} before the run, "
-        f"Python {where['python']}, {', '.join(f'{name} {number}' for name, number in where['packages'].items())}"
-    )
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 if __name__ == "__main__":

@@ -1,60 +1,64 @@
-"""Several cells: one client, one supervisor, streams on all of them at once."""
+"""Several cells: the same streams on one, two and three of them, beside what the sums say that they cost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-
-from redis import Redis
 
 from antiphon.client import AsyncClient
+from bench.following import begin, follow, report
 from bench.gauges import cpu_seconds, worker_pids
 from bench.load import AGENT, warm_up
 from bench.results import Plan, Result
-from bench.stand import stand
+from bench.stand import Stand, stand
 
 TITLE = "one, two and three cells on this machine, the same number of streams in all"
 PACE = 20
+SAMPLE = 60
 
 
 async def measure(plan: Plan) -> Result:
     result = Result("cells", TITLE)
-    streams, seconds = plan.pick(240, 60), plan.pick(3.0, 1.5)
+    streams, seconds = plan.pick(600, 60), plan.pick(4.0, 1.0)
     for cells in plan.pick((1, 2, 3), (2,)):
         with stand() as built:
-            urls = [built.redis.url, *[built.new_redis().url for _ in range(cells - 1)]]
-            model = built.new_model("--pace", str(PACE), "--length", str(int(PACE * (seconds + 8))))
-            worker = built.worker(
-                processes=1, expected=cells, concurrency=300, model=model, redis_url=",".join(urls)
-            )
-            async with AsyncClient(urls) as client:
-                await warm_up(client, 20 * cells)
-                for index in range(streams):
-                    await client.submit(f"spread-{index}", "hi", agent=AGENT)
-                await asyncio.sleep(1.5)
-                before = _events(urls), _cpu(worker.pid)
-                await asyncio.sleep(seconds)
-                after = _events(urls), _cpu(worker.pid)
-        published = [now - then for now, then in zip(after[0].values(), before[0].values(), strict=True)]
-        name = f"{cells} {'cell' if cells == 1 else 'cells'}"
-        result.add(f"{name}: events published", sum(published) / seconds, "events/s")
-        result.add(f"{name}: the busiest cell's share", max(published) / max(sum(published), 1), "of all")
-        result.add(
-            f"{name}: CPU of the workers, an event",
-            (after[1] - before[1]) / max(sum(published), 1) * 1e6,
-            "µs",
-        )
+            await _some(result, built, cells, streams, seconds)
+    result.remarks.append(
+        f"{streams} streams at {PACE}/s in all, one worker process for each cell; CPU is of all of them together."
+    )
     return result
 
 
-def _events(urls: list[str]) -> Counter[str]:
-    """Events logged so far, by cell."""
-    found: Counter[str] = Counter()
-    for url in urls:
-        with Redis.from_url(url) as redis:
-            found[url] = redis.info("commandstats").get("cmdstat_xadd", {}).get("calls", 0)
-    return found
+async def _some(result: Result, built: Stand, cells: int, streams: int, seconds: float) -> None:
+    servers = [built.redis, *[built.new_redis() for _ in range(cells - 1)]]
+    urls = [server.url for server in servers]
+    model = built.new_model("--stamp", "--pace", str(PACE), "--length", str(int(PACE * (seconds + 12))))
+    worker = built.worker(
+        processes=1, expected=cells, concurrency=streams, model=model, redis_url=",".join(urls)
+    )
+    async with AsyncClient(urls) as client:
+        await warm_up(client, 20 * cells)
+        listener = follow(built, f"spread-:{SAMPLE}", url=",".join(urls))
+        for index in range(streams):
+            await client.submit(f"spread-{index}", "hi", agent=AGENT)
+        await asyncio.sleep(1.5)
+        redis_pids = [server.pid for server in servers]
+        before = _cpu(worker_pids(worker.pid)), _cpu(redis_pids)
+        begin(listener)
+        await asyncio.sleep(seconds)
+        workers, redis = [
+            [now - then for now, then in zip(after, known, strict=True)]
+            for after, known in zip((_cpu(worker_pids(worker.pid)), _cpu(redis_pids)), before, strict=True)
+        ]
+        seen = report(listener)
+    chunks = seen.pieces / seen.seconds * streams / SAMPLE
+    name = f"{cells} {'cell' if cells == 1 else 'cells'}"
+    result.add(name, "streams", streams, "")
+    result.add(name, "carried", chunks, "chunks/s")
+    result.add(name, "lag p99", seen.lag_p99_ms, "ms")
+    result.add(name, "CPU of the workers", sum(workers) / seconds, "cores")
+    result.add(name, "CPU of Redis", sum(redis) / seconds, "cores")
+    result.add(name, "of the busiest Redis", max(redis) / seconds, "cores")
 
 
-def _cpu(supervisor: int) -> float:
-    return sum(cpu_seconds(pid) for pid in worker_pids(supervisor))
+def _cpu(pids: list[int]) -> list[float]:
+    return [cpu_seconds(pid) for pid in pids]

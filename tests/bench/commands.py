@@ -33,22 +33,19 @@ async def measure(plan: Plan) -> Result:
                     before = redis_counters(redis)
                     turns = await submit_turns(client, number, "counted-")
                     submitted = redis_counters(redis)
-                    result.add("submit: round trips of the client", client_way.requests / number, "a turn")
-                    _rows(result, "submit", submitted.since(before), number, "a turn")
+                    result.add("submit", "round trips", client_way.requests / number, "a turn")
+                    _rows(result, "submit", submitted.since(before), number)
                     worker_way.reset()
                 await all_ended_quietly(redis, number + 100)
                 done = redis_counters(redis)
                 counted = _without(done.since(submitted), "zcard")
-                result.add(
-                    "run: round trips of the worker, idle ones included",
-                    worker_way.requests / number,
-                    "a turn",
-                )
-                _rows(result, "run", counted, number, "a turn")
+                result.add("run", "round trips", worker_way.requests / number, "a turn")
+                _rows(result, "run", counted, number)
                 await all_ended(turns)
             await _deltas(result, built, plan)
     result.remarks.append(
-        "Eight turns are claimed at once where they wait; alone, a turn has a bell and a claim."
+        "Eight turns are claimed at once where they wait; alone, a turn has a bell and a claim. "
+        "Round trips of a run include those of an idle worker meanwhile."
     )
     return result
 
@@ -71,16 +68,17 @@ async def _deltas(result: Result, built: Stand, plan: Plan) -> None:
             counted = redis_counters(redis).since(before)
             emitted = sum(len(redis.xrange(f"ant:events:deltas-{n}")) - 4 for n in range(number))
     deltas = number * length
-    result.add("deltas of the model in one published event", deltas / emitted, "deltas")
-    result.add("script calls, a delta", counted.scripts / deltas, "a delta")
-    result.add("commands inside the scripts, a delta", _inside(counted) / deltas, "a delta")
-    result.add("CPU time of Redis, a delta (50 streams at 50/s)", counted.cpu_seconds / deltas * 1e6, "µs")
+    name = f"a delta, {number} streams at 50/s"
+    result.add(name, "in one event", deltas / emitted, "deltas")
+    result.add(name, "script calls", counted.scripts / deltas, "a delta")
+    result.add(name, "commands inside", _inside(counted) / deltas, "a delta")
+    result.add(name, "CPU of Redis", counted.cpu_seconds / deltas * 1e6, "µs")
 
 
-def _rows(result: Result, what: str, counted: Counters, number: int, unit: str) -> None:
-    result.add(f"{what}: script calls", counted.scripts / number, unit)
-    result.add(f"{what}: commands inside the scripts", _inside(counted) / number, unit)
-    result.add(f"{what}: CPU time of Redis", counted.cpu_seconds / number * 1e6, "µs a turn")
+def _rows(result: Result, what: str, counted: Counters, number: int) -> None:
+    result.add(what, "script calls", counted.scripts / number, "a turn")
+    result.add(what, "commands inside", _inside(counted) / number, "a turn")
+    result.add(what, "CPU of Redis", counted.cpu_seconds / number * 1e6, "µs")
 
 
 def _inside(counted: Counters) -> int:

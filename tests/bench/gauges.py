@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,12 @@ __all__ = [
     "worker_pids",
 ]
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far. The clock ticks 100 times a second."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    """User and system time of a process so far, in nanoseconds where ``/proc`` has only ticks of 10 ms."""
+    return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid(3) gives
 
 
 def rss_bytes(pid: int) -> int:

@@ -55,9 +55,8 @@ def _rows(result: Result, when: str, rounds: list[Times]) -> None:
         return [percentile(one[name], share) for one in rounds]
 
     for what, name in (("bare SDK call", "sdk"), ("turn", "turn"), ("turn, by turn.stream()", "handle")):
-        result.add(f"{when}: {what}, to first delta, p50", over(f"{name}_first", 0.5), "ms")
-        result.add(f"{when}: {what}, to first delta, p99", over(f"{name}_first", 0.99), "ms")
-        result.add(f"{when}: {what}, to the end, p50", over(f"{name}_end", 0.5), "ms")
-        result.add(f"{when}: {what}, to the end, p99", over(f"{name}_end", 0.99), "ms")
+        for column, end in (("first delta", "first"), ("finish", "end")):
+            for label, share in (("p50", 0.5), ("p99", 0.99)):
+                result.add(f"{when}: {what}", f"{column} {label}", over(f"{name}_{end}", share), "ms")
     beyond = [statistics.median(one["turn_first"]) - statistics.median(one["sdk_first"]) for one in rounds]
-    result.add(f"{when}: first delta beyond a bare SDK call, p50", beyond, "ms")
+    result.add(f"{when}: turn beyond a bare SDK call", "first delta p50", beyond, "ms")

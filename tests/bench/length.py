@@ -20,8 +20,8 @@ WINDOWED = msgspec.structs.replace(AGENT, window=20)
 
 
 async def measure(plan: Plan) -> Result:
-    result = Result("length", TITLE, axes=("messages in the session", "a turn, ms (p50)"))
-    number = plan.pick(100, 20)
+    result = Result("length", TITLE)
+    number = plan.pick(200, 20)
     with stand() as built:
         worker = built.worker()
         (pid,) = worker_pids(worker.pid)
@@ -44,10 +44,13 @@ async def _turns(
         times = [await _turn(client, session) for _ in range(number)]
         counted, cpu = redis_counters(redis).since(before[0]), cpu_seconds(pid) - before[1]
     name = f"{length:,} messages"
-    p50 = result.add(f"{name}: a turn, p50", percentile(times, 0.5), "ms").median
-    result.add(f"{name}: CPU time of the worker", cpu / number * 1e6, "µs")
-    result.add(f"{name}: CPU time of Redis", counted.cpu_seconds / number * 1e6, "µs")
-    result.curves.setdefault("turn", []).append((length, p50))
+    figures = {
+        "a turn, p50": percentile(times, 0.5),
+        "CPU of the worker": cpu / number * 1e3,
+        "CPU of Redis": counted.cpu_seconds / number * 1e3,
+    }
+    for what, value in figures.items():
+        result.point(what, length, result.add(name, what, value, "ms"))
 
 
 async def _turn(client: AsyncClient, session: str) -> float:

@@ -1,8 +1,9 @@
 """``python -m bench.listener URL SESSION…``: a process that follows sessions as any service does.
 
-It prints ``listening`` when all subscriptions stand, measures from SIGUSR1 to SIGUSR2, and then prints one line of
-JSON: how many pieces came, in how many events, and how long after the model server had sent each.
-``SESSION…`` may be ``PREFIX:NUMBER`` for the sessions PREFIX0, PREFIX1, ….
+It prints ``listening`` when all subscriptions stand, measures from SIGUSR1 on, and prints at each SIGUSR2 one line of
+JSON: how many pieces came, in how many events, how long after the model server had sent each, how old the newest one
+is, and how many events were missed. Several URLs stand with commas between; ``SESSION…`` may be ``PREFIX:NUMBER`` for
+the sessions PREFIX0, PREFIX1, ….
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 import uvloop
 
 from antiphon.client import AsyncClient
+from antiphon.events import Event
 from antiphon.subscribe import Subscription
 from antiphon_worker.__main__ import set_up_logging
 from bench.gauges import cpu_seconds, percentile
@@ -34,16 +36,23 @@ class Tally:
         self.lags: list[int] = []
         self.began = 0.0
         self.cpu = 0.0
+        self.newest = 0
+        self.missed = 0
 
     def begin(self) -> None:
         self.events, self.lags = 0, []
         self.began, self.cpu = time.monotonic(), cpu_seconds(os.getpid())
 
-    def take(self, text: str) -> None:
+    def take(self, event: Event, last: int) -> None:
+        """An event that came after the one with the seq ``last``, 0 for the first."""
+        self.missed += bool(last) and event.seq - last - 1
+        if event.type != "text_delta":
+            return
         now = time.monotonic_ns()
         self.events += 1
-        for piece in text.split("@")[1:]:
-            self.lags.append(now - int(piece[:STAMP_DIGITS]))
+        for piece in event.text.split("@")[1:]:  # type: ignore[attr-defined]
+            self.newest = int(piece[:STAMP_DIGITS])
+            self.lags.append(now - self.newest)
 
     def report(self) -> dict[str, float]:
         seconds = time.monotonic() - self.began
@@ -55,7 +64,8 @@ class Tally:
             "cpu_seconds": cpu_seconds(os.getpid()) - self.cpu,
             "lag_p50_ms": percentile(lags, 0.5),
             "lag_p99_ms": percentile(lags, 0.99),
-            "lag_max_ms": max(lags, default=0.0),
+            "newest_ms": (time.monotonic_ns() - self.newest) / 1e6,
+            "missed": self.missed,
         }
 
 
@@ -67,11 +77,12 @@ async def listen(url: str, sessions: list[str]) -> None:
     loop.add_signal_handler(signal.SIGTERM, over.set)
 
     async def follow(subscription: Subscription) -> None:
+        last = 0
         async for event in subscription:
-            if event.type == "text_delta":
-                tally.take(event.text)  # type: ignore[attr-defined]
+            tally.take(event, last)
+            last = event.seq
 
-    async with AsyncClient(url) as client, contextlib.AsyncExitStack() as stack:
+    async with AsyncClient(url.split(",")) as client, contextlib.AsyncExitStack() as stack:
         subscriptions: list[Subscription] = []
         for session in sessions:
             cell = client.cell_of_session(session)  # type: ignore[arg-type]

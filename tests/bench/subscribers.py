@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
-from typing import Any
 
-from support.eventually import wait_until
 from support.processes import Process
 
 from antiphon.client import AsyncClient
+from bench.following import Report, begin, follow, report
 from bench.gauges import cpu_seconds
 from bench.load import AGENT
 from bench.results import Plan, Result
@@ -21,51 +18,32 @@ PACE = 50
 
 
 async def measure(plan: Plan) -> Result:
-    result = Result("subscribers", TITLE, axes=("subscribers of one session", "lag, ms (p99)"))
+    result = Result("subscribers", TITLE)
     seconds = plan.pick(3.0, 1.0)
     for number in plan.pick((1, 10, 100, 1_000), (50,)):
         with stand() as built:
-            seen = await _one_session(built, number, seconds)
-        name = f"{number:,} subscribers of one session"
-        result.add(f"{name}: events delivered", seen["events"] / seen["seconds"], "events/s")
-        lag = result.add(f"{name}: lag p99", seen["lag_p99_ms"], "ms").median
-        result.add(f"{name}: CPU of the subscribing process, an event", _us(seen), "µs")
-        result.curves.setdefault(f"{PACE} tokens/s", []).append((number, lag))
+            seen, redis_cpu = await _speak(built, follow(built, *["live-0"] * number), 1, seconds)
+        _add(result, f"{number:,} subscribers of one session", seen, redis_cpu)
     number, live = plan.pick(10_000, 1_000), 100
     with stand() as built:
-        seen = await _many_sessions(built, number, live, seconds)
-    name = f"{number:,} sessions over one connection, {live} of them speak"
-    result.add(f"{name}: pieces delivered", seen["pieces"] / seen["seconds"], "pieces/s")
-    result.add(f"{name}: events delivered", seen["events"] / seen["seconds"], "events/s")
-    result.add(f"{name}: lag p99", seen["lag_p99_ms"], "ms")
-    result.add(
-        f"{name}: CPU of the subscribing process", seen["cpu_seconds"] / seen["seconds"] * 100, "% of a core"
+        seen, redis_cpu = await _speak(built, follow(built, f"live-:{number}"), live, seconds)
+    _add(result, f"{number:,} sessions over one connection, {live} of them speak", seen, redis_cpu)
+    result.remarks.append(
+        f"Each speaks at {PACE}/s. All subscribers are in one process, whose client has one connection for all."
     )
-    result.add(f"{name}: CPU of Redis", seen["redis_cpu"] / seen["seconds"] * 100, "% of a core")
     return result
 
 
-def _us(seen: dict[str, Any]) -> float:
-    return seen["cpu_seconds"] / max(seen["events"], 1) * 1e6
+def _add(result: Result, name: str, seen: Report, redis_cpu: float) -> None:
+    result.add(name, "delivered", seen.events / seen.seconds, "events/s")
+    result.add(name, "lag p50", seen.lag_p50_ms, "ms")
+    result.add(name, "lag p99", seen.lag_p99_ms, "ms")
+    result.add(name, "CPU of their process, an event", seen.cpu_seconds / max(seen.events, 1) * 1e6, "µs")
+    result.add(name, "CPU of Redis", redis_cpu / seen.seconds * 100, "% of a core")
 
 
-async def _one_session(built: Stand, number: int, seconds: float) -> dict[str, Any]:
-    """Subscribers through one client each follow by themselves; the client has one connection for all."""
-    listener = _listen(built, ["live-0"] * number)
-    return await _speak(built, listener, 1, seconds)
-
-
-async def _many_sessions(built: Stand, number: int, live: int, seconds: float) -> dict[str, Any]:
-    return await _speak(built, _listen(built, [f"live-:{number}"]), live, seconds)
-
-
-def _listen(built: Stand, sessions: list[str]) -> Process:
-    listener = built.python("-m", "bench.listener", built.redis.url, *sessions)
-    listener.wait_for_output("listening", 60)
-    return listener
-
-
-async def _speak(built: Stand, listener: Process, live: int, seconds: float) -> dict[str, Any]:
+async def _speak(built: Stand, listener: Process, live: int, seconds: float) -> tuple[Report, float]:
+    """What the listener saw, and the CPU time of Redis meanwhile."""
     length = int(PACE * (seconds + 6))
     model = built.new_model("--stamp", "--pace", str(PACE), "--length", str(length))
     built.worker(concurrency=200, model=model)
@@ -75,10 +53,7 @@ async def _speak(built: Stand, listener: Process, live: int, seconds: float) -> 
             await client.submit(f"live-{index}", "hi", agent=AGENT)
         await asyncio.sleep(1)
         before = cpu_seconds(built.redis.pid)
-        listener.send_signal(signal.SIGUSR1)
+        begin(listener)
         await asyncio.sleep(seconds)
         redis_cpu = cpu_seconds(built.redis.pid) - before
-        lines = listener.output.count("\n")
-        listener.send_signal(signal.SIGUSR2)
-        wait_until(lambda: listener.output.count("\n") > lines, 30, "the listener reports")
-    return {**json.loads(listener.output.splitlines()[-1]), "redis_cpu": redis_cpu}
+    return report(listener), redis_cpu

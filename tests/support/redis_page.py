@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.marked import with_block
+
 from antiphon.wire.keys import KINDS, PREFIX
 
 __all__ = ["PAGE", "with_table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
-_BEGIN = "<!-- keys:"
-_END = "<!-- end of keys -->"
 _IDS = {"turn": "turn", "journal": "turn", "held": "worker", "bell": "queue"}
 
 
 def with_table(page: str) -> str:
     """The page with the table as the code has it."""
-    before, _, rest = page.partition(_BEGIN)
-    first_line, _, rest = rest.partition("\n")
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{first_line}\n{_table()}\n{_END}{after}"
+    return with_block(page, "keys", _table())
 
 
 def _table() -> str:

@@ -1,80 +1,92 @@
-"""Antiphon and its peers at the same work: turns a second, and submit to first delta."""
+"""Antiphon, bare SDK calls and other queues at the same work: turns a second, and submit to first delta."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
-import subprocess
-import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 from redis import Redis
 from support.eventually import wait_until
+from support.processes import Process
 
 from antiphon.client import AsyncClient
+from bench.floor import HANDS
 from bench.latency import PAUSE_SECONDS
 from bench.load import all_ended, rate, steady_rate, submit_turns, warm_up
-from bench.peers.work import history_key
+from bench.peers.catalogue import PEERS, Peer, env_of, install, installed_version
+from bench.peers.work import ONE_CHUNK, history_key
 from bench.results import Plan, Result
-from bench.stand import TESTS, Stand, stand
+from bench.stand import Stand, stand
 
 __all__ = ["measure"]
 
 TITLE = "the same work on other queues"
-INSTALL_SECONDS = 180
-DRAIN_SECONDS = 60.0
+OURS = "Antiphon"
+FLOOR = "bare SDK calls, no queue"
+ROUNDS = 2
+PEER_SECONDS = 50.0
+"""What a peer may take in one round."""
+QUICK_AT_ONCE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """``share`` is how many of the turns it gets: the slow ones get fewer."""
+@dataclass(slots=True)
+class Found:
+    """What the rounds of one of them gave."""
 
-    name: str
-    module: str
-    requires: str = ""
-    share: float = 1.0
-    env: dict[str, str] = field(default_factory=dict[str, str])
-
-
-PEERS = (
-    Peer("rq worker (forks)", "rq", share=0.01, env={"RQ_KIND": "forking"}),
-    Peer("rq SimpleWorker", "rq", share=0.25, env={"RQ_KIND": "simple"}),
-    Peer("arq", "arq", "arq>=0.26"),
-    Peer("SAQ", "saq", "saq[redis]>=0.24"),
-    Peer("docket", "docket", "pydocket>=0.20"),
-    Peer(
-        "Celery, 100 threads", "celery", "celery[redis]>=5.5", share=0.5, env={"CELERY_POOL": "threads:100"}
-    ),
-    Peer("Celery, 2 processes", "celery", "celery[redis]>=5.5", share=0.5, env={"CELERY_POOL": "prefork:2"}),
-)
+    rates: list[float] = field(default_factory=list[float])
+    first_ms: list[float] = field(default_factory=list[float])
+    failed: list[str] = field(default_factory=list[str])
 
 
 async def measure(plan: Plan) -> Result:
-    result = Result("peers", TITLE, axes=("", "turns/s"))
-    number, probes = plan.pick(1000, 200), plan.pick(40, 3)
-    paths = {peer.requires: _installed(peer, result) for peer in PEERS if peer.requires}
-    found: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(plan.rounds):
+    """The rounds are interleaved; a peer that fails is named with its reason, and the others go on."""
+    result = Result("peers", TITLE)
+    number, rounds = plan.pick(1000, 200), min(plan.rounds, ROUNDS)
+    missing = install()
+    found = {name: Found() for name in (FLOOR, OURS, *[peer.name for peer in PEERS])}
+    for one in range(rounds):
         with stand() as built:
-            found.setdefault("Antiphon", []).append(await _antiphon(built, number, probes))
-        for peer in PEERS:
-            path = paths.get(peer.requires)
-            if peer.requires and path is None:
-                continue
-            try:
-                with stand() as built:
-                    one = _peer(built, peer, path, number, probes)
-                found.setdefault(peer.name, []).append(one)
-            except (AssertionError, RuntimeError, ValueError) as exc:
-                result.remarks.append(f"{peer.name}: could not be measured: {str(exc)[:300]}")
-    for name, rounds in found.items():
-        result.bars[name] = result.add(f"{name}: turns", [turns for turns, _ in rounds], "turns/s").median
-        result.add(f"{name}: submit to first delta, p50", [first for _, first in rounds], "ms")
+            found[FLOOR].rates.append(_sdk(built, number))
+            rate, first = await _antiphon(built, number, plan.pick(40, 3))
+            found[OURS].rates.append(rate)
+            found[OURS].first_ms.append(first)
+        await _all(
+            plan, [partial(_try, found[peer.name], missing, plan, peer, number, one == 0) for peer in PEERS]
+        )
+    for name, of_it in found.items():
+        _add(result, name, of_it)
+    versions = dict.fromkeys(installed_version(peer) for peer in PEERS if peer.module not in missing)
     result.remarks.append(
-        "One worker each, room for 100 turns where it has room for more than one, other settings as they come."
+        "One worker each, room for 100 turns where it has room for more than one, other settings as they come: "
+        + ", ".join(versions)
     )
     return result
+
+
+def _add(result: Result, name: str, found: Found) -> None:
+    if found.rates:
+        result.add(name, "turns", found.rates, "a second")
+    if found.first_ms:
+        result.add(name, "submit to first delta p50", found.first_ms, "ms")
+    if found.failed:
+        result.fail(name, found.failed[0])
+
+
+async def _all(plan: Plan, work: list[Callable[[], None]]) -> None:
+    """One after the other; in a quick run some at once."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(plan.pick(1, QUICK_AT_ONCE)) as pool:
+        await asyncio.gather(*[loop.run_in_executor(pool, one) for one in work])
+
+
+def _sdk(built: Stand, number: int) -> float:
+    return built.child("bench.sdk", "calls", "aiohttp", str(number), str(HANDS))["calls"]
 
 
 async def _antiphon(built: Stand, number: int, probes: int) -> tuple[float, float]:
@@ -89,19 +101,60 @@ async def _antiphon(built: Stand, number: int, probes: int) -> tuple[float, floa
     return rate(built.redis.url, turns), statistics.median(times["turn_first"])
 
 
-def _peer(built: Stand, peer: Peer, path: Path | None, number: int, probes: int) -> tuple[float, float]:
-    """Idle first, then a worker that is started when all turns wait."""
-    number = max(4, round(number * peer.share))
-    env = {**peer.env, "PYTHONPATH": ":".join(str(part) for part in (path, TESTS) if part)}
-    module = f"bench.peers.{peer.module}"
-    worker = built.python("-m", module, "worker", env=env, name=peer.module)
-    probes = min(probes, number)
-    times = built.child(module, "wait", str(probes), env=env)["first"]
-    built.stop(worker)
-    built.child(module, "submit", str(number), "turn-", env=env)
-    built.python("-m", module, "worker", env=env, name=peer.module)
-    ends = _wait_for_ends(built.redis.url, "turn-", number, DRAIN_SECONDS)
-    return steady_rate(ends), statistics.median(times)
+def _try(found: Found, missing: dict[str, str], plan: Plan, peer: Peer, number: int, probed: bool) -> None:
+    """One round of a peer, within its time; once it has failed it is left out."""
+    if peer.module in missing:
+        found.failed = [missing[peer.module]]
+    if found.failed:
+        return
+    try:
+        with stand() as built:
+            run = _Run(built, peer)
+            if probed:
+                found.first_ms.append(run.first_delta(plan.pick(peer.probes, min(peer.probes, 3))))
+            found.rates.append(run.rate(max(6, round(number * peer.share))))
+    except (AssertionError, RuntimeError, ValueError, OSError) as exc:
+        found.failed.append(str(exc))
+
+
+class _Run:
+    """One round of a peer, with a time limit over all of it."""
+
+    def __init__(self, built: Stand, peer: Peer) -> None:
+        self._built = built
+        self._peer = peer
+        self._env = env_of(peer)
+        self._module = f"bench.peers.{peer.module}"
+        self._deadline = time.monotonic() + PEER_SECONDS
+
+    def first_delta(self, probes: int) -> float:
+        """Submit to first delta, alone; ms."""
+        worker = self._worker()
+        try:
+            seen = self._child("wait", str(probes))
+        except (AssertionError, RuntimeError) as exc:
+            raise RuntimeError(f"{exc}\n{worker.output}") from None
+        self._built.stop(worker)
+        return statistics.median(seen["first"])
+
+    def rate(self, number: int) -> float:
+        """Turns a second of a worker that is started when all turns wait."""
+        self._child("submit", str(number), "turn-", ONE_CHUNK)
+        worker = self._worker()
+        try:
+            ends = _wait_for_ends(self._built.redis.url, "turn-", number, self._left())
+        except AssertionError as exc:
+            raise RuntimeError(f"{exc}\n{worker.output}") from None
+        return steady_rate(ends)
+
+    def _worker(self) -> Process:
+        return self._built.python("-m", self._module, "worker", env=self._env, name=self._peer.module)
+
+    def _child(self, *argv: str) -> dict[str, list[float]]:
+        return self._built.child(self._module, *argv, env=self._env, timeout=self._left())
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 1.0)
 
 
 def _wait_for_ends(url: str, prefix: str, number: int, timeout: float) -> list[float]:
@@ -121,26 +174,3 @@ def _wait_for_ends(url: str, prefix: str, number: int, timeout: float) -> list[f
 
         wait_until(all_there, timeout, f"{number} turns have ended", interval=0.2)
     return list(ends.values())
-
-
-def _installed(peer: Peer, result: Result) -> Path | None:
-    """Where the peer and what it needs are installed: apart, because it may need another redis-py than we do."""
-    path = Path(sys.prefix) / "peers" / peer.module
-    done = path / "installed"
-    if done.exists() and done.read_text() == peer.requires:
-        return path
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
-    try:
-        subprocess.run(
-            [*command, "--target", str(path), peer.requires],
-            check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        result.remarks.append(f"{peer.name}: not installed, it took longer than {INSTALL_SECONDS} s")
-        return None
-    except subprocess.CalledProcessError as exc:
-        last = (exc.stderr.strip().splitlines() or ["pip failed"])[-1]
-        result.remarks.append(f"{peer.name}: not installed: {last[:200]}")
-        return None
-    done.write_text(peer.requires)
-    return path

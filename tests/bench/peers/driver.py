@@ -1,4 +1,4 @@
-"""What a peer's module does when it is run: ``worker``, ``submit NUMBER PREFIX`` or ``wait NUMBER``.
+"""What a peer's module does when it is run: ``worker``, ``submit NUMBER PREFIX TEXT`` or ``wait NUMBER``.
 
 ``submit`` hands in turns and ends. ``wait`` hands in one after the other and prints how long each took, in ms, from
 submit to the first delta on the session's channel; the first few, in which everything is imported, do not count.
@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 from redis.asyncio import Redis
 
-from bench.peers.work import live_channel
+from bench.peers.work import ONE_CHUNK, live_channel
 
 __all__ = ["CONCURRENCY", "drive", "redis_url"]
 
@@ -37,18 +37,18 @@ def drive(worker: Callable[[], Any], opened: Callable[[], Awaitable[Submit]]) ->
     match sys.argv[1:]:
         case ["worker"]:
             worker()
-        case ["submit", number, prefix]:
-            uvloop.run(_submit(opened, int(number), prefix))
+        case ["submit", number, prefix, text]:
+            uvloop.run(_submit(opened, int(number), prefix, text))
         case ["wait", number]:
             uvloop.run(_wait(opened, int(number)))
         case _:
             raise SystemExit(__doc__)
 
 
-async def _submit(opened: Callable[[], Awaitable[Submit]], number: int, prefix: str) -> None:
+async def _submit(opened: Callable[[], Awaitable[Submit]], number: int, prefix: str, text: str) -> None:
     submit = await opened()
     for index in range(number):
-        await submit(f"{prefix}{index}", "hi")
+        await submit(f"{prefix}{index}", text)
     _leave({"submitted": number})
 
 
@@ -62,7 +62,7 @@ async def _wait(opened: Callable[[], Awaitable[Submit]], number: int) -> None:
                 await channel.subscribe(live_channel(session))
                 await channel.get_message(timeout=5)
                 began = time.perf_counter()
-                await submit(session, "hi")
+                await submit(session, ONE_CHUNK)
                 await _first_delta(channel)
                 times.append((time.perf_counter() - began) * 1000)
     _leave({"first": times[WARM_UP:]})

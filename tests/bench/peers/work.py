@@ -1,7 +1,8 @@
 """The work that every peer's job does, once waiting and once not: what a turn of a session is without Antiphon.
 
 Hold the session's lock, read the history's tail, stream the model's answer through the SDK, publish every delta,
-append question and answer to the history.
+append question and answer to the history. A turn with another text than ``ONE_CHUNK`` is as long as its text says, and
+leaves word when it starts: that is how long its recovery is waited for.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from redis.asyncio import Redis as AsyncRedis
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["answer", "answer_async", "history_key", "live_channel"]
+__all__ = ["ONE_CHUNK", "answer", "answer_async", "history_key", "live_channel", "starts_key"]
 
+ONE_CHUNK = "hi"
 TAIL = 20
 LOCK_SECONDS = 60
 
@@ -32,9 +34,16 @@ def live_channel(session: str) -> str:
     return f"live:{session}"
 
 
+def starts_key(session: str) -> str:
+    """A list of the processes that have started the turn."""
+    return f"starts:{session}"
+
+
 def answer(session: str, text: str) -> None:
     """One turn, in a worker that waits."""
     redis, model = _clients()
+    if text != ONE_CHUNK:
+        redis.rpush(starts_key(session), os.getpid())
     with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
         said = ""
         history = redis.lrange(history_key(session), -TAIL, -1)
@@ -50,6 +59,8 @@ def answer(session: str, text: str) -> None:
 async def answer_async(session: str, text: str) -> None:
     """One turn, in a worker with an event loop."""
     redis, model = _async_clients()
+    if text != ONE_CHUNK:
+        await redis.rpush(starts_key(session), os.getpid())  # type: ignore[misc]
     async with redis.lock(f"lock:{session}", timeout=LOCK_SECONDS):
         said = ""
         history = await redis.lrange(history_key(session), -TAIL, -1)  # type: ignore[misc]
@@ -65,7 +76,8 @@ async def answer_async(session: str, text: str) -> None:
 def _request(history: list[bytes], text: str) -> dict[str, Any]:
     known = [{name: message[name] for name in ("role", "content")} for message in map(json.loads, history)]
     messages = [*known, {"role": "user", "content": text}]
-    return {"model": "bench", "messages": messages, "stream": True, "max_completion_tokens": 1}
+    longest = {"max_completion_tokens": 1} if text == ONE_CHUNK else {}
+    return {"model": "bench", "messages": messages, "stream": True, **longest}
 
 
 def _messages(text: str, said: str) -> list[str]:

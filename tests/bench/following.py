@@ -1,0 +1,56 @@
+"""A process that follows sessions, seen from the measurement: begin, wait, report."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from support.eventually import wait_until
+from support.processes import Process
+
+from bench.stand import Stand
+
+__all__ = ["Report", "begin", "follow", "report"]
+
+START_SECONDS = 60.0
+REPORT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a listener has seen since it was told to begin. ``newest_ms`` is the age of the last piece that came."""
+
+    pieces: int
+    events: int
+    seconds: float
+    cpu_seconds: float
+    lag_p50_ms: float
+    lag_p99_ms: float
+    newest_ms: float
+    missed: int
+
+
+def follow(built: Stand, *sessions: str, url: str = "") -> Process:
+    """Start ``bench.listener`` on these sessions; it follows them when this returns."""
+    listener = built.python("-m", "bench.listener", url or built.redis.url, *sessions, name="listener")
+    listener.wait_for_output("listening", START_SECONDS)
+    return listener
+
+
+def begin(listener: Process) -> None:
+    listener.send_signal(signal.SIGUSR1)
+
+
+def report(listener: Process) -> Report:
+    known = len(_reports(listener))
+    listener.send_signal(signal.SIGUSR2)
+    wait_until(lambda: len(_reports(listener)) > known, REPORT_SECONDS, "the listener reports")
+    seen: dict[str, Any] = json.loads(_reports(listener)[-1])
+    return Report(**seen)
+
+
+def _reports(listener: Process) -> list[str]:
+    """Its lines of JSON, among what it may have logged; a line that is still being written is none."""
+    return [line for line in listener.output.split("\n")[:-1] if line.startswith("{")]

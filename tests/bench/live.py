@@ -1,0 +1,111 @@
+"""Live streams that grow in number, on a stand of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis import Redis
+from support.eventually import wait_until_async
+from support.processes import Process
+
+from antiphon.client import AsyncClient
+from bench.following import begin, follow, report
+from bench.gauges import cpu_seconds, worker_pids
+from bench.load import AGENT
+from bench.results import Result
+from bench.stand import Stand, stand
+
+__all__ = ["MOST", "SETTLE_SECONDS", "LiveStreams", "Stage", "add_stage", "live_streams"]
+
+MOST = 1000
+"""A process has 1,024 connections to a model service."""
+SETTLE_SECONDS = 1.5
+RUNNING_SECONDS = 30.0
+STARTED = "rq:wip:antiphon"
+"""RQ's registry of running jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What was seen at one number of streams. ``carried`` and ``events`` are a second, CPU is in µs a chunk."""
+
+    streams: int
+    pace: int
+    carried: float
+    events: float
+    lag_p50: float
+    lag_p99: float
+    worker_us: float
+    redis_us: float
+
+    @property
+    def share(self) -> float:
+        """Of what the model offers, how much is carried."""
+        return self.carried / (self.streams * self.pace)
+
+
+class LiveStreams:
+    """Streams of one pace in one worker process, the first ``followed`` of them followed by another process."""
+
+    def __init__(self, built: Stand, client: AsyncClient, worker: Process, pace: int, followed: int) -> None:
+        self.built = built
+        self.pace = pace
+        self.number = 0
+        (self.worker_pid,) = worker_pids(worker.pid)
+        self._client = client
+        self._followed = followed
+        self.listener = follow(built, f"live-:{followed}")
+
+    async def grow(self, number: int) -> None:
+        """Have this many of them, each past its first piece."""
+        for index in range(self.number, number):
+            await self._client.submit(f"live-{index}", "hi", agent=AGENT)
+        self.number = max(self.number, number)
+        with Redis.from_url(self.built.redis.url) as redis:
+            await wait_until_async(
+                lambda: redis.zcard(STARTED) >= number, RUNNING_SECONDS, f"{number} turns run", interval=0.05
+            )
+        await asyncio.sleep(SETTLE_SECONDS)
+
+    async def stage(self, seconds: float) -> Stage:
+        """Watch them for a while as they are."""
+        redis_pid, streams = self.built.redis.pid, self.number
+        before = cpu_seconds(self.worker_pid), cpu_seconds(redis_pid)
+        begin(self.listener)
+        await asyncio.sleep(seconds)
+        after = cpu_seconds(self.worker_pid), cpu_seconds(redis_pid)
+        seen = report(self.listener)
+        times = streams / min(streams, self._followed)
+        carried = seen.pieces / seen.seconds * times
+        chunks = max(carried * seconds, 1)
+        return Stage(
+            streams, self.pace, carried, seen.events / seen.seconds * times, seen.lag_p50_ms, seen.lag_p99_ms,
+            (after[0] - before[0]) / chunks * 1e6, (after[1] - before[1]) / chunks * 1e6,
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def live_streams(pace: int, seconds: float, followed: int) -> AsyncGenerator[LiveStreams]:
+    """A stand for streams that go on for this long."""
+    with stand() as built:
+        length = str(int(pace * seconds))
+        model = built.new_model("--stamp", "--pace", str(pace), "--length", length)
+        worker = built.worker(concurrency=MOST + 20, model=model)
+        async with AsyncClient(built.redis.url) as client:
+            turn = await client.submit("first", "hi length:4 pace:1000", agent=AGENT)
+            await turn.result(60)
+            yield LiveStreams(built, client, worker, pace, followed)
+
+
+def add_stage(result: Result, name: str, stage: Stage) -> None:
+    """Its row in the table."""
+    result.add(name, "carried", stage.carried, "chunks/s")
+    result.add(name, "of what is offered", stage.share * 100, "%")
+    result.add(name, "lag p50", stage.lag_p50, "ms")
+    result.add(name, "lag p99", stage.lag_p99, "ms")
+    result.add(name, "CPU of the worker, a chunk", stage.worker_us, "µs")
+    result.add(name, "CPU of Redis, a chunk", stage.redis_us, "µs")
+    result.add(name, "pieces in one event", stage.carried / max(stage.events, 1e-9), "")

@@ -1,0 +1,57 @@
+"""The parts of the benchmark, with what each is expected to take on two cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FULL_SECONDS", "PARTS", "QUICK_AT_ONCE", "QUICK_SECONDS", "Part", "expected_seconds", "named"]
+
+FULL_SECONDS = 720.0
+QUICK_SECONDS = 90.0
+"""What all parts together may take."""
+QUICK_AT_ONCE = 2
+"""A quick run only shows that everything runs, so that its parts may disturb each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``seconds`` and ``quick`` are what it is expected to take; twice that and a half minute is its limit."""
+
+    name: str
+    seconds: float
+    quick: float
+
+    def expected(self, quick: bool) -> float:
+        return self.quick if quick else self.seconds
+
+    def limit(self, quick: bool, rounds: int = 3) -> float:
+        return 30 + 2 * self.expected(quick) * max(1, rounds / 3)
+
+
+PARTS = (
+    Part("floor", 40, 12),
+    Part("turns", 60, 8),
+    Part("latency", 60, 8),
+    Part("streams", 130, 10),
+    Part("slow", 25, 10),
+    Part("memory", 15, 7),
+    Part("commands", 10, 5),
+    Part("length", 10, 3),
+    Part("histories", 10, 3),
+    Part("sessions", 50, 4),
+    Part("subscribers", 45, 8),
+    Part("recovery", 90, 12),
+    Part("peers", 130, 30),
+    Part("cells", 30, 7),
+)
+
+
+def named(names: list[str]) -> list[Part]:
+    """The parts of these names in their order, all where there are none."""
+    return [part for part in PARTS if not names or part.name in names]
+
+
+def expected_seconds(parts: list[Part], quick: bool) -> float:
+    together = sum(part.expected(quick) for part in parts)
+    at_once = min(QUICK_AT_ONCE, len(parts)) if quick else 1
+    return together / at_once
