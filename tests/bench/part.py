@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 from support.network import forbid_other_machines
 
-from bench.results import Plan, Result
+from bench.results import Plan, Result, in_short
 
 
 def main(name: str, rounds: str, size: str, file: str) -> None:
@@ -27,8 +27,7 @@ def main(name: str, rounds: str, size: str, file: str) -> None:
         result: Result = uvloop.run(importlib.import_module(f"bench.{name}").measure(plan))
     except Exception as exc:  # noqa: BLE001 - its last line is what the table says
         traceback.print_exc()
-        first = next(iter(str(exc).splitlines()), "")
-        print(f"{type(exc).__name__}: {first}", file=sys.stderr)
+        print(f"{type(exc).__name__}: {in_short(str(exc))}", file=sys.stderr)
         raise SystemExit(1) from None
     Path(file).write_bytes(msgspec.json.encode(result))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.gauges import Spread, spread
 
-__all__ = ["Figure", "Grid", "Line", "Plan", "Result", "grids", "number", "table"]
+__all__ = ["Figure", "Grid", "Line", "Plan", "Result", "grids", "in_short", "number", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,8 @@ class Result:
         self.figures.append(Figure(subject, "", note=text))
 
     def fail(self, subject: str, reason: str) -> None:
-        """Say that ``subject`` could not be measured, with the first and the last line of the reason."""
-        said = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason given"]
-        self.note(subject, "failed: " + " … ".join(dict.fromkeys([said[0][:150], said[-1][:150]])))
+        """Say that ``subject`` could not be measured, and why."""
+        self.note(subject, f"failed: {in_short(reason)}")
 
     def point(self, curve: str, x: float, y: float) -> None:
         self.curves.setdefault(curve, []).append((x, y))
@@ -120,6 +119,12 @@ def table(result: Result) -> str:
             cells = [cell.rjust(width) for cell, width in zip(line.cells, columns, strict=False)]
             shown.append("   ".join([f"  {line.subject:<{first}}", *cells, line.note]).rstrip())
     return "\n".join([*shown, *[f"  {remark}" for remark in result.remarks]])
+
+
+def in_short(reason: str) -> str:
+    """Its first and its last line: what went wrong, and the error at the end of what was printed."""
+    said = [line.strip()[:150] for line in reason.splitlines() if line.strip()] or ["no reason given"]
+    return " … ".join(dict.fromkeys([said[0], said[-1]]))
 
 
 def number(value: float) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from support.eventually import wait_until
 from support.processes import Process, Processes
 from support.servers import RedisServer
 
 __all__ = ["ModelProcess", "Stand", "stand"]
 
 TESTS = Path(__file__).parent.parent
+START_SECONDS = 20.0
 
 
 class ModelProcess:
@@ -85,11 +86,7 @@ class Stand:
             **{f"ANTIPHON_{name.upper()}": value for name, value in settings.items()},
         }
         worker = self._processes.python("-m", "bench.supervise", name="worker", env=env)
-        wait_until(
-            lambda: worker.output.count("takes turns") >= (expected or processes),
-            20,
-            "the workers take turns",
-        )
+        _await_turns(worker, expected or processes)
         return worker
 
     def environ(self, model: ModelProcess | None = None) -> dict[str, str]:
@@ -114,6 +111,15 @@ class Stand:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _await_turns(worker: Process, number: int) -> None:
+    """Return when so many of its processes take turns; what it printed instead, where they do not."""
+    deadline = time.monotonic() + START_SECONDS
+    while worker.output.count("takes turns") < number:
+        if not worker.running or time.monotonic() > deadline:
+            raise RuntimeError(f"the worker takes no turns after {START_SECONDS:g} s:\n{worker.output}")
+        time.sleep(0.01)
 
 
 @contextmanager
