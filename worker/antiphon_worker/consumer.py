@@ -69,7 +69,9 @@ class Consumer:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            if not await self._claim(min(free, BATCH)):
+            more = await self._claim(min(free, BATCH))
+            await asyncio.sleep(0)  # what was claimed goes to its model first
+            if not more:
                 await self._wait_for_bell()
 
     async def idle(self) -> None:

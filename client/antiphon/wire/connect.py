@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
+from antiphon.wire.line import ScriptRedis
 
 __all__ = ["database_of", "open_like", "open_redis", "redact"]
 
@@ -54,7 +55,7 @@ def open_redis(
     except ValueError as exc:
         raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {exc}.") from exc
     pool.connection_class = _cancellable(pool.connection_class)
-    return Redis.from_pool(pool)
+    return ScriptRedis.from_pool(pool)
 
 
 class _Cancellable:
@@ -63,6 +64,10 @@ class _Cancellable:
     redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes in the
     moment in which the write is done: a service would not stop, a time-out would not end what it limits.
     """
+
+    def write_soon(self: Any, command: list[bytes]) -> None:
+        """Write a command without waiting: whoever waits for its answer holds no more than one."""
+        self._writer.writelines(command)
 
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
@@ -120,7 +125,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     database = int(path[1]) if len(path) > 1 else 0
     sentinel = Sentinel(hosts, sentinel_kwargs={"socket_timeout": options["socket_timeout"]})
     redis = sentinel.master_for(
-        path[0], db=database, max_connections=max_connections, **credentials, **options
+        path[0], ScriptRedis, db=database, max_connections=max_connections, **credentials, **options
     )
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class)
     return redis
