@@ -77,6 +77,10 @@ class TurnTaking:
         alone. ``timeout`` (seconds or a timedelta) ends the turn as failed. ``if_busy="reject"`` raises
         ``SessionBusy`` where the session has a turn already. Other keywords (``temperature``, ``max_tokens``,
         ``model``, …) go to the model.
+
+        >>> response = session.run("Hello", temperature=0.2, timeout=60)
+        >>> response.text, response.stop_reason
+        ('You said: Hello', 'end')
         """
         work = self._work(
             text, agent=agent, timeout=timeout, if_busy=if_busy, metadata=metadata, queue=queue, **params
@@ -84,7 +88,11 @@ class TurnTaking:
         return call(self._complete(work))
 
     async def run_async(self, text: Input, **options: Any) -> Response:
-        """``run``, awaited."""
+        """``run``, awaited.
+
+        >>> (await session.run_async("Hello")).text
+        'You said: Hello'
+        """
         return await self._complete(self._work(text, **options))
 
     def stream(self, text: Input, **options: Any) -> EventStream:
@@ -92,12 +100,19 @@ class TurnTaking:
 
         The history is updated when the stream completes. Leaving the loop early rolls the turn back: nothing of it
         stays. The ``AgentError`` of a failed turn is raised after its terminal event.
+
+        >>> [event.text for event in session.stream("Go on") if event.type == "text_delta"]
+        ['You ', 'said: ', 'Go ', 'on']
         """
         work = self._work(text, **options)
         return EventStream(lambda: self._events(work))
 
     def stream_async(self, text: Input, **options: Any) -> AsyncEventStream:
-        """``stream`` for ``async for``, with or without ``await`` in front."""
+        """``stream`` for ``async for``, with or without ``await`` in front.
+
+        >>> [event.text async for event in session.stream_async("Go on") if event.type == "text_delta"]
+        ['You ', 'said: ', 'Go ', 'on']
+        """
         work = self._work(text, **options)
         return AsyncEventStream(lambda: self._events(work))
 
@@ -107,11 +122,27 @@ class TurnTaking:
         ``schema`` is a pydantic model, a msgspec struct, a dataclass, a TypedDict, or a JSON schema. The model is
         given one chance to repair an answer that does not fit; then ``InvalidOutput`` carries what it said as
         ``raw``, and the history is as it was.
+
+        >>> from dataclasses import dataclass
+        >>> from antiphon.testing import script
+        >>> @dataclass
+        ... class User:
+        ...     name: str
+        >>> agent = Agent(provider=script({"name": "Alice"}), model="any")
+        >>> agent.session().json("Who am I?", schema=User).output
+        User(name='Alice')
         """
         return call(self.json_async(text, schema=schema, **options))
 
     async def json_async(self, text: Input, *, schema: Any, **options: Any) -> Response:
-        """``json``, awaited."""
+        """``json``, awaited.
+
+        >>> from antiphon.testing import script
+        >>> session = Agent(provider=script({"name": "Alice"}), model="any").session()
+        >>> schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+        >>> (await session.json_async("Who am I?", schema=schema)).output
+        {'name': 'Alice'}
+        """
         work = self._work(text, **options)
         work.output = output_schema(schema)
         first = await self._complete(work)
@@ -123,11 +154,21 @@ class TurnTaking:
 
     def submit(self, text: Input, **options: Any) -> Turn:
         """Hand in a turn and go on: it does not depend on the caller. Options as in ``run``, with ``key`` (submit
-        once) and ``delay`` (seconds or a timedelta)."""
+        once) and ``delay`` (seconds or a timedelta).
+
+        >>> turn = session.submit("Take your time", key="order-4711")
+        >>> turn.result(timeout=10).text
+        'You said: Take your time'
+        """
         return Turn(cast("Any", call(self.submit_async(text, **options))))
 
     async def submit_async(self, text: Input, **options: Any) -> TurnHandle:
-        """``submit``, awaited; so are the methods of the turn that it gives."""
+        """``submit``, awaited; so are the methods of the turn that it gives.
+
+        >>> turn = await session.submit_async("Take your time")
+        >>> (await turn.result(timeout=10)).text
+        'You said: Take your time'
+        """
         key, delay = options.pop("key", None), duration(options.pop("delay", None), "delay")
         work = self._work(text, **options)
         work.key, work.delay = key, delay
