@@ -24,6 +24,7 @@ log = logging.getLogger("antiphon.consumer")
 BATCH = 8
 BELL_SECONDS = 1
 OUTAGE_PAUSE_SECONDS = 0.5
+CALM_SECONDS = 1.0
 
 
 class Consumer:
@@ -39,6 +40,7 @@ class Consumer:
         run_turn: Callable[[ClaimedTurn, Lease], Awaitable[str]],
         run_foreign: Callable[[ForeignJob], Awaitable[None]],
         run_alone: Callable[[TurnId], Awaitable[None]],
+        late: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cell = cell
         self._keeper = keeper
@@ -47,6 +49,7 @@ class Consumer:
         self._run_turn = run_turn
         self._run_foreign = run_foreign
         self._run_alone = run_alone
+        self._late = late
         self._tasks: dict[asyncio.Task[None], Lease | None] = {}
         self._room = asyncio.Event()
         self._token = ""  # names the claim whose answer is still awaited
@@ -63,14 +66,16 @@ class Consumer:
 
     async def run(self) -> None:
         """Take turns until cancelled; turns under way go on."""
+        limit = BATCH
         while True:
             free = self._settings.concurrency - len(self._tasks)
             if free <= 0:
                 self._room.clear()
                 await self._room.wait()
                 continue
-            more = await self._claim(min(free, BATCH))
+            more = await self._claim(min(free, limit))
             await asyncio.sleep(0)  # what was claimed goes to its model first
+            limit = await self._appetite()  # asked before the bell is: who takes it comes at once
             if not more:
                 await self._wait_for_bell()
 
@@ -91,6 +96,14 @@ class Consumer:
             log.warning("%s could not be given back: its lease runs out", task.get_name())
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _appetite(self) -> int:
+        """How many turns to take next. While what runs is late already: none, and one after a second."""
+        for _ in range(20):
+            if not self._tasks or not self._late():
+                return BATCH
+            await asyncio.sleep(CALM_SECONDS / 20)
+        return 1
 
     async def _claim(self, limit: int) -> bool:
         """One claim; true where there may be more to take.

@@ -18,6 +18,7 @@ from antiphon.errors import StoreError
 from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
+from antiphon_worker.lag import Lag
 from antiphon_worker.lease import Lease, Stop
 
 __all__ = ["Publisher", "TurnSink"]
@@ -155,6 +156,12 @@ class Publisher:
         self._waiting: dict[TurnSink, None] = {}
         self._wake = asyncio.Event()
         self._lost_at = 0.0  # when publishing began to fail; 0 while it works
+        self._lag = Lag()
+
+    @property
+    def late(self) -> bool:
+        """Deltas leave later than they should: this process, or its Redis, has as much to do as it can."""
+        return self._lag.high(time.monotonic())
 
     def wake(self, sink: TurnSink) -> None:
         """A sink has something to send."""
@@ -171,12 +178,15 @@ class Publisher:
         began, window = 0.0, WINDOW_SECONDS
         while True:
             await self._wake.wait()
-            rest = began + window - time.monotonic()
-            if rest > 0:
-                await asyncio.sleep(rest)
+            woken = time.monotonic()
+            due = max(woken, began + window)
+            if due > woken:
+                await asyncio.sleep(due - woken)
             began = time.monotonic()
             await self._round()
-            window = min(max(WINDOW_SECONDS, 2 * (time.monotonic() - began)), LONGEST_WINDOW_SECONDS)
+            ended = time.monotonic()
+            self._lag.note(ended, ended - due)
+            window = min(max(WINDOW_SECONDS, 2 * (ended - began)), LONGEST_WINDOW_SECONDS)
 
     async def _round(self) -> None:
         self._wake.clear()

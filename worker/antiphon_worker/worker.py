@@ -73,6 +73,7 @@ class Worker:
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name).handle, run_alone=alone.run,
+            late=lambda: publisher.late,
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(cell, self.name, self.settings.queues, lambda: consumer.busy)

@@ -1,0 +1,35 @@
+"""How late things happen that happen again and again: when a process has more to do than it can."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["Lag"]
+
+HIGH_SECONDS = 0.05
+WEIGHT = 0.2
+FORGET_SECONDS = 1.0
+
+
+class Lag:
+    """The delays of late, smoothed, beside the shortest one ever: a Redis that is far away is not an overload."""
+
+    def __init__(self) -> None:
+        self._smooth = 0.0
+        self._shortest = math.inf
+        self._noted_at = -math.inf
+
+    def note(self, now: float, seconds: float) -> None:
+        """A delay that has just been seen; ``now`` is of the monotonic clock."""
+        if not self._fresh(now):
+            self._smooth = 0.0
+        self._noted_at = now
+        self._shortest = min(self._shortest, seconds)
+        self._smooth += WEIGHT * (seconds - self._smooth)
+
+    def high(self, now: float) -> bool:
+        """Whether the delays of the last second were too long."""
+        return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
+
+    def _fresh(self, now: float) -> bool:
+        return now - self._noted_at <= FORGET_SECONDS
