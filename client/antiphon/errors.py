@@ -30,55 +30,29 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
-    "AgentError",
-    "ClientClosed",
-    "CorruptRecord",
-    "InvalidId",
-    "InvalidMessage",
-    "InvalidOutput",
-    "InvalidTool",
-    "KeyReused",
-    "MissingPackage",
-    "NotFound",
-    "ProviderError",
-    "ProviderOverloaded",
-    "ProviderRateLimited",
-    "ProviderRejected",
-    "ProviderStreamBroken",
-    "ProviderTimedOut",
-    "ProviderUnauthorized",
-    "ProviderUnreachable",
-    "ResultTimeout",
-    "SessionBusy",
-    "SessionExists",
-    "SessionNotFound",
-    "SettingsError",
-    "StepLimitReached",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable",
-    "StoreUnsupported",
-    "StreamError",
-    "StreamGap",
-    "ToolArgumentsInvalid",
-    "ToolError",
-    "ToolNotFound",
-    "ToolRaised",
-    "ToolTimedOut",
-    "TurnCancelled",
-    "TurnError",
-    "TurnFailed",
-    "TurnNotFound",
-    "UnknownAgent",
-    "UnknownProvider",
-    "UnknownTool",
-    "UsageError",
-]
+    "AgentError", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
+    "InvalidTool", "KeyReused", "MissingPackage", "NotFound", "ProviderError", "ProviderOverloaded",
+    "ProviderRateLimited", "ProviderRejected", "ProviderStreamBroken", "ProviderTimedOut",
+    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionExists",
+    "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
+    "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "ToolArgumentsInvalid", "ToolError",
+    "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnError", "TurnFailed",
+    "TurnNotFound", "UnknownAgent", "UnknownProvider", "UnknownTool", "UsageError",
+]  # fmt: skip
 
 
 class AgentError(Exception):
-    """Something went wrong in a session."""
+    """Something went wrong in a session.
+
+    >>> from antiphon import Agent
+    >>> from antiphon.testing import script
+    >>> session = Agent(provider=script(ProviderRateLimited(retry_after=2.0)), model="any").session()
+    >>> try:
+    ...     session.run("Hello")
+    ... except AgentError as error:
+    ...     print(error.code, error.retryable, error)
+    provider_rate_limited True The model service asks to slow down.
+    """
 
     code: ClassVar[str] | str = "error"
     retryable: bool = False
@@ -92,6 +66,11 @@ class AgentError(Exception):
 
     @property
     def message(self) -> str:
+        """What went wrong, in one sentence with the way out.
+
+        >>> ClientClosed().message
+        'The client is closed: open a new one.'
+        """
         return str(self.args[0])
 
 
@@ -196,7 +175,11 @@ class TurnNotFound(NotFound):
 
 
 class SessionBusy(AgentError):
-    """The session runs a turn or its inbox is full: try again later."""
+    """The session runs a turn or its inbox is full: try again later.
+
+    >>> SessionBusy(retry_after=2.0).retry_after
+    2.0
+    """
 
     code = "session_busy"
     retryable = True
@@ -207,7 +190,11 @@ class SessionBusy(AgentError):
 
 
 class TurnError(AgentError):
-    """A turn did not end as asked."""
+    """A turn did not end as asked.
+
+    >>> isinstance(ResultTimeout(turn_id="t1"), TimeoutError)
+    True
+    """
 
     code = "turn"
 
@@ -243,7 +230,12 @@ class ResultTimeout(TurnError, TimeoutError):
 
 
 class StreamError(AgentError):
-    """A stream of events cannot go on."""
+    """A stream of events cannot go on.
+
+    >>> gap = StreamGap(cursor=7, oldest=90)  # 8 to 89 are lost: take a snapshot
+    >>> gap.oldest - gap.cursor
+    83
+    """
 
     code = "stream"
 
@@ -262,7 +254,11 @@ class StreamGap(StreamError):
 
 
 class ProviderError(AgentError):
-    """The model service failed."""
+    """The model service failed.
+
+    >>> ProviderOverloaded(status=529, retry_after=3.0).retryable
+    True
+    """
 
     code = "provider"
 

@@ -176,41 +176,82 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:
-        """What the user says: text, or parts (text, images, files)."""
+        """What the user says: text, or parts (text, images, files).
+
+        >>> Message.user([Text("What is this?"), Image(url="https://example.com/a.png")]).text
+        'What is this?'
+        """
         return cls("user", _parts(content))
 
     @classmethod
     def assistant(cls, content: str | Sequence[Part]) -> Message:
-        """What the model said."""
+        """What the model said.
+
+        >>> Message.assistant("It is Paris.").role
+        'assistant'
+        """
         return cls("assistant", _parts(content))
 
     @classmethod
     def system(cls, content: str | Sequence[Part]) -> Message:
-        """An instruction."""
+        """An instruction.
+
+        >>> Message.system("The user has paid.").role
+        'system'
+        """
         return cls("system", _parts(content))
 
     @classmethod
     def tool(cls, results: Sequence[ToolResult]) -> Message:
-        """The results of one step's tool calls."""
+        """The results of one step's tool calls.
+
+        >>> Message.tool([ToolResult("call_1", "20 degrees")]).tool_results[0].text
+        '20 degrees'
+        """
         return cls("tool", list(results))
 
     @property
     def text(self) -> str:
-        """The text parts, joined."""
+        """The text parts, joined.
+
+        >>> Message.assistant([Text("It is "), Text("Paris.")]).text
+        'It is Paris.'
+        """
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
     def tool_calls(self) -> list[ToolCall]:
+        """The tool calls that the model asked for.
+
+        >>> call = ToolCall("call_1", "get_weather", {"city": "Paris"})
+        >>> Message.assistant([Text("Let me see."), call]).tool_calls[0].arguments
+        {'city': 'Paris'}
+        """
         return [part for part in self.parts if isinstance(part, ToolCall)]
 
     @property
     def tool_results(self) -> list[ToolResult]:
+        """The results of tool calls.
+
+        >>> Message.tool([ToolResult("call_1", "no such city", is_error=True)]).tool_results[0].is_error
+        True
+        """
         return [part for part in self.parts if isinstance(part, ToolResult)]
 
     def to_json(self) -> bytes:
+        """The JSON that is stored and sent; ``decode_message`` reads it.
+
+        >>> Message.user("Hi").to_json()
+        b'{"role":"user","parts":[{"type":"text","text":"Hi"}]}'
+        """
         return encode(self)
 
     def to_dict(self) -> dict[str, Any]:
+        """The message in plain types; ``messages=`` and ``add_message`` take it again.
+
+        >>> Message.user("Hi").to_dict()
+        {'role': 'user', 'parts': [{'type': 'text', 'text': 'Hi'}]}
+        """
         return msgspec.to_builtins(self)
 
 

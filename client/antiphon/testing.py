@@ -41,7 +41,11 @@ _PARTS = (str, Text, Reasoning, ToolCall, Refusal, Item, BaseException)
 
 class Answer(Struct, frozen=True):
     """One answer of the model. What is None is made up: usage from the lengths, the stop reason from the
-    parts."""
+    parts.
+
+    >>> answer("Hello").parts
+    ('Hello',)
+    """
 
     parts: tuple[ScriptPart, ...]
     usage: Usage | None = None
@@ -62,12 +66,28 @@ def answer(
     model: str | None = None,
     delay: float | None = None,
 ) -> Answer:
-    """One answer in detail; ``delay`` is in seconds, before each piece of it."""
+    """One answer in detail; ``delay`` is in seconds, before each piece of it.
+
+    >>> from antiphon import Agent
+    >>> lines = script(answer("Once upon a", usage=Usage(10, 3), stop_reason="max_tokens"))
+    >>> response = Agent(provider=lines, model="any").session().run("Tell me a story")
+    >>> response.stop_reason, response.usage.output_tokens
+    ('max_tokens', 3)
+    """
     return Answer(tuple(_part(part) for part in parts), usage, stop_reason, raw_stop_reason, model, delay)
 
 
 def tool_call(name: str, /, **arguments: Any) -> ToolCall:
-    """The model asks for a tool; the call id is given when it does."""
+    """The model asks for a tool; the call id is given when it does.
+
+    >>> from antiphon import Agent, tool
+    >>> @tool
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> lines = script(tool_call("double", number=21), "It is 42.")
+    >>> Agent(provider=lines, model="any", tools=[double]).session().run("And?").tool_calls[0].result
+    '42'
+    """
     return ToolCall("", name, arguments)
 
 
@@ -75,6 +95,11 @@ def script(*entries: Entry, repeat: bool = False) -> Script:
     """A model that answers with these entries, one for each call; with ``repeat`` again and again.
 
     A call beyond the last entry fails the turn and says so.
+
+    >>> from antiphon import Agent
+    >>> session = Agent(provider=script("Hello, Alice.", "Alice."), model="any").session()
+    >>> session.run("I am Alice").text, session.run("Who am I?").text
+    ('Hello, Alice.', 'Alice.')
     """
     return Script(entries, repeat=repeat)
 
@@ -84,6 +109,12 @@ class Script:
 
     ``requests`` are the model calls so far: ``model``, ``system``, ``messages``, ``tools``, ``output``,
     ``params``.
+
+    >>> from antiphon import Agent
+    >>> lines = script("Hello.", "And again.")
+    >>> response = Agent(provider=lines, model="any", system="Be kind.").session().run("Hi")
+    >>> lines.requests[0].system, lines.requests[0].messages[-1].text
+    ('Be kind.', 'Hi')
     """
 
     def __init__(self, entries: Sequence[Entry], *, repeat: bool = False) -> None:
@@ -96,7 +127,11 @@ class Script:
         self.requests: list[Any] = []
 
     async def next(self, request: Any) -> Answer:
-        """Note the request and give the answer to it. Raises ``ProviderRejected`` beyond the last entry."""
+        """Note the request and give the answer to it. Raises ``ProviderRejected`` beyond the last entry.
+
+        >>> (await lines.next(None)).parts
+        ('And again.',)
+        """
         index = len(self.requests)
         self.requests.append(request)
         if self.repeat and self.entries:
@@ -112,7 +147,11 @@ class Script:
 
     @property
     def done(self) -> bool:
-        """True when every entry has been used."""
+        """True when every entry has been used.
+
+        >>> lines.done
+        False
+        """
         return len(self.requests) >= len(self.entries)
 
 

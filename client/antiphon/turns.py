@@ -35,7 +35,14 @@ def seconds(value: float | timedelta | None) -> float | None:
 
 
 class AsyncTurn:
-    """A turn that was submitted."""
+    """A turn that was submitted.
+
+    >>> from antiphon import Agent, AsyncClient
+    >>> client = AsyncClient("redis://localhost:6379/0")
+    >>> turn = await client.submit("user-123", "Hello", agent=Agent(provider="scripted", model="any"))
+    >>> turn.session_id
+    'user-123'
+    """
 
     def __init__(self, client: Connections, turn_id: TurnId, session_id: SessionId) -> None:
         self.id = turn_id
@@ -46,7 +53,11 @@ class AsyncTurn:
         return f"{type(self).__name__}(id={self.id!r}, session_id={self.session_id!r})"
 
     async def status(self) -> Status:
-        """Where the turn is now. Raises ``TurnNotFound`` a week after its end."""
+        """Where the turn is now. Raises ``TurnNotFound`` a week after its end.
+
+        >>> await turn.status() in ("queued", "running", "finished")
+        True
+        """
         return cast("Status", (await self._record()).status)
 
     async def result(self, timeout: float | timedelta | None = None) -> Response:
@@ -54,6 +65,9 @@ class AsyncTurn:
 
         Raises ``TurnFailed`` or ``TurnCancelled`` as the turn ended; after ``timeout`` seconds ``ResultTimeout``,
         which leaves the turn alone: call again to go on waiting.
+
+        >>> (await turn.result(timeout=10)).text
+        'You said: Hello'
         """
         try:
             async with asyncio.timeout(seconds(timeout)):
@@ -69,6 +83,9 @@ class AsyncTurn:
 
         Of a turn that ended long ago and whose events are no longer kept, only the terminal event comes.
         Raises ``StreamGap`` where a running turn's events after ``after`` are no longer kept.
+
+        >>> [event.type async for event in turn.stream()][-1]
+        'turn_finished'
         """
         record = await self._record()
         start = after if after is not None else max(record.queued_seq - 1, 0)
@@ -90,6 +107,10 @@ class AsyncTurn:
         """Cancel the turn; its finished steps stay in the history.
 
         Gives ``cancelled``, ``requested`` (a worker runs it and will end it), or the status it had ended with.
+
+        >>> later = await client.submit("user-456", "Hello", agent="any", delay=3600)
+        >>> await later.cancel("not needed any more")
+        'cancelled'
         """
         return await self._client.cell_of_turn(self.id).cancel(self.id, reason)
 
@@ -116,36 +137,69 @@ class AsyncTurn:
 
 
 class Turn:
-    """A turn that was submitted; the calls of ``AsyncTurn``, waiting."""
+    """A turn that was submitted; the calls of ``AsyncTurn``, waiting.
+
+    >>> from antiphon import Agent, Client
+    >>> client = Client("redis://localhost:6379/0")
+    >>> turn = client.submit("user-123", "Hello", agent=Agent(provider="scripted", model="any"))
+    >>> turn.result(timeout=10).text
+    'You said: Hello'
+    """
 
     def __init__(self, turn: AsyncTurn) -> None:
         self._turn = turn
 
     @property
     def id(self) -> TurnId:
+        """The id, by which any client finds the turn again.
+
+        >>> client.turn(turn.id).result(timeout=10).text
+        'You said: Hello'
+        """
         return self._turn.id
 
     @property
     def session_id(self) -> SessionId:
+        """The session that the turn belongs to.
+
+        >>> turn.session_id
+        'user-123'
+        """
         return self._turn.session_id
 
     def __repr__(self) -> str:
         return f"Turn(id={self.id!r}, session_id={self.session_id!r})"
 
     def status(self) -> Status:
-        """Where the turn is now. Raises ``TurnNotFound`` a week after its end."""
+        """Where the turn is now. Raises ``TurnNotFound`` a week after its end.
+
+        >>> turn.status()
+        'finished'
+        """
         return call(self._turn.status())
 
     def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response. Raises as ``AsyncTurn.result``."""
+        """Wait for the end and give the response. Raises as ``AsyncTurn.result``.
+
+        >>> turn.result(timeout=10).usage.output_tokens
+        4
+        """
         return call(self._turn.result(timeout))
 
     def stream(self, after: int | str | None = None) -> Iterator[Event]:
-        """The turn's events to its terminal event. Raises as ``AsyncTurn.stream``."""
+        """The turn's events to its terminal event. Raises as ``AsyncTurn.stream``.
+
+        >>> "".join(event.text for event in turn.stream() if event.type == "text_delta")
+        'You said: Hello'
+        """
         return iterate(self._turn.stream(after))
 
     def cancel(self, reason: str = "cancelled by the client") -> str:
-        """Cancel the turn; its finished steps stay in the history."""
+        """Cancel the turn; its finished steps stay in the history.
+
+        >>> turn.cancel()  # too late: it has ended
+        'finished'
+        """
         return call(self._turn.cancel(reason))
 
 

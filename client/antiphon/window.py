@@ -47,6 +47,14 @@ class Window(Struct, frozen=True, omit_defaults=True):
     """How much of the history is sent: all of it, the last ``turns``, or what fits into ``tokens`` of input.
 
     With both limits the stricter one holds. The last turn and the new input are always sent.
+
+    >>> from antiphon import Agent
+    >>> from antiphon.testing import script
+    >>> lines = script("One.", "Two.", "Three.")
+    >>> session = Agent(provider=lines, model="any", window=Window(turns=1, tokens=50_000)).session()
+    >>> responses = [session.run(text) for text in ("1", "2", "3")]
+    >>> [message.text for message in lines.requests[-1].messages], len(session.messages)
+    (['2', 'Two.', '3'], 6)
     """
 
     turns: int | None = None
@@ -62,18 +70,6 @@ class Window(Struct, frozen=True, omit_defaults=True):
                 raise UsageError(
                     f"A window of {limit} {name} sends nothing: give at least 1, or None for all."
                 )
-
-    @property
-    def tokens_after_leap(self) -> float:
-        """How many tokens stay when the limit was passed."""
-        share = SHARE_AFTER_LEAP if self.instructions is None else SHARE_AFTER_SUMMARY
-        return (self.tokens or 0) * share
-
-    @property
-    def turns_after_leap(self) -> int:
-        """All of them where they are few, so that a small number means what it says; three quarters of many."""
-        turns = self.turns or 0
-        return turns - max(turns // 4 - 1, 0) if self.instructions is None else max(turns // 2, 1)
 
 
 class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
@@ -168,10 +164,10 @@ def window_start(
     first = 0
     if window.turns is not None:
         costs = [(0.0, 1.0) for _ in turns]
-        first = _first_turn([*costs, (0.0, 0.0)], window.turns, window.turns_after_leap)
+        first = _first_turn([*costs, (0.0, 0.0)], window.turns, _turns_after_leap(window, window.turns))
     if window.tokens is not None:
         costs = [*_token_costs(turns, reported), (float(estimated_tokens(new)), 0.0)]
-        first = max(first, _first_turn(costs, window.tokens, window.tokens_after_leap))
+        first = max(first, _first_turn(costs, window.tokens, _tokens_after_leap(window, window.tokens)))
     return starts[first] if history else 0
 
 
@@ -210,6 +206,17 @@ def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: 
                 first += 1
         total += rest
     return first
+
+
+def _turns_after_leap(window: Window, turns: int) -> int:
+    """All of them where they are few, so that a small number means what it says; three quarters of many."""
+    if window.instructions is not None:
+        return max(int(turns * SHARE_AFTER_SUMMARY), 1)
+    return turns - max(turns // 4 - 1, 0)
+
+
+def _tokens_after_leap(window: Window, tokens: int) -> float:
+    return tokens * (SHARE_AFTER_LEAP if window.instructions is None else SHARE_AFTER_SUMMARY)
 
 
 def _token_costs(turns: Sequence[Sequence[Message]], reported: int | None) -> list[tuple[float, float]]:

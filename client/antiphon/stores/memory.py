@@ -15,7 +15,7 @@ class MemoryStore(SessionStore):
 
     >>> store = MemoryStore()
     >>> store.save("session-1", {"version": 1})
-    >>> store.load("session-1"), store.load("session-2")
+    >>> store.load("session-1"), store.load("session-3")
     ({'version': 1}, None)
     """
 

@@ -25,6 +25,13 @@ class RedisStore(SessionStore):
     """Keeps each session in a hash ``<prefix><session id>``, on a URL or a synchronous redis-py client.
 
     ``ttl`` (seconds or a timedelta) counts from the last save; without it a session is kept for good.
+
+    >>> from antiphon import Agent
+    >>> store = RedisStore("redis://localhost:6379/0", ttl=3600)
+    >>> store.save("session-1", {"version": 1})
+    >>> agent = Agent(provider="scripted", model="any", store=store)
+    >>> agent.session("user-123").run("Remember this").text, store.delete("user-123")
+    ('You said: Remember this', True)
     """
 
     def __init__(
@@ -72,7 +79,12 @@ class RedisStore(SessionStore):
         return _text(_explained(lambda: self._redis.hget(self.prefix + session_id, "stamp")) or "")
 
     def close(self) -> None:
-        """Close the connections of a store that was opened with a URL."""
+        """Close the connections of a store that was opened with a URL.
+
+        >>> with RedisStore("redis://localhost:6379/0") as other:  # closed at the end
+        ...     other.load("session-1")
+        {'version': 1}
+        """
         self._redis.close()
 
     def __enter__(self) -> Self:

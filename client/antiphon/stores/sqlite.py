@@ -37,9 +37,9 @@ class SQLiteStore(SessionStore):
     The database is in write-ahead mode: readers do not wait for a writer, and several processes may use it at
     once, each waiting up to ``timeout`` seconds for its turn to write. It survives a fork.
 
-    >>> with SQLiteStore(":memory:") as store:
-    ...     store.save("session-1", {"version": 1})
-    ...     store.list_sessions()
+    >>> store = SQLiteStore("sessions.db")
+    >>> store.save("session-1", {"version": 1})
+    >>> SQLiteStore("sessions.db").list_sessions()
     ['session-1']
     """
 
@@ -84,7 +84,11 @@ class SQLiteStore(SessionStore):
         return self._value("SELECT stamp FROM sessions WHERE session_id = ?", session_id) or ""
 
     def close(self) -> None:
-        """Close the database. Calls after this raise ``ClientClosed``."""
+        """Close the database. Calls after this raise ``ClientClosed``.
+
+        >>> with SQLiteStore(":memory:") as other:  # closed at the end
+        ...     other.save("session-1", {"version": 1})
+        """
         with self._lock:
             self._closed = True
             connections, self._idle = self._idle, []
