@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from antiphon.background import iterate
 from antiphon.convert import MessageLike
 from antiphon.errors import UsageError
 from antiphon.ids import check_queue, new_session_id
 from antiphon.ids import session_id as checked_session_id
+from antiphon.listing import AsyncSessionList, SessionList, wanted
 from antiphon.opening import opening_of
 from antiphon.request import AgentSpec
 from antiphon.runtime import (
     DEFAULT_TTL_SECONDS,
     Opening,
     Runtime,
-    SessionInfo,
     SessionRef,
     duration,
     local_runtime,
@@ -121,21 +120,25 @@ class Agent:
         )
         return self.open_session(session_id, opening, ttl=duration(ttl, "ttl"), store=store)
 
-    def sessions(self, *, metadata: Mapping[str, Any] | None = None) -> Iterator[SessionInfo]:
-        """The sessions that are kept where this agent's are, those of other agents too, in no particular order.
+    def sessions(
+        self,
+        *,
+        tenant: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SessionList:
+        """The sessions that are kept where this agent's are, those of other agents too.
 
-        ``metadata`` picks those that have all of these values. They are read in pages, as the iteration goes on.
+        As ``Client.sessions``. Those of a store are in no particular order.
         """
-        return iterate(self.sessions_async(metadata=metadata))
+        return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
 
-    async def sessions_async(
-        self, *, metadata: Mapping[str, Any] | None = None
-    ) -> AsyncGenerator[SessionInfo, None]:
+    def sessions_async(self, **which: Any) -> AsyncSessionList:
         """``sessions``, for ``async for``."""
-        wanted = plain(metadata, "metadata")
-        async for info in self.runtime.sessions(self.store):
-            if all(name in info.metadata and info.metadata[name] == value for name, value in wanted.items()):
-                yield info
+        return AsyncSessionList(
+            lambda after, page: self.runtime.sessions(self.store, after, page), wanted(**which)
+        )
 
     def spec(self) -> AgentSpec:
         """The agent as it travels with a turn. Raises ``UsageError`` where it cannot."""
@@ -205,11 +208,12 @@ _runtimes: WeakValueDictionary[str, Any] = WeakValueDictionary()  # agents on on
 
 
 def _redis_runtime(redis: Any) -> Runtime:
+    from antiphon.loop_clients import LoopClients
     from antiphon.redis_runtime import RedisRuntime
 
     if not isinstance(redis, str):
-        return RedisRuntime(redis)
+        return RedisRuntime(LoopClients(redis))
     runtime = _runtimes.get(redis)
     if runtime is None:
-        runtime = _runtimes[redis] = RedisRuntime(redis)
+        runtime = _runtimes[redis] = RedisRuntime(LoopClients(redis))
     return runtime

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from antiphon.errors import UsageError
 
-__all__ = ["call", "iterate", "spawn", "when_loop_ends"]
+__all__ = ["call", "iterate", "on_background", "spawn", "when_loop_ends"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,11 @@ def call(work: Coroutine[Any, Any, T]) -> T:
         finally:
             del error  # the traceback holds this frame
     return value  # pyright: ignore[reportReturnType]
+
+
+def on_background() -> bool:
+    """True on the background loop, where the calls that wait are carried out."""
+    return _background is not None and threading.current_thread() is _background.thread
 
 
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:

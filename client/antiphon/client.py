@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
 from antiphon.background import call, iterate
-from antiphon.cells import open_cells
-from antiphon.errors import ClientClosed, InvalidMessage, SessionNotFound, UsageError
+from antiphon.cells import Cells, open_cells
+from antiphon.client_sessions import client_session
+from antiphon.errors import ClientClosed, SessionNotFound, UsageError
 from antiphon.events import Event
 from antiphon.ids import (
     SessionId,
@@ -31,27 +32,30 @@ from antiphon.ids import (
     turn_id,
     turn_id_of_key,
 )
-from antiphon.model import Message, Part, decode_message
-from antiphon.request import AgentSpec, OutputSpec, TurnRequest
+from antiphon.listing import AsyncSessionList, SessionList, wanted
+from antiphon.model import Message, Status, decode_message
+from antiphon.redis_listing import list_sessions, list_turns
+from antiphon.request import (
+    AgentSpec,
+    Input,
+    OutputSpec,
+    Travelling,
+    TurnRequest,
+    encode_request,
+    input_messages,
+    queue_of,
+    travelling_agent,
+)
+from antiphon.runtime import AgentLike
+from antiphon.session import Session
 from antiphon.subscribe import Subscription
 from antiphon.turns import AsyncTurn, Turn, seconds
-from antiphon.window import window_of
+from antiphon.turntaking import check_if_busy
 from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.live import LiveFeed
 
 __all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
-
-MAX_REQUEST_BYTES = 8 * 1024 * 1024
-
-Input: TypeAlias = str | Message | Sequence[Part] | Sequence[Message]
-
-
-@runtime_checkable
-class Travelling(Protocol):
-    """An agent that can travel with a turn."""
-
-    def spec(self) -> AgentSpec: ...
 
 
 class Submission(msgspec.Struct):
@@ -134,23 +138,23 @@ class AsyncClient:
         ``StoreError``.
         """
         where = session_id(session)
-        if if_busy not in ("enqueue", "reject"):
-            raise UsageError(f"if_busy= takes 'enqueue' or 'reject', not {if_busy!r}.")
+        check_if_busy(if_busy)
+        asked = travelling_agent(agent)
         request = TurnRequest(
-            input_messages(text), _agent(agent), dict(params or {}), output, dict(metadata or {}), seconds(timeout)
-        )  # fmt: skip
+            input_messages(text), asked, dict(params or {}), output, dict(metadata or {}), seconds(timeout)
+        )
         payload = encode_request(request)
         new_id = turn_id_of_key(where, where, key) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
             where, new_id, payload,
             digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",
-            agent_queue=_queue_of(request.agent),
+            agent_queue=queue_of(request.agent),
             default_queue=self._queue,
             ttl_ms=0 if ttl is None else int((seconds(ttl) or 0) * 1000),
             reject_if_busy=if_busy == "reject",
             due_in_ms=int((seconds(delay) or 0) * 1000),
-            agent=msgspec.json.encode(request.agent) if request.agent is not None else b"",
+            agent=msgspec.json.encode(asked) if asked is not None else b"",
             tenant="" if tenant is None else tenant_id(tenant),
         )  # fmt: skip
         return AsyncTurn(self, new_id, where)
@@ -166,6 +170,39 @@ class AsyncClient:
         known = turn_id(turn)
         record = await self.cell_of_turn(known).turn(known)
         return AsyncTurn(self, known, record.session_id)
+
+    def session(
+        self,
+        session: str | None = None,
+        *,
+        agent: AgentLike | str | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
+        **opening: Any,
+    ) -> Session:
+        """The session of this id on this client, or a new one. Nothing is read or written before it is used.
+
+        ``agent`` (an ``Agent``, or the name of one that the workers know) works on the turns that name no other;
+        without it, the agent that the session began with. Further keywords as in ``Agent.session``: ``system``,
+        ``messages``, ``variables``, ``metadata``, ``tenant``, ``queue``. Its ``_async`` methods are the ones to
+        call.
+        """
+        return client_session(lambda: self, session, agent, ttl, opening, background=False)
+
+    def sessions(self, **which: Any) -> AsyncSessionList:
+        """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``."""
+        return AsyncSessionList(lambda after, page: list_sessions(self.cells, after, page), wanted(**which))
+
+    async def turns(self, session: str, *, status: Status | None = None) -> AsyncGenerator[AsyncTurn, None]:
+        """The turns of a session, the one submitted last first: its last 1,000, a week beyond their end.
+
+        ``status`` picks those that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
+        ``finished``, ``failed`` or ``cancelled`` when they are read.
+        """
+        where = session_id(session)
+        if status is not None and status not in get_args(Status):
+            raise UsageError(f"status= is one of {', '.join(get_args(Status))}, not {status!r}.")
+        async for turn in list_turns(self.cell_of_session(where), where, status):
+            yield AsyncTurn(self, turn, where)
 
     async def snapshot(self, session: str) -> SessionSnapshot:
         """A session's finished messages and the cursor to go on from, read in one moment.
@@ -210,13 +247,17 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def cell_of_session(self, session: SessionId) -> Cell:
+    @property
+    def cells(self) -> Cells:
+        """The cells of the deployment. Raises ``ClientClosed``."""
         self._check_open()
-        return self._cells.of_session(session)
+        return self._cells
+
+    def cell_of_session(self, session: SessionId) -> Cell:
+        return self.cells.of_session(session)
 
     def cell_of_turn(self, turn: TurnId) -> Cell:
-        self._check_open()
-        return self._cells.of_turn(turn)
+        return self.cells.of_turn(turn)
 
     def feed_of(self, cell: Cell) -> LiveFeed:
         return self._feeds[id(cell)]
@@ -258,6 +299,43 @@ class Client:
         """The handle of a turn by its id. Raises ``TurnNotFound``."""
         return Turn(call(self._current().turn(turn)))
 
+    def session(
+        self,
+        session: str | None = None,
+        *,
+        agent: AgentLike | str | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
+        **opening: Any,
+    ) -> Session:
+        """The session of this id on this client, or a new one; options as in ``AsyncClient.session``.
+
+        It is used with the methods that wait.
+        """
+        return client_session(self._current, session, agent, ttl, opening, background=True)
+
+    def sessions(
+        self,
+        *,
+        tenant: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SessionList:
+        """The sessions that are kept, on all cells, the one whose life ends last (so, used last) first.
+
+        ``tenant`` and ``metadata`` pick those that have these values. They are read in pages, as the iteration goes
+        on. With a ``limit`` it ends after so many, or after having looked at 1,000 that were not wanted; the list's
+        ``cursor`` then says where to go on: ``sessions(cursor=…)``. It is None at the end. A session that is used
+        meanwhile moves to the front, and is not met any more.
+        """
+        current = self._current()
+        return SessionList(current.sessions(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
+
+    def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
+        """The turns of a session; as ``AsyncClient.turns``."""
+        for turn in iterate(self._current().turns(session, status=status)):
+            yield Turn(turn)
+
     def snapshot(self, session: str) -> SessionSnapshot:
         """A session's finished messages and the cursor to go on from, read in one moment."""
         return call(self._current().snapshot(session))
@@ -277,49 +355,3 @@ class Client:
         if self._pid != os.getpid():
             self._client, self._pid = self._open(), os.getpid()
         return self._client
-
-
-def _queue_of(agent: str | AgentSpec | None) -> str:
-    return "" if agent is None or isinstance(agent, str) or agent.queue is None else check_queue(agent.queue)
-
-
-def input_messages(text: Input) -> list[Message]:
-    """What a turn says, as messages. Raises ``InvalidMessage``."""
-    if isinstance(text, str):
-        if not text.strip():
-            raise InvalidMessage("The text of a turn is empty.")
-        return [Message.user(text)]
-    if isinstance(text, Message):
-        return [text]
-    if not isinstance(text, Sequence) or not text:
-        raise InvalidMessage(f"A turn says text, a Message, or a list of parts, not {type(text).__name__}.")
-    messages = [one for one in text if isinstance(one, Message)]
-    if not messages:
-        return [Message.user(list(text))]  # type: ignore[arg-type]
-    if len(messages) != len(text):
-        raise InvalidMessage("A turn says a list of parts or a list of messages, not both in one.")
-    return messages
-
-
-def encode_request(request: TurnRequest) -> bytes:
-    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded."""
-    try:
-        payload = request.to_json()
-        msgspec.json.decode(payload, type=TurnRequest)
-    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as exc:
-        raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
-    if len(payload) > MAX_REQUEST_BYTES:
-        raise InvalidMessage(
-            f"The turn has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}: pass large files by URL."
-        )
-    return payload
-
-
-def _agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
-    if isinstance(agent, Travelling):
-        agent = agent.spec()
-    if isinstance(agent, AgentSpec):
-        window_of(agent.window)
-    if agent is None or isinstance(agent, str | AgentSpec):
-        return agent
-    raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")

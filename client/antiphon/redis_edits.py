@@ -19,7 +19,7 @@ from antiphon.events import (
 )
 from antiphon.ids import SessionId, TurnId, check_queue, other_tenant
 from antiphon.model import File, Message, decode_message, encode
-from antiphon.runtime import Edit, Opening, SessionInfo, SessionRef
+from antiphon.runtime import Edit, Opening, SessionRef
 from antiphon.saved import SavedSession
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell
@@ -75,10 +75,6 @@ class Found(Struct):
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as exc:
             raise CorruptRecord(f"The {name} of a session are not readable: {exc}.") from exc
-
-    def info(self, session_id: str) -> SessionInfo:
-        metadata = self.value("metadata", dict[str, Any], {})
-        return SessionInfo(session_id, self.length, metadata, self.created, self.updated, self.closed)
 
     def saved(self, session_id: str) -> SavedSession:
         return SavedSession(
@@ -190,9 +186,8 @@ class Edits:
 
         def restored(found: Found) -> Change:
             fields = {**fields_of(saved), "created": str(saved.created or "").encode(), "restored": b"1"}
-            if saved.tenant is not None:
-                _check_tenant(found, saved.tenant, self._session.id)
-                fields["tenant"] = saved.tenant.encode()
+            _check_tenant(found, saved.tenant, self._session.id)
+            fields["tenant"] = fields["tenant"] or found.fields.get("tenant", b"")
             change = _difference(found, fields)
             change.length, change.keep, change.messages = found.length, 0, _encoded(saved.messages)
             return change
@@ -262,8 +257,8 @@ class Edits:
 def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session_id: str) -> Change | None:
     """What ``agent.session(…)`` asks for and the session does not have yet. Raises ``UsageError``."""
     fields = {name: value for name, value in inherited.items() if name not in found.fields}
+    _check_tenant(found, opening.tenant, session_id)
     if opening.tenant is not None:
-        _check_tenant(found, opening.tenant, session_id)
         fields["tenant"] = opening.tenant.encode()
     if opening.queue is not None:
         fields["queue"] = opening.queue.encode()
@@ -287,8 +282,8 @@ def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session
     return change if change.fields or change.messages else None
 
 
-def _check_tenant(found: Found, tenant: str, session_id: str) -> None:
-    if found.text("tenant") not in ("", tenant):
+def _check_tenant(found: Found, tenant: str | None, session_id: str) -> None:
+    if tenant is not None and found.text("tenant") not in ("", tenant):
         raise other_tenant(session_id, tenant)
 
 
@@ -326,6 +321,7 @@ def fields_of(saved: SavedSession) -> dict[str, bytes]:
     }  # fmt: skip
     return {
         "system": (saved.system or "").encode(),
+        "tenant": (saved.tenant or "").encode(),
         "queue": (saved.queue or "").encode(),
         "agent_queue": _queue_of(saved.agent),
         "parent": (saved.parent or "").encode(),

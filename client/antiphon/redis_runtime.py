@@ -3,42 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol
 
 import msgspec
 
-from antiphon.background import when_loop_ends
-from antiphon.client import AsyncClient
+from antiphon.cells import Cells
 from antiphon.errors import ResultTimeout, TurnError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.failures import error_of
+from antiphon.ids import SessionId
 from antiphon.model import Message, decode_message
 from antiphon.redis_edits import Edits, Found, found_in
+from antiphon.redis_listing import list_sessions
 from antiphon.request import AgentSpec
-from antiphon.runtime import Edit, Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus, Work
+from antiphon.runtime import (
+    Edit,
+    ListPlace,
+    Opening,
+    RunningTurn,
+    SessionInfo,
+    SessionRef,
+    SessionStatus,
+    Work,
+)
 from antiphon.saved import SavedSession
-from antiphon.turns import AsyncTurn
+from antiphon.turns import AsyncTurn, Connections
 from antiphon.wire.cell import Cell
-from antiphon.wire.editing import Busy, delete_session, session_ids
+from antiphon.wire.editing import Busy, delete_session
 
-__all__ = ["RedisRuntime"]
+__all__ = ["RedisRuntime", "SessionClient"]
 
 NO_MESSAGES = (1, 0)
-PAGE = 100
 ROLL_BACK_SECONDS = 30.0
 RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 
 
-class RedisRuntime:
-    """Hands turns in and reads sessions; ``redis`` is a URL, a list of URLs or a redis-py client."""
+class SessionClient(Connections, Protocol):
+    """What the runtime needs of a client."""
 
-    def __init__(self, redis: Any, **options: Any) -> None:
-        self._redis = redis
-        self._options = options
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+    @property
+    def cells(self) -> Cells: ...
+    def cell_of_session(self, session: SessionId) -> Cell: ...
+    @property
+    def submit(self) -> Callable[..., Awaitable[AsyncTurn]]: ...
+
+
+class Clients(Protocol):
+    """Where the client of the running event loop comes from."""
+
+    def get(self) -> Awaitable[SessionClient]: ...
+    async def aclose(self) -> None: ...
+
+
+class RedisRuntime:
+    """Hands turns in and reads sessions."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
 
     async def open(self, session: SessionRef, opening: Opening) -> None:
         await (await self._edits(session)).open(opening)
@@ -118,20 +141,15 @@ class RedisRuntime:
                 await _ended(turn)
         return answer
 
-    async def sessions(self, store: Any = None) -> AsyncGenerator[SessionInfo, None]:
-        for cell in (await self._client())._cells:
-            start = 0
-            while ids := await session_ids(cell, start, PAGE):
-                for session_id in ids:
-                    found = await found_in(cell, session_id, *NO_MESSAGES)
-                    if found.fields:
-                        yield found.info(session_id)
-                start += PAGE
+    async def sessions(
+        self, store: Any, after: ListPlace | None, page: int
+    ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+        async with aclosing(list_sessions((await self._client()).cells, after, page)) as rows:
+            async for row in rows:
+                yield row
 
     async def aclose(self) -> None:
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        await self._clients.aclose()
 
     async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
         """Submit, and when cancelled in the middle of it, wait for the answer, so as to roll back what was accepted."""
@@ -148,14 +166,8 @@ class RedisRuntime:
             await _ended(turn, ROLL_BACK_SECONDS)
             await self.amend(session, [turn.id], [])
 
-    async def _client(self) -> AsyncClient:
-        """The client of this event loop; it is closed when the loop ends."""
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = AsyncClient(self._redis, **self._options)
-            await when_loop_ends(self.aclose)
-        return client
+    async def _client(self) -> SessionClient:
+        return await self._clients.get()
 
     async def _cell(self, session: SessionRef) -> Cell:
         return (await self._client()).cell_of_session(session.id)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import CorruptRecord
-from antiphon.model import Message
-from antiphon.window import Window
+from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
+from antiphon.ids import check_queue
+from antiphon.model import Message, Part
+from antiphon.window import Window, window_of
 
-__all__ = ["AgentSpec", "OutputSpec", "TurnRequest", "decode_request"]
+__all__ = [
+    "MAX_REQUEST_BYTES",
+    "AgentSpec",
+    "Input",
+    "OutputSpec",
+    "Travelling",
+    "TurnRequest",
+    "decode_request",
+    "encode_request",
+    "input_messages",
+    "queue_of",
+    "travelling_agent",
+]
+
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+
+Input: TypeAlias = str | Message | Sequence[Part] | Sequence[Message]
 
 
 class AgentSpec(Struct, omit_defaults=True):
@@ -67,3 +85,57 @@ def decode_request(data: bytes) -> TurnRequest:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError) as exc:
         raise CorruptRecord(f"A stored turn request is not readable: {exc}.") from exc
+
+
+@runtime_checkable
+class Travelling(Protocol):
+    """An agent that can travel with a turn."""
+
+    def spec(self) -> AgentSpec: ...
+
+
+def input_messages(text: Input) -> list[Message]:
+    """What a turn says, as messages. Raises ``InvalidMessage``."""
+    if isinstance(text, str):
+        if not text.strip():
+            raise InvalidMessage("The text of a turn is empty.")
+        return [Message.user(text)]
+    if isinstance(text, Message):
+        return [text]
+    if not isinstance(text, Sequence) or not text:
+        raise InvalidMessage(f"A turn says text, a Message, or a list of parts, not {type(text).__name__}.")
+    messages = [one for one in text if isinstance(one, Message)]
+    if not messages:
+        return [Message.user(list(text))]  # type: ignore[arg-type]
+    if len(messages) != len(text):
+        raise InvalidMessage("A turn says a list of parts or a list of messages, not both in one.")
+    return messages
+
+
+def encode_request(request: TurnRequest) -> bytes:
+    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded."""
+    try:
+        payload = request.to_json()
+        msgspec.json.decode(payload, type=TurnRequest)
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as exc:
+        raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
+    if len(payload) > MAX_REQUEST_BYTES:
+        raise InvalidMessage(
+            f"The turn has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}: pass large files by URL."
+        )
+    return payload
+
+
+def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
+    if isinstance(agent, Travelling):
+        agent = agent.spec()
+    if isinstance(agent, AgentSpec):
+        window_of(agent.window)
+    if agent is None or isinstance(agent, str | AgentSpec):
+        return agent
+    raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")
+
+
+def queue_of(agent: str | AgentSpec | None) -> str:
+    """The queue of an agent that travels, '' where it has none. Raises ``UsageError``."""
+    return "" if agent is None or isinstance(agent, str) or agent.queue is None else check_queue(agent.queue)

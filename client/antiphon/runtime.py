@@ -33,6 +33,7 @@ __all__ = [
     "AgentLike",
     "Edit",
     "IfBusy",
+    "ListPlace",
     "Opening",
     "RunningTurn",
     "Runtime",
@@ -41,6 +42,7 @@ __all__ = [
     "SessionStatus",
     "TurnHandle",
     "Work",
+    "agent_name",
     "duration",
     "local_runtime",
     "plain",
@@ -136,15 +138,34 @@ class SessionStatus(Struct):
     updated: int = 0
 
 
-class SessionInfo(Struct):
-    """One line of a list of sessions."""
+class SessionInfo(Struct, kw_only=True):
+    """One line of a list of sessions.
+
+    ``status``: a worker is at one of its turns (``running``), it has turns that wait (``waiting``), or nothing is
+    left to do (``done``). ``agent`` is the name of the agent that it began with, ``queue`` its own one, ``turns``
+    the number of turns in its inbox. ``created`` and ``updated`` are ms since 1970.
+    """
 
     session_id: str
+    status: Literal["done", "running", "waiting"]
+    tenant: str | None
+    agent: str | None
+    queue: str | None
     messages: int
+    turns: int
     metadata: dict[str, Any]
     created: int
     updated: int
     closed: bool = False
+
+
+ListPlace: TypeAlias = tuple[int, str]
+"""Where a session stands in a list: a number, the highest first, and its id."""
+
+
+def agent_name(agent: Mapping[str, Any] | str | None) -> str | None:
+    """The name of an agent as a session keeps it."""
+    return agent if agent is None or isinstance(agent, str) else agent.get("name")
 
 
 class AgentLike(Protocol):
@@ -238,8 +259,10 @@ class Runtime(Protocol):
         """Forget the session, in its store too. True where there was one. Running turns are cancelled."""
         ...
 
-    def sessions(self, store: SessionStore | None) -> AsyncGenerator[SessionInfo, None]:
-        """All sessions that are kept, in no particular order, page by page as they are asked for."""
+    def sessions(
+        self, store: SessionStore | None, after: ListPlace | None, page: int
+    ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+        """The sessions that are kept after this place, ``page`` of them at a time as they are asked for."""
         ...
 
     async def aclose(self) -> None:

@@ -21,6 +21,7 @@ from antiphon.events import Event, TurnFailedEvent
 from antiphon.ids import check_queue, session_id, turn_id
 from antiphon.model import decode_message
 from antiphon.request import AgentSpec
+from antiphon.runtime import SessionInfo
 from antiphon.shown import EventLines, ago, clock_time, message_lines, printable, table
 from antiphon.turns import AsyncTurn
 from antiphon.wire import overview
@@ -146,15 +147,31 @@ async def _history(options: argparse.Namespace) -> int:
 
 def sessions(argv: list[str]) -> int:
     """List the sessions, the one used last first"""
-    options = _list_parser(sessions, "sessions").parse_args(argv)
-    lines = asyncio.run(_over_cells(options, overview.sessions))
-    lines = sorted(lines, key=lambda line: -line.updated)[: options.limit]
+    parser = _list_parser(sessions, "sessions")
+    parser.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
+    options = parser.parse_args(argv)
+    lines = asyncio.run(_sessions(options))
     if options.json:
         _print_json(lines)
     else:
-        rows = [[one.session_id, one.status, one.inbox, one.messages, ago(one.updated)] for one in lines]
-        _print_table(["session", "status", "inbox", "messages", "updated"], rows, "There are no sessions.")
+        rows = [
+            [one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages, ago(one.updated)]
+            for one in lines
+        ]  # fmt: skip
+        head = ["session", "tenant", "agent", "status", "turns", "messages", "updated"]
+        _print_table(head, rows, "There are no sessions.")
     return 0
+
+
+async def _sessions(options: argparse.Namespace) -> list[SessionInfo]:
+    """As many as were asked for, however many pages that takes."""
+    found: list[SessionInfo] = []
+    async with _client(options) as client:
+        async for one in client.sessions(tenant=options.tenant):
+            found.append(one)
+            if len(found) == options.limit:
+                break
+    return found
 
 
 def cancel(argv: list[str]) -> int:

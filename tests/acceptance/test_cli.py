@@ -178,7 +178,7 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
     assert done.returncode == 0
     assert "No worker serves the queue antiphon" in done.stderr
     turn = done.stdout.strip()
-    assert json.loads(output("sessions", "--json", url=redis_url))["inbox"] == 1
+    assert json.loads(output("sessions", "--json", url=redis_url))["turns"] == 1
     assert output("cancel", turn, url=redis_url) == "cancelled\n"
 
 
@@ -190,7 +190,7 @@ def test_a_turn_is_submitted_answered_and_remembered(worker, redis_url):
     assert [message["role"] for message in messages] == ["user", "assistant"] * 3
     shown = output("history", "s", url=redis_url)
     assert shown.startswith("user\n  hello\n\nassistant\n  You said: hello\n")
-    assert "idle" in output("sessions", url=redis_url)
+    assert "done" in output("sessions", url=redis_url)
 
 
 def test_the_same_key_submits_once(redis_url):

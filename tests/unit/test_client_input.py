@@ -3,18 +3,18 @@
 import pytest
 
 from antiphon.cells import open_cells
-from antiphon.client import (
+from antiphon.client import AsyncClient, Client
+from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
+from antiphon.ids import check_queue, new_turn_id
+from antiphon.model import Image, Message, Text
+from antiphon.request import (
     MAX_REQUEST_BYTES,
-    AsyncClient,
-    Client,
-    check_queue,
+    AgentSpec,
+    TurnRequest,
+    decode_request,
     encode_request,
     input_messages,
 )
-from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
-from antiphon.ids import new_turn_id
-from antiphon.model import Image, Message, Text
-from antiphon.request import AgentSpec, TurnRequest, decode_request
 from antiphon.subscribe import parse_cursor
 
 NOWHERE = "redis://localhost:1/0"

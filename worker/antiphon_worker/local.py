@@ -18,7 +18,7 @@ from antiphon.errors import KeyReused, SessionExists, UnknownAgent, UnknownProvi
 from antiphon.events import Event
 from antiphon.ids import SessionId, new_turn_id, other_tenant
 from antiphon.model import Message, encode
-from antiphon.runtime import AgentLike, Edit, Opening, SessionInfo, SessionRef, SessionStatus, Work
+from antiphon.runtime import AgentLike, Edit, ListPlace, Opening, SessionInfo, SessionRef, SessionStatus, Work
 from antiphon.saved import SavedSession
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
@@ -150,15 +150,21 @@ class LocalRuntime:
                 existed = await in_store(session.store.delete, session.id) or existed
         return existed
 
-    async def sessions(self, store: SessionStore | None = None) -> AsyncGenerator[SessionInfo, None]:
+    async def sessions(
+        self, store: SessionStore | None, after: ListPlace | None, page: int
+    ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+        """Those of this process, the one used last first; those of a store in the order of their ids."""
         if store is None:
-            for live in self._sessions.kept():
-                yield live.info()
+            live = {(one.updated, one.session_id): one for one in self._sessions.kept()}
+            for place in sorted(live, reverse=True):
+                if after is None or place < after:
+                    yield place, live[place].info()
             return
-        for session_id in await in_store(store.list_sessions):
-            live = await self._read(SessionRef(SessionId(session_id), store))
-            if live.exists:
-                yield live.info()
+        for session_id in sorted(await in_store(store.list_sessions), reverse=True):
+            if after is None or (0, session_id) < after:
+                one = await self._read(SessionRef(SessionId(session_id), store))
+                if one.exists:
+                    yield (0, session_id), one.info()
 
     def forget(self) -> None:
         """Forget all sessions of this process, for tests. Stores keep theirs."""

@@ -18,7 +18,7 @@ from antiphon.errors import AgentError, SessionBusy, StoreError, UsageError
 from antiphon.events import Event
 from antiphon.ids import other_tenant
 from antiphon.model import File, Message
-from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus
+from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus, agent_name
 from antiphon.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.window import SavedSummary
@@ -215,8 +215,14 @@ class LocalSession:
         )
 
     def info(self) -> SessionInfo:
-        count, metadata = len(self.messages), dict(self.metadata)
-        return SessionInfo(self.session_id, count, metadata, self.created, self.updated, self.closed)
+        status = self.status()
+        turns = len(status.waiting) + (status.running is not None)
+        return SessionInfo(
+            session_id=self.session_id, status="running" if status.running else "waiting" if turns else "done",
+            tenant=self.tenant, agent=agent_name(self.agent), queue=self.queue, messages=len(self.messages),
+            turns=turns, metadata=dict(self.metadata), created=self.created, updated=self.updated,
+            closed=self.closed,
+        )  # fmt: skip
 
     def numbered(self, event: EventT, turn_id: str) -> EventT:
         """The event as one of this session's: which turn it belongs to, its seq and its time."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from antiphon.client import encode_request, input_messages
 from antiphon.errors import InvalidMessage
 from antiphon.ids import session_id, turn_id
-from antiphon.request import AgentSpec, TurnRequest
+from antiphon.request import AgentSpec, TurnRequest, encode_request, input_messages
 from antiphon.wire.cell import Cell
 
 __all__ = ["submit_job"]

@@ -24,7 +24,6 @@ __all__ = [
     "delete_session",
     "fork_session",
     "new_op",
-    "session_ids",
 ]
 
 Moment = Literal["idle", "between", "any"]
@@ -106,15 +105,6 @@ async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
             return Busy(TurnId(turn.decode()))
         case answer:
             raise _unexpected("delete", answer)
-
-
-async def session_ids(cell: Cell, start: int, count: int) -> list[SessionId]:
-    """A page of the sessions' ids, those that end first in front. Some may have ended."""
-    try:
-        found: Any = await cell.redis.zrange(cell.keys.sessions, start, start + count - 1)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-    return [SessionId(one.decode()) for one in found]
 
 
 async def _run(cell: Cell, name: str, *arguments: Any) -> Any:

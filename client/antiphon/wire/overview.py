@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
 from redis.exceptions import RedisError
 
 from antiphon.errors import UsageError
-from antiphon.ids import TurnId
+from antiphon.ids import SessionId, TurnId
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.failures import store_error
 from antiphon.wire.keys import rq_key
 
-__all__ = ["FailedTurn", "SessionLine", "failed_turns", "requeue", "sessions", "unserved", "workers"]
+__all__ = [
+    "FailedTurn",
+    "SessionRow",
+    "failed_turns",
+    "requeue",
+    "session_places",
+    "session_rows",
+    "statuses",
+    "turn_ids",
+    "unserved",
+    "workers",
+]
 
 T = TypeVar("T")
 
+_ROW = ("tenant", "agent", "queue", "metadata", "created", "updated", "closed", "fence")
 
-class SessionLine(Struct):
-    """One session in a list. ``status`` is that of the head of its inbox, ``idle`` where that is empty."""
+
+class SessionRow(Struct):
+    """One session in a list, as its cell has it. ``held`` where a worker is at it; times are server ms."""
 
     session_id: str
-    status: str
-    inbox: int
-    messages: int
+    tenant: str
+    agent: bytes
+    queue: str
+    metadata: bytes
+    created: int
     updated: int
+    closed: bool
+    held: bool
+    turns: int
+    messages: int
 
 
 class FailedTurn(Struct):
@@ -67,29 +86,49 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str:
     return f"No worker serves the queue {queue.decode()} now: the turn waits. `antiphon worker{named}` starts one."
 
 
-async def sessions(cell: Cell, limit: int) -> list[SessionLine]:
-    """The sessions used last, newest first."""
+async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
+    """Where sessions stand: the end of their life and their id, the last one first. None are left where it is empty.
+
+    Up to ``count`` of those after a place; a session whose life was prolonged since stands in front of it.
+    """
+    highest: int | str = "+inf" if after is None else after[0]
+    skipped = 0
+    while True:
+        found = await _ask(
+            cell.redis.zrevrangebyscore(
+                cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
+            )
+        )
+        places = [(int(score), name.decode()) for name, score in found]
+        places = [place for place in places if after is None or place < after]
+        if places or len(found) < count:
+            return places
+        skipped += count  # all of them end at the same moment as the one that was seen last
+
+
+async def session_rows(cell: Cell, places: Sequence[tuple[int, str]]) -> list[SessionRow | None]:
+    """These sessions in one round trip; None where one has ended."""
     pipe = cell.redis.pipeline(transaction=False)
-    pipe.zrange(cell.keys.active, 0, limit - 1)
-    pipe.zrange(cell.keys.sessions, 0, limit - 1, desc=True)
-    active, known = await _ask(pipe.execute())
-    ids = [name.decode() for name in dict.fromkeys([*active, *known])]
-    pipe = cell.redis.pipeline(transaction=False)
-    for name in ids:
-        pipe.hget(cell.keys.session(name), "updated")
-        pipe.lrange(cell.keys.inbox(name), 0, -1)
+    for _, name in places:
+        pipe.hmget(cell.keys.session(name), *_ROW)
+        pipe.llen(cell.keys.inbox(name))
         pipe.llen(cell.keys.history(name))
     answers = await _ask(pipe.execute())
-    rows = [(name, *answers[3 * n : 3 * n + 3]) for n, name in enumerate(ids)]
-    heads = await _statuses(cell, [inbox[0].decode() for _, _, inbox, _ in rows if inbox])
-    lines = [
-        SessionLine(
-            name, heads.get(inbox[0].decode(), "") if inbox else "idle", len(inbox), messages, int(updated)
-        )
-        for name, updated, inbox, messages in rows
-        if updated is not None
-    ]
-    return sorted(lines, key=lambda line: -line.updated)[:limit]
+    return [_row(name, *answers[3 * n : 3 * n + 3]) for n, (_, name) in enumerate(places)]
+
+
+async def turn_ids(cell: Cell, session_id: SessionId) -> list[TurnId]:
+    """The ids of a session's last turns, the one submitted last first. Some may have expired."""
+    found = await _ask(cell.redis.lrange(cell.keys.turns(session_id), 0, -1))
+    return [TurnId(turn.decode()) for turn in reversed(found)]
+
+
+async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
+    """The status of each turn, '' of those that have expired."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hget(cell.keys.turn(turn), "status")
+    return [(status or b"").decode() for status in await _ask(pipe.execute())]
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
@@ -127,12 +166,14 @@ async def requeue(cell: Cell, turn_id: TurnId) -> None:
     await _ask(pipe.execute())
 
 
-async def _statuses(cell: Cell, turns: list[str]) -> dict[str, str]:
-    pipe = cell.redis.pipeline(transaction=False)
-    for turn in turns:
-        pipe.hget(cell.keys.turn(turn), "status")
-    answers = await _ask(pipe.execute())
-    return {turn: (status or b"").decode() for turn, status in zip(turns, answers, strict=True)}
+def _row(name: str, fields: list[bytes | None], turns: int, messages: int) -> SessionRow | None:
+    tenant, agent, queue, metadata, created, updated, closed, fence = (value or b"" for value in fields)
+    if not (created or updated):
+        return None
+    return SessionRow(
+        name, tenant.decode(), agent, queue.decode(), metadata, int(created or updated), int(updated or created),
+        bool(closed), bool(fence), turns, messages,
+    )  # fmt: skip
 
 
 def _failed(job: bytes, queue: str, turn: list[bytes | None], rq_job: list[bytes | None]) -> FailedTurn:
