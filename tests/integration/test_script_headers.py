@@ -10,15 +10,26 @@ import pytest
 from redis import Redis
 
 import antiphon.wire
+from antiphon.wire import archiving, editing
 from antiphon.wire import cell as cell_module
-from antiphon.wire import editing
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import KINDS, RQ_KEYS, lua_key_functions
 from antiphon.wire.scripts import load_script, script_names
 
 FOLDER = Path(antiphon.wire.__file__).parent / "lua"
-NAMES = [*script_names(), *(f"editing/{path.stem}" for path in sorted((FOLDER / "editing").glob("*.lua")))]
+NAMES = [
+    *script_names(),
+    *(
+        f"{kind}/{path.stem}"
+        for kind in ("archiving", "editing")
+        for path in sorted((FOLDER / kind).glob("*.lua"))
+    ),
+]
 WRAPPERS = {
+    "archiving/forgotten": archiving.forgotten,
+    "archiving/mark": archiving.mark_archived,
+    "archiving/restore": archiving.restore_session,
+    "archiving/take": archiving.take_work,
     "editing/edit": editing.change_session,
     "editing/fork": editing.fork_session,
     "editing/delete": editing.delete_session,

@@ -18,6 +18,7 @@ from support.stage import FIRST_WORDS, Stage, make_app, reply
 from antiphon.client import AsyncClient
 from antiphon.events import Event, decode_event
 from antiphon.request import AgentSpec
+from antiphon.stores.base import SessionStore
 from antiphon.turns import AsyncTurn
 from antiphon_worker.settings import Settings
 from antiphon_worker.worker import Worker
@@ -78,9 +79,11 @@ class Ensemble:
         return Supervised(started)
 
     @asynccontextmanager
-    async def worker(self, *, url: str | None = None, **settings: Any) -> AsyncIterator[Worker]:
+    async def worker(
+        self, *, url: str | None = None, store: SessionStore | None = None, **settings: Any
+    ) -> AsyncIterator[Worker]:
         """A worker on this loop; at the end it gives back what it still holds."""
-        app = make_app(self.stage)
+        app = make_app(self.stage, store)
         worker = Worker(Settings(**settings), app, url=url or self.url)
         running = asyncio.create_task(worker.run())
         try:

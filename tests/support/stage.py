@@ -33,6 +33,7 @@ from antiphon.errors import (
     ProviderUnauthorized,
 )
 from antiphon.model import Message, Text, ToolCall, Usage
+from antiphon.stores.base import SessionStore
 from antiphon.tools import Context, tool
 from antiphon_worker.app import App
 from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece, ToolCallPiece
@@ -148,7 +149,7 @@ class StageModel:
                 return
 
 
-def make_app(stage: Stage) -> App:
+def make_app(stage: Stage, store: SessionStore | None = None) -> App:
     """An App with the stage's model and tools."""
 
     @tool
@@ -179,7 +180,7 @@ def make_app(stage: Stage) -> App:
         time.sleep(2)  # noqa: ASYNC251 - a tool that forgets to wait is the point
         return "blocked"
 
-    return App(tools=[note, pay, wait, block], providers={"stage": StageModel(stage)})
+    return App(tools=[note, pay, wait, block], providers={"stage": StageModel(stage)}, store=store)
 
 
 async def _opened(stage: Stage, name: str) -> None:

@@ -22,6 +22,7 @@ def main() -> int:
         settings = Settings.load()
         set_up_logging(settings.log_level)
         app = load_app(settings.app)
+        app.archive(settings.archive)
     except AgentError as exc:
         sys.stderr.write(f"antiphon worker: {exc}\n")
         return 2

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import AgentError, SettingsError, UnknownAgent, UnknownTool
 from antiphon.request import AgentSpec
+from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
+from antiphon_worker.archive import Archive, store_at
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import close_providers, provider_for
 from antiphon_worker.toolbox import ToolBox
@@ -31,7 +33,8 @@ class App:
     """Agents, tools and providers of a deployment.
 
     ``agents`` are known by their name, ``tools`` are those that agents which travel with a turn may name (an agent's
-    own tools are known as well), ``providers`` are model services under names of their own.
+    own tools are known as well), ``providers`` are model services under names of their own. ``store`` is where sessions
+    are archived before their life in Redis ends, and restored from when they are used again; it may block.
     """
 
     def __init__(
@@ -39,7 +42,14 @@ class App:
         agents: Sequence[Agent] = (),
         tools: Sequence[Tool[..., Any]] = (),
         providers: Mapping[str, Provider] | None = None,
+        store: SessionStore | None = None,
     ) -> None:
+        if store is not None and not isinstance(store, SessionStore):
+            raise SettingsError(
+                f"store= is a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
+            )
+        self._store = store
+        self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
         self._tools = {tool.name: tool for tool in tools}
         self._providers: dict[str, Provider] = dict(providers or {})
@@ -89,6 +99,19 @@ class App:
         except Exception:
             self._opening.pop(name, None)
             raise
+
+    def archive(self, url: str = "") -> Archive | None:
+        """Where sessions are archived: the App's store, or the one that ``url`` (``ANTIPHON_ARCHIVE``) names.
+
+        Raises ``SettingsError`` where there are two, or where the URL names none.
+        """
+        if url and self._store is not None:
+            raise SettingsError(
+                "ANTIPHON_ARCHIVE (--archive) names a store, and the App has one too (store=…): give one of them."
+            )
+        if self._archive is None and (url or self._store):
+            self._archive = Archive(self._store or store_at(url))
+        return self._archive
 
     async def preload(self) -> None:
         """Open the providers of the App's agents, or without agents those whose key is set, before the first turn."""

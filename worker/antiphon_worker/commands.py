@@ -47,7 +47,8 @@ def worker(argv: list[str]) -> int:
     from antiphon_worker.supervisor import Supervisor
 
     set_up_logging(settings.log_level)
-    load_app(settings.app)  # a wrong one is said here, once, and not by every process
+    app = load_app(settings.app)  # a wrong one is said here, once, and not by every process
+    app.archive(settings.archive)
     asyncio.run(Supervisor(settings).run())
     return 0
 

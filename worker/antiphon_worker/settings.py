@@ -34,6 +34,10 @@ class Settings:
         (DEFAULT_QUEUE,), "Queues to take turns from, the most urgent first, with commas between"
     )
     app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
+    archive: str = _setting(
+        "",
+        "Where sessions go at the end of their life in Redis: sqlite:///path, redis://…, or the App's store=…",
+    )
     processes: int = _setting(1, "Worker processes, each with its own event loop")
     concurrency: int = _setting(100, "Turns at once in one process")
     lease: float = _setting(10.0, "How long a silent worker keeps its sessions, in seconds")

@@ -22,11 +22,13 @@ from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
+from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.history_window import load_history, window_field
 from antiphon_worker.journal import TurnJournal, patiently
 from antiphon_worker.lease import Lease, Stop, StopSignal
 from antiphon_worker.loop import LoopInput, LoopResult, messages_of, run_loop
 from antiphon_worker.publisher import Publisher, TurnSink
+from antiphon_worker.restoring import restore_before
 from antiphon_worker.settings import Settings
 from antiphon_worker.steps import plain_variables
 from antiphon_worker.summaries import SummaryWriter
@@ -65,6 +67,8 @@ class Cancelled(Struct):
 
 class GivenBack(Struct):
     reason: str
+    code: str = "drained"
+    delay: float = 0.0
 
 
 class Superseded(Struct):
@@ -82,6 +86,7 @@ class TurnRunner:
         self.publisher = publisher
         self.app = app
         self.settings = settings
+        self.archive = app.archive(settings.archive)
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
@@ -129,6 +134,8 @@ class _Run:
         except ProviderError as exc:
             exhausted = self._turn.errors + 1 >= self._settings.error_limit
             return Failed.of(exc) if exhausted or not exc.retryable else Retry(exc)
+        except ArchiveUnavailable as exc:
+            return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except AgentError as exc:
             return Failed.of(exc)
         except Exception as exc:
@@ -173,6 +180,7 @@ class _Run:
     async def _answer(self, request: TurnRequest) -> Completed:
         turn, app = self._turn, self._runner.app
         self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
+        await restore_before(self._cell, self._runner.archive, turn, self._lease)
         agent = app.agent(_asked(turn, request))
         provider = await app.provider(agent.provider)
         inp = loop_input(agent, request, app.tools(agent.tools), _system(turn, agent))
@@ -205,8 +213,8 @@ class _Run:
                 return await self._finish("cancelled", event, messages=kept, error=reason)
             case Retry(error):
                 return await self._give_back("error", error.message, str(error.code), self._delay(error))
-            case GivenBack(reason):
-                return await self._give_back("drain", reason, "drained")
+            case GivenBack(reason, code, delay):
+                return await self._give_back("drain", reason, code, delay)
             case Superseded():
                 return False
 

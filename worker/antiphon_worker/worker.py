@@ -14,6 +14,7 @@ from antiphon.wire.connect import open_redis
 from antiphon.wire.live import LiveFeed
 from antiphon_worker.alone import AloneTurns
 from antiphon_worker.app import App
+from antiphon_worker.archiver import Archiver
 from antiphon_worker.consumer import Consumer
 from antiphon_worker.control import Control
 from antiphon_worker.foreign import ForeignJobs
@@ -89,6 +90,8 @@ class Worker:
                     start(presence.run, "presence"),
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
+                if runner.archive is not None:
+                    taking.append(start(Archiver(cell, runner.archive).run, "archiver"))
                 log.info(
                     "worker %s takes turns: %s",
                     self.name,

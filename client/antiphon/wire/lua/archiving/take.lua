@@ -25,7 +25,7 @@ local function lead_of(session)
   return math.max(SHORTEST_LEAD_MS, math.min(DAY_MS, math.floor(ttl / 2)))
 end
 
-local function look(session)
+local function work_on(session)
   local life = redis.call('PTTL', key_session(session))
   if life == -2 then return redis.call('ZREM', key_sessions(), session) and nil end
   if life == -1 then return again(key_sessions(), session, reach + HASH_LIVES_ON_MS) end
@@ -57,7 +57,7 @@ end
 for _ = 1, most do
   local session = redis.call('ZRANGEBYSCORE', key_sessions(), '-inf', reach, 'LIMIT', 0, 1)[1]
   if not session then return {'NOTHING'} end
-  local work = look(session)
+  local work = work_on(session)
   if work then return work end
 end
 return {'MORE'}
