@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
-    from antiphon.client import AsyncClient, Client
+    from antiphon.client import AsyncClient
     from antiphon.model import Message
     from antiphon.session import Session
+    from antiphon.sync_client import Client
     from antiphon.tools import tool
 
 __all__ = ["Agent", "AsyncClient", "Client", "Message", "Session", "tool"]
@@ -17,7 +18,7 @@ __all__ = ["Agent", "AsyncClient", "Client", "Message", "Session", "tool"]
 _MODULES = {
     "Agent": "agent",
     "AsyncClient": "client",
-    "Client": "client",
+    "Client": "sync_client",
     "Message": "model",
     "Session": "session",
     "tool": "tools",

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from antiphon.background import call, iterate
 from antiphon.cells import Cells, open_cells
 from antiphon.client_sessions import client_session
 from antiphon.errors import ClientClosed, SessionNotFound, UsageError
@@ -32,7 +30,7 @@ from antiphon.ids import (
     turn_id,
     turn_id_of_key,
 )
-from antiphon.listing import AsyncSessionList, SessionList, wanted
+from antiphon.listing import AsyncSessionList, wanted
 from antiphon.model import Message, Status, decode_message
 from antiphon.redis_listing import list_sessions, list_turns
 from antiphon.request import (
@@ -49,13 +47,13 @@ from antiphon.request import (
 from antiphon.runtime import AgentLike
 from antiphon.session import Session
 from antiphon.subscribe import Subscription
-from antiphon.turns import AsyncTurn, Turn, seconds
+from antiphon.turns import AsyncTurn, seconds
 from antiphon.turntaking import check_if_busy
 from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.live import LiveFeed
 
-__all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
+__all__ = ["DEFAULT_QUEUE", "AsyncClient", "SessionSnapshot", "Submission"]
 
 
 class Submission(msgspec.Struct):
@@ -84,6 +82,13 @@ class AsyncClient:
     """Submits turns and follows sessions. Constructing it connects to nothing.
 
     ``redis`` is a URL, a list of URLs (cells) or a redis-py client. One client belongs to one event loop.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider="scripted", model="any", name="parrot")
+    >>> client = AsyncClient("redis://localhost:6379/0")
+    >>> turn = await client.submit("user-123", "Hello", agent=agent)
+    >>> (await turn.result(timeout=10)).text
+    'You said: Hello'
     """
 
     def __init__(
@@ -101,7 +106,10 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Turns go on."""
+        """Close all connections. Turns go on.
+
+        >>> await client.aclose()
+        """
         self._closed = True
         for feed in self._feeds.values():
             await feed.aclose()
@@ -134,8 +142,11 @@ class AsyncClient:
 
         The turn goes to ``queue``, else to that of the session, of ``agent``, of the session's agent, or of this
         client. Where there is none but ``queue``, the session keeps it. A session also keeps its ``tenant``, and to
-        another raises ``UsageError``. Raises ``InvalidId``, ``InvalidMessage``, ``SessionBusy``, ``KeyReused``,
-        ``StoreError``.
+        another raises ``UsageError``. Raises ``InvalidId``, ``InvalidMessage`` and ``StoreError`` as well.
+
+        >>> first = await client.submit("user-123", "Pay", agent=agent, key="payment-1", tenant="acme")
+        >>> first.id == (await client.submit("user-123", "Pay", agent=agent, key="payment-1")).id
+        True
         """
         where = session_id(session)
         check_if_busy(if_busy)
@@ -146,27 +157,34 @@ class AsyncClient:
         payload = encode_request(request)
         new_id = turn_id_of_key(where, where, key) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
-            where, new_id, payload,
-            digest=hashlib.sha256(payload).hexdigest(),
+            where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",
-            agent_queue=queue_of(request.agent),
-            default_queue=self._queue,
+            agent_queue=queue_of(request.agent), default_queue=self._queue,
             ttl_ms=0 if ttl is None else int((seconds(ttl) or 0) * 1000),
-            reject_if_busy=if_busy == "reject",
-            due_in_ms=int((seconds(delay) or 0) * 1000),
+            reject_if_busy=if_busy == "reject", due_in_ms=int((seconds(delay) or 0) * 1000),
             agent=msgspec.json.encode(asked) if asked is not None else b"",
             tenant="" if tenant is None else tenant_id(tenant),
         )  # fmt: skip
         return AsyncTurn(self, new_id, where)
 
     async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn]:
-        """Hand in several turns, in order. The first that is refused raises; those before it are accepted."""
+        """Hand in several turns, in order. The first that is refused raises; those before it are accepted.
+
+        >>> from antiphon.client import Submission
+        >>> turns = await client.submit_many([Submission("a", "One", agent), Submission("b", "Two", agent)])
+        >>> [(await turn.result(timeout=10)).text for turn in turns]
+        ['You said: One', 'You said: Two']
+        """
         return [
             await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in submissions
         ]
 
     async def turn(self, turn: str) -> AsyncTurn:
-        """The handle of a turn by its id. Raises ``TurnNotFound``."""
+        """The handle of a turn by its id. Raises ``TurnNotFound``.
+
+        >>> await (await client.turn(turn.id)).status()
+        'finished'
+        """
         known = turn_id(turn)
         record = await self.cell_of_turn(known).turn(known)
         return AsyncTurn(self, known, record.session_id)
@@ -185,11 +203,19 @@ class AsyncClient:
         without it, the agent that the session began with. Further keywords as in ``Agent.session``: ``system``,
         ``messages``, ``variables``, ``metadata``, ``tenant``, ``queue``. Its ``_async`` methods are the ones to
         call.
+
+        >>> session = client.session("user-123", agent=agent)
+        >>> (await session.run_async("Again")).text
+        'You said: Again'
         """
         return client_session(lambda: self, session, agent, ttl, opening, background=False)
 
     def sessions(self, **which: Any) -> AsyncSessionList:
-        """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``."""
+        """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``.
+
+        >>> [info.session_id async for info in client.sessions()]
+        ['user-123']
+        """
         return AsyncSessionList(lambda after, page: list_sessions(self.cells, after, page), wanted(**which))
 
     async def turns(self, session: str, *, status: Status | None = None) -> AsyncGenerator[AsyncTurn, None]:
@@ -197,6 +223,9 @@ class AsyncClient:
 
         ``status`` picks those that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
         ``finished``, ``failed`` or ``cancelled`` when they are read.
+
+        >>> [found.id async for found in client.turns("user-123", status="finished")] == [turn.id]
+        True
         """
         where = session_id(session)
         if status is not None and status not in get_args(Status):
@@ -208,6 +237,10 @@ class AsyncClient:
         """A session's finished messages and the cursor to go on from, read in one moment.
 
         A session that does not exist yet is empty, with cursor 0.
+
+        >>> snapshot = await client.snapshot("user-123")
+        >>> len(snapshot.messages), snapshot.turn_id
+        (2, None)
         """
         where = session_id(session)
         try:
@@ -224,6 +257,11 @@ class AsyncClient:
         ``after`` is the seq of the last event seen (a number or its text), 0 for all that is kept, None for from now
         on. Lost connections are made again and what was missed is read from the log. Raises ``StreamGap`` where it
         is no longer there: take a ``snapshot`` and go on from its cursor.
+
+        >>> events = client.subscribe("user-123", after=0)
+        >>> (await anext(events)).type, (await anext(events)).type
+        ('turn_queued', 'turn_started')
+        >>> await events.aclose()
         """
         where = session_id(session)
         cell = self.cell_of_session(where)
@@ -232,7 +270,11 @@ class AsyncClient:
                 yield event
 
     async def as_completed(self, turns: Iterable[AsyncTurn]) -> AsyncGenerator[AsyncTurn, None]:
-        """The turns in the order in which they end."""
+        """The turns in the order in which they end.
+
+        >>> [(await done.result()).text async for done in client.as_completed([turn])]
+        ['You said: Hello']
+        """
 
         async def ended(turn: AsyncTurn) -> AsyncTurn:
             await turn.ended()
@@ -265,93 +307,3 @@ class AsyncClient:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed
-
-
-class Client:
-    """The calls of ``AsyncClient``, waiting: for scripts, threads, views, notebooks and forked servers."""
-
-    def __init__(
-        self, redis: Any, *, prefix: str = PREFIX, queue: str = DEFAULT_QUEUE, **options: Any
-    ) -> None:
-        self._open = lambda: AsyncClient(redis, prefix=prefix, queue=queue, **options)
-        self._client = self._open()
-        self._pid = os.getpid()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close all connections. Turns go on."""
-        call(self._client.aclose())
-
-    def submit(self, session: str, text: Input, **options: Any) -> Turn:
-        """Hand in a turn; options and errors as in ``AsyncClient.submit``."""
-        return Turn(call(self._current().submit(session, text, **options)))
-
-    def submit_many(self, submissions: Iterable[Submission]) -> list[Turn]:
-        """Hand in several turns, in order."""
-        return [Turn(turn) for turn in call(self._current().submit_many(submissions))]
-
-    def turn(self, turn: str) -> Turn:
-        """The handle of a turn by its id. Raises ``TurnNotFound``."""
-        return Turn(call(self._current().turn(turn)))
-
-    def session(
-        self,
-        session: str | None = None,
-        *,
-        agent: AgentLike | str | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
-        **opening: Any,
-    ) -> Session:
-        """The session of this id on this client, or a new one; options as in ``AsyncClient.session``.
-
-        It is used with the methods that wait.
-        """
-        return client_session(self._current, session, agent, ttl, opening, background=True)
-
-    def sessions(
-        self,
-        *,
-        tenant: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> SessionList:
-        """The sessions that are kept, on all cells, the one whose life ends last (so, used last) first.
-
-        ``tenant`` and ``metadata`` pick those that have these values. They are read in pages, as the iteration goes
-        on. With a ``limit`` it ends after so many, or after having looked at 1,000 that were not wanted; the list's
-        ``cursor`` then says where to go on: ``sessions(cursor=…)``. It is None at the end. A session that is used
-        meanwhile moves to the front, and is not met any more.
-        """
-        current = self._current()
-        return SessionList(current.sessions(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
-
-    def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
-        """The turns of a session; as ``AsyncClient.turns``."""
-        for turn in iterate(self._current().turns(session, status=status)):
-            yield Turn(turn)
-
-    def snapshot(self, session: str) -> SessionSnapshot:
-        """A session's finished messages and the cursor to go on from, read in one moment."""
-        return call(self._current().snapshot(session))
-
-    def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
-        """The session's events after a cursor, each once and in order, without end."""
-        return iterate(self._current().subscribe(session, after))
-
-    def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """The turns in the order in which they end."""
-        handles = {id(turn._turn): turn for turn in turns}
-        for done in iterate(self._current().as_completed([turn._turn for turn in handles.values()])):
-            yield handles[id(done)]
-
-    def _current(self) -> AsyncClient:
-        """The client of this process: connections do not survive a fork."""
-        if self._pid != os.getpid():
-            self._client, self._pid = self._open(), os.getpid()
-        return self._client

@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon import AsyncClient, Client
 from antiphon.cells import open_cells
-from antiphon.client import AsyncClient, Client
 from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
 from antiphon.ids import check_queue, new_turn_id
 from antiphon.model import Image, Message, Text
