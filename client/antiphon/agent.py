@@ -45,9 +45,8 @@ class Agent:
     ``antiphon.testing.script``. Without ``redis`` turns run in this process; with it (a URL, a list of URLs or a
     redis-py client) on workers, which know the tools by their names. ``store`` keeps the sessions of an agent of
     this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
-    model is sent, or a ``Window``. ``queue`` is the workers' queue for its turns, unless their session has one of
-    its own. Other keywords
-    (``temperature``, ``max_tokens``, …) go to the model with every turn.
+    model is sent, a ``Window`` or a ``Summary``. ``queue`` is the workers' queue for its turns, unless their session
+    has one of its own. Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn.
     """
 
     def __init__(
@@ -109,6 +108,10 @@ class Agent:
         that has one, the first use raises ``SessionExists``. ``tenant`` says whose session it is: where it is
         another's, the first use raises ``UsageError``. ``ttl`` (seconds or a timedelta, 30 days by default) is how
         long the session is kept without being used; None keeps it.
+
+        >>> session = agent.session("user-123", system="You help {user}.", variables={"user": "Alice"})
+        >>> session.run("Hello").text
+        'You said: Hello'
         """
         opening = opening_of(
             system=system,
@@ -131,17 +134,30 @@ class Agent:
         """The sessions that are kept where this agent's are, those of other agents too.
 
         As ``Client.sessions``. Those of a store are in no particular order.
+
+        >>> response = agent.session("user-123", metadata={"plan": "free"}).run("Hello")
+        >>> [info.session_id for info in agent.sessions(metadata={"plan": "free"})]
+        ['user-123']
         """
         return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
 
     def sessions_async(self, **which: Any) -> AsyncSessionList:
-        """``sessions``, for ``async for``."""
+        """``sessions``, for ``async for``.
+
+        >>> response = await agent.session("user-7", metadata={"plan": "paid"}).run_async("Hello")
+        >>> [info.messages async for info in agent.sessions_async(metadata={"plan": "paid"})]
+        [2]
+        """
         return AsyncSessionList(
             lambda after, page: self.runtime.sessions(self.store, after, page), wanted(**which)
         )
 
     def spec(self) -> AgentSpec:
-        """The agent as it travels with a turn. Raises ``UsageError`` where it cannot."""
+        """The agent as it travels with a turn. Raises ``UsageError`` where it cannot.
+
+        >>> agent.spec().model
+        'any'
+        """
         if not isinstance(self.provider, str):
             raise UsageError(
                 f"This agent's provider is {self._provider_name}, an object of this process, which cannot travel "
@@ -150,7 +166,11 @@ class Agent:
         return self.described()
 
     def described(self) -> AgentSpec:
-        """The agent in plain data, whatever its provider is."""
+        """The agent in plain data, whatever its provider is.
+
+        >>> agent.described().name
+        'parrot'
+        """
         return AgentSpec(
             provider=self._provider_name,
             model=self.model,
@@ -165,7 +185,11 @@ class Agent:
 
     @property
     def runtime(self) -> Runtime:
-        """What runs this agent's turns. Raises ``MissingPackage``."""
+        """What runs this agent's turns. Raises ``MissingPackage``.
+
+        >>> agent.runtime is Agent(provider="scripted", model="other").runtime  # both of this process
+        True
+        """
         if self._runtime is None:
             self._runtime = local_runtime() if self.redis is None else _redis_runtime(self.redis)
         return self._runtime
@@ -208,12 +232,11 @@ _runtimes: WeakValueDictionary[str, Any] = WeakValueDictionary()  # agents on on
 
 
 def _redis_runtime(redis: Any) -> Runtime:
-    from antiphon.loop_clients import LoopClients
-    from antiphon.redis_runtime import RedisRuntime
+    from antiphon.agent_runtime import AgentRuntime
 
     if not isinstance(redis, str):
-        return RedisRuntime(LoopClients(redis))
+        return AgentRuntime(redis)
     runtime = _runtimes.get(redis)
     if runtime is None:
-        runtime = _runtimes[redis] = RedisRuntime(LoopClients(redis))
+        runtime = _runtimes[redis] = AgentRuntime(redis)
     return runtime

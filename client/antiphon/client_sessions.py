@@ -34,22 +34,22 @@ def client_session(
     known = new_session_id() if session_id is None else checked_session_id(session_id)
     ref = SessionRef(known, ttl=duration(ttl, "ttl"))
     given: Any = agent
-    return Session(given, ref, opening_of(**opening), RedisRuntime(_OwnClient(client, background)))
+    return Session(given, ref, opening_of(**opening), _ClientRuntime(client, background))
 
 
-class _OwnClient:
-    """Gives the sessions of a client that client, on the one event loop that its connections belong to."""
+class _ClientRuntime(RedisRuntime):
+    """The runtime of one client's sessions, on the one event loop that its connections belong to."""
 
     def __init__(self, client: Callable[[], SessionClient], background: bool) -> None:
-        self._client = client
+        self._given = client
         self._background = background
 
-    async def get(self) -> SessionClient:
+    async def client(self) -> SessionClient:
         if on_background() is not self._background:
             raise UsageError(
                 "A session of an AsyncClient is used with its _async methods, one of a Client with the others."
             )
-        return self._client()
+        return self._given()
 
     async def aclose(self) -> None:
         """The client is closed by whoever opened it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -50,18 +51,16 @@ class SessionClient(Connections, Protocol):
     def submit(self) -> Callable[..., Awaitable[AsyncTurn]]: ...
 
 
-class Clients(Protocol):
-    """Where the client of the running event loop comes from."""
+class RedisRuntime(ABC):
+    """Hands turns in and reads sessions. Where its client comes from is said below it."""
 
-    def get(self) -> Awaitable[SessionClient]: ...
-    async def aclose(self) -> None: ...
+    @abstractmethod
+    async def client(self) -> SessionClient:
+        """The client of the running event loop."""
 
-
-class RedisRuntime:
-    """Hands turns in and reads sessions."""
-
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what was opened on the running event loop."""
 
     async def open(self, session: SessionRef, opening: Opening) -> None:
         await (await self._edits(session)).open(opening)
@@ -83,7 +82,7 @@ class RedisRuntime:
 
     async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
         agent, params = _travelling(work)
-        return await (await self._client()).submit(
+        return await (await self.client()).submit(
             session.id, work.messages, agent=agent, key=work.key, params=params, output=work.output,
             metadata=work.metadata, if_busy=work.if_busy, queue=work.queue, delay=work.delay, timeout=work.timeout,
             ttl=session.ttl,
@@ -136,7 +135,7 @@ class RedisRuntime:
         while isinstance(answer := await delete_session(cell, session.id), Busy):
             found = await self._found(session, *NO_MESSAGES)
             for turn_id in reversed(found.inbox):
-                turn = AsyncTurn(await self._client(), turn_id, session.id)
+                turn = AsyncTurn(await self.client(), turn_id, session.id)
                 await turn.cancel("the session was deleted")
                 await _ended(turn)
         return answer
@@ -144,12 +143,9 @@ class RedisRuntime:
     async def sessions(
         self, store: Any, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        async with aclosing(list_sessions((await self._client()).cells, after, page)) as rows:
+        async with aclosing(list_sessions((await self.client()).cells, after, page)) as rows:
             async for row in rows:
                 yield row
-
-    async def aclose(self) -> None:
-        await self._clients.aclose()
 
     async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
         """Submit, and when cancelled in the middle of it, wait for the answer, so as to roll back what was accepted."""
@@ -166,14 +162,11 @@ class RedisRuntime:
             await _ended(turn, ROLL_BACK_SECONDS)
             await self.amend(session, [turn.id], [])
 
-    async def _client(self) -> SessionClient:
-        return await self._clients.get()
-
     async def _cell(self, session: SessionRef) -> Cell:
-        return (await self._client()).cell_of_session(session.id)
+        return (await self.client()).cell_of_session(session.id)
 
     async def _edits(self, session: SessionRef) -> Edits:
-        client = await self._client()
+        client = await self.client()
 
         async def ended(turn_id: Any) -> None:
             await _ended(AsyncTurn(client, turn_id, session.id))

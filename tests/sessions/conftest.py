@@ -120,3 +120,13 @@ def runtime(request):
         redis.flushall()
     yield workers
     assert leaked_keys(workers.url, ()) == []
+
+
+@pytest.fixture
+def workers_runtime(workers):
+    """The runtime on workers, for what this process has no part in."""
+    workers.app.known.clear()
+    workers.use(None)
+    with Redis.from_url(workers.url) as redis:
+        redis.flushall()
+    return workers

@@ -27,14 +27,6 @@ MESSAGES = [
 ]
 
 
-@pytest.fixture
-def workers_runtime(workers):
-    workers.use(None)
-    with Redis.from_url(workers.url) as redis:
-        redis.flushall()
-    return workers
-
-
 def rich(agent):
     session = agent.session(
         "rich",

@@ -277,7 +277,8 @@ class LocalSessions:
     def kept(self) -> list[LocalSession]:
         """Those without a store that are something."""
         with self._lock:
-            return [session for session in self._kept.values() if session.exists and not _expired(session)]
+            kept = [session for session in self._kept.values() if not _expired(session)]
+        return [session for session in kept if session.exists or session.info().turns]
 
     def after_fork(self) -> None:
         """In the child: what held the locks and the places stayed behind."""

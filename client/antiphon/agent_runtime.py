@@ -1,4 +1,4 @@
-"""Clients where a call may come from any event loop: a connection belongs to the loop that opened it."""
+"""The runtime of agents on workers: calls come from any event loop, and a connection belongs to the one it began on."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from weakref import WeakKeyDictionary
 
 from antiphon.background import when_loop_ends
 from antiphon.client import AsyncClient
+from antiphon.redis_runtime import RedisRuntime
 
-__all__ = ["LoopClients"]
+__all__ = ["AgentRuntime"]
 
 
-class LoopClients:
-    """One client for each event loop that asks for one, closed when its loop ends."""
+class AgentRuntime(RedisRuntime):
+    """Has a client for each event loop that asks, closed when its loop ends.
 
-    def __init__(self, redis: Any, **options: Any) -> None:
+    ``redis`` is a URL, a list of URLs or a redis-py client.
+    """
+
+    def __init__(self, redis: Any) -> None:
         self._redis = redis
-        self._options = options
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
 
-    async def get(self) -> AsyncClient:
+    async def client(self) -> AsyncClient:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            client = self._clients[loop] = AsyncClient(self._redis, **self._options)
+            client = self._clients[loop] = AsyncClient(self._redis)
             await when_loop_ends(self.aclose)
         return client
 
     async def aclose(self) -> None:
-        """Close the client of the running event loop."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
