@@ -35,6 +35,14 @@ class App:
     ``agents`` are known by their name, ``tools`` are those that agents which travel with a turn may name (an agent's
     own tools are known as well), ``providers`` are model services under names of their own. ``store`` is where sessions
     are archived before their life in Redis ends, and restored from when they are used again; it may block.
+
+    >>> from antiphon import Agent, tool
+    >>> @tool
+    ... def add(a: int, b: int) -> int:
+    ...     "Add two numbers."
+    ...     return a + b
+    >>> support = Agent(provider="scripted", model="any", name="support", tools=[add])
+    >>> app = App(agents=[support])
     """
 
     def __init__(
@@ -63,7 +71,11 @@ class App:
         self.toolbox = ToolBox(list(self._tools.values()))
 
     def agent(self, asked: str | AgentSpec | None) -> AgentSpec:
-        """The agent a turn asks for: itself, one of ours by name, or the only one there is. Raises ``UnknownAgent``."""
+        """The agent a turn asks for: itself, one of ours by name, or the only one there is. Raises ``UnknownAgent``.
+
+        >>> app.agent("support").tools, app.agent(None).name
+        (['add'], 'support')
+        """
         if isinstance(asked, AgentSpec):
             return asked
         if asked is None and len(self._agents) == 1:
@@ -78,7 +90,11 @@ class App:
         raise UnknownAgent(f"The worker has no agent {asked!r}. Its agents: {known}.")
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
-        """Tools by name. Raises ``UnknownTool``."""
+        """Tools by name. Raises ``UnknownTool``.
+
+        >>> app.tools(["add"])[0](1, 2)
+        3
+        """
         for name in names:
             if name not in self._tools:
                 known = ", ".join(sorted(self._tools)) or "there are none"
@@ -89,6 +105,9 @@ class App:
         """The provider of this name, opened once. Raises ``UnknownProvider``, ``MissingPackage``.
 
         The first one of its kind loads its SDK, which takes a second: in a thread, so that other turns go on.
+
+        >>> (await app.provider("scripted")).name
+        'scripted'
         """
         if name not in self._opening:
             self._opening[name] = asyncio.ensure_future(
@@ -104,6 +123,10 @@ class App:
         """Where sessions are archived: the App's store, or the one that ``url`` (``ANTIPHON_ARCHIVE``) names.
 
         Raises ``SettingsError`` where there are two, or where the URL names none.
+
+        >>> from antiphon.stores import MemoryStore
+        >>> App(agents=[support], store=MemoryStore()).archive() is not None, app.archive()
+        (True, None)
         """
         if url and self._store is not None:
             raise SettingsError(
@@ -114,7 +137,10 @@ class App:
         return self._archive
 
     async def preload(self) -> None:
-        """Open the providers of the App's agents, or without agents those whose key is set, before the first turn."""
+        """Open the providers of the App's agents, or without agents those whose key is set, before the first turn.
+
+        >>> await app.preload()
+        """
         used = {spec.provider for spec in self._agents.values()}
         with_key = {name for name, variable in KEYS.items() if os.environ.get(variable)}
         for name in sorted(used or with_key):
@@ -124,7 +150,10 @@ class App:
                 log.warning("provider %s cannot be opened: %s", name, exc)
 
     async def aclose(self) -> None:
-        """Close the connections to the model services."""
+        """Close the connections to the model services.
+
+        >>> await app.aclose()
+        """
         for provider in self._providers.values():
             await provider.aclose()
         await close_providers()
