@@ -1,0 +1,149 @@
+"""Sessions that are opened on a client, and the turns that it lists."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon import Agent, AsyncClient, Client, Message
+from antiphon.errors import ClientClosed, ProviderRejected, SessionExists, UnknownAgent, UsageError
+from antiphon.testing import script
+
+
+@pytest.fixture
+def client(workers_runtime):
+    with Client(workers_runtime.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent():
+    """An agent that says nothing of Redis: on a client it runs where the client's turns run."""
+    return Agent("scripted", "any", name="support")
+
+
+def texts(messages):
+    return [message.text for message in messages]
+
+
+def test_a_session_of_a_client_is_that_of_every_agent(client, agent, workers_runtime):
+    session = client.session("s", agent=agent, system="Be brief.", variables={"a": 1}, tenant="acme")
+    assert session.run("1").text == "You said: 1"
+    elsewhere = workers_runtime.agent().session("s")
+    assert texts(elsewhere.messages) == ["1", "You said: 1"]
+    assert (elsewhere.system, dict(elsewhere.variables), elsewhere.tenant) == ("Be brief.", {"a": 1}, "acme")
+    assert (session.session_id, session.agent) == ("s", agent)
+
+
+def test_a_session_without_an_agent_goes_on_with_the_one_that_it_began_with(client, agent, workers_runtime):
+    client.session("s", agent=agent).run("1")
+    session = client.session("s")
+    assert session.agent is None
+    session.run("2")
+    assert [message.agent for message in session.messages[1::2]] == ["support", "support"]
+    workers_runtime.use(lines := script("yes"))
+    session.run("3", model="another")
+    assert lines.requests[0].model == "another"
+    with pytest.raises(UnknownAgent):
+        client.session("nobody's").run("1")
+
+
+def test_the_agent_of_a_session_may_be_a_name_of_the_workers(client):
+    session = client.session("s", agent="no such agent")
+    assert session.agent == "no such agent"
+    with pytest.raises(UnknownAgent, match="no such agent"):
+        session.run("1")
+    assert session.child().agent == "no such agent"
+
+
+def test_everything_that_a_session_can_do_it_can_do_on_a_client(client, agent, workers_runtime):
+    workers_runtime.use(script("one", {"key": "two"}, "three", "four"))
+    session = client.session(agent=agent, messages=[Message.user("zero")])
+    assert "".join(event.text for event in session.stream("1") if event.type == "text_delta") == "one"
+    schema = {"type": "object", "properties": {"key": {"type": "string"}}}
+    assert session.json("2", schema=schema).output == {"key": "two"}
+    fork = session.fork("f")
+    assert fork.submit("3").result(20).text == "three"
+    child = session.child(session_id="c")
+    child.run("4")
+    child.report()
+    assert session.children() == ["c"]
+    assert texts(session.messages)[-1] == "four"
+    with pytest.raises(SessionExists):
+        client.session("f", agent=agent, messages=[Message.user("x")]).run("1")
+    assert fork.delete() is True
+
+
+async def test_a_session_of_an_asynchronous_client_is_awaited(workers_runtime, agent):
+    async with AsyncClient(workers_runtime.url) as client:
+        session = client.session("s", agent=agent)
+        assert (await session.run_async("1")).text == "You said: 1"
+        assert [event.type async for event in session.stream_async("2")][-1] == "turn_finished"
+        assert len(await session.messages_async()) == 4
+        with pytest.raises(UsageError, match="_async methods"):
+            _ = session.messages
+    with pytest.raises(ClientClosed):
+        await session.run_async("3")
+
+
+async def test_a_session_of_a_client_that_waits_is_not_awaited(client, agent):
+    session = client.session("s", agent=agent)
+    with pytest.raises(UsageError, match="_async methods"):
+        await session.run_async("1")
+
+
+def test_a_session_ends_with_its_client(workers_runtime, agent):
+    client = Client(workers_runtime.url)
+    session = client.session("s", agent=agent)
+    client.close()
+    with pytest.raises(ClientClosed):
+        session.run("1")
+
+
+@pytest.mark.parametrize("wrong", [7, {"provider": "scripted"}, object()])
+def test_what_is_no_agent_is_refused_at_once(client, wrong):
+    with pytest.raises(UsageError, match="agent="):
+        client.session("s", agent=wrong)
+
+
+def test_the_turns_of_a_session_are_listed_the_last_one_first(client, agent, workers_runtime):
+    workers_runtime.use(script("one", "two", ProviderRejected("No."), "four", "other"))
+    session = client.session("s", agent=agent)
+    turns = [session.submit(f"{number}") for number in range(4)]
+    turns[3].result(20)
+    client.submit("other", "1", agent=agent).result(20)
+    assert [turn.id for turn in client.turns("s")] == [turn.id for turn in reversed(turns)]
+    assert [turn.id for turn in client.turns("s", status="failed")] == [turns[2].id]
+    assert [turn.result(1).text for turn in client.turns("s", status="finished")] == ["four", "two", "one"]
+    assert list(client.turns("s", status="running")) == []
+    assert list(client.turns("no such session")) == []
+
+
+def test_turns_that_wait_are_listed_and_can_be_cancelled(client, agent):
+    first = client.submit("s", "1", agent=agent, queue="nobody")
+    later = client.submit("s", "2")
+    delayed = client.submit("s", "3", delay=3600)
+    assert [turn.id for turn in client.turns("s")] == [delayed.id, later.id, first.id]
+    assert [turn.id for turn in client.turns("s", status="waiting")] == [later.id]
+    assert {turn.session_id for turn in client.turns("s")} == {"s"}
+    for turn in client.turns("s"):
+        assert turn.cancel() == "cancelled"
+    assert len(list(client.turns("s", status="cancelled"))) == 3
+
+
+def test_a_turn_that_is_no_longer_kept_is_not_listed(client, agent, workers_runtime):
+    from redis import Redis
+
+    first, second = (client.submit("s", text, agent=agent) for text in ("1", "2"))
+    second.result(20)
+    with Redis.from_url(workers_runtime.url) as redis:
+        redis.delete(f"ant:turn:{first.id}")
+    assert [turn.id for turn in client.turns("s")] == [second.id]
+
+
+async def test_turns_are_iterated_without_await(workers_runtime, agent):
+    async with AsyncClient(workers_runtime.url) as client:
+        turn = await client.submit("s", "1", agent=agent)
+        await turn.result(20)
+        assert [one.id async for one in client.turns("s")] == [turn.id]
+        with pytest.raises(UsageError, match="status= is one of queued"):
+            [one async for one in client.turns("s", status="asleep")]
