@@ -31,6 +31,7 @@ from antiphon.runtime import (
 )
 from antiphon.saved import SavedSession
 from antiphon.turns import AsyncTurn, Connections
+from antiphon.unserved import warn_if_unserved
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
 
@@ -67,12 +68,16 @@ class RedisRuntime(ABC):
 
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
         turn, ended = await self._submit_owned(session, work), None
+        watching = asyncio.create_task(warn_if_unserved(await self._cell(session), turn.id))
         try:
             async with aclosing(turn.stream()) as events:
                 async for event in events:
+                    if event.type == "turn_started":
+                        watching.cancel()
                     ended = event if event.terminal else None
                     yield [event]
         finally:
+            watching.cancel()
             if ended is None:
                 await self._roll_back(session, turn)
         if isinstance(ended, TurnFailedEvent):

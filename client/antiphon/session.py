@@ -231,7 +231,7 @@ class Session(Keeping):
         """
         pending = self._opening or Opening()
         opening = opening_of(
-            system=system, variables=variables, tenant=pending.tenant, queue=queue or pending.queue,
+            system=system, variables=variables, tenant=pending.tenant, queue=pending.queue if queue is None else queue,
             parent=self.session_id,
         )  # fmt: skip
         opener = agent or self._agent
