@@ -127,11 +127,12 @@ def encode_request(request: TurnRequest) -> bytes:
 
 
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
-    if isinstance(agent, Travelling):
+    if agent is None or isinstance(agent, str):
+        return agent
+    if not isinstance(agent, AgentSpec) and isinstance(agent, Travelling):  # a protocol takes long to look at
         agent = agent.spec()
     if isinstance(agent, AgentSpec):
         window_of(agent.window)
-    if agent is None or isinstance(agent, str | AgentSpec):
         return agent
     raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")
 
