@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from redis import Redis
 
@@ -17,14 +18,17 @@ TITLE = "memory of turns in flight and of idle sessions"
 FLYING = "a turn in flight"
 IDLE = "an idle session with one turn of 40 tokens"
 SETTLE_SECONDS = 2.0
-PACE = 5
-TEXT = f"hi pace:{PACE} length:200"
+SAID = "a delta that it has said"
+PACE = 50
+TEXT = "hi pace:2 length:200"
 
 
 async def measure(plan: Plan) -> Result:
     result = Result("memory", TITLE)
     with stand() as built:
         await _in_flight(result, built, plan.pick(800, 200))
+    with stand() as built:
+        await _saying(result, built, plan.pick(100, 20), plan.pick(4.0, 1.0))
     with stand() as built:
         await _idle(result, built, plan.pick(20_000, 2_000))
     return result
@@ -40,14 +44,28 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             await submit_turns(client, number, "flying-", TEXT, {})
             await asyncio.sleep(SETTLE_SECONDS)
-            at_first = rss_bytes(pid) - before, redis_counters(redis).memory_bytes - stored
+            result.add(FLYING, "in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
+            memory = redis_counters(redis).memory_bytes - stored
+            result.add(FLYING, "in Redis", memory / number / 1024, "KiB")
+
+
+async def _saying(result: Result, built: Stand, number: int, seconds: float) -> None:
+    """What each delta adds while its turn goes on: the text in the worker, the log in Redis."""
+    worker = built.worker()
+    (pid,) = worker_pids(worker.pid)
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            await warm_up(client, 50)
+            await submit_turns(client, number, "saying-", f"hi pace:{PACE} length:10000", {})
             await asyncio.sleep(SETTLE_SECONDS)
-            later = rss_bytes(pid) - before, redis_counters(redis).memory_bytes - stored
-    result.add(FLYING, "in the worker", at_first[0] / number / 1024, "KiB")
-    result.add(FLYING, "in Redis", at_first[1] / number / 1024, "KiB")
-    deltas = number * PACE * SETTLE_SECONDS
-    result.add("a delta that it has said", "in the worker", (later[0] - at_first[0]) / deltas, "B")
-    result.add("a delta that it has said", "in Redis", (later[1] - at_first[1]) / deltas, "B")
+            seen: list[tuple[float, int, int]] = []
+            for _ in range(2):
+                seen.append((time.monotonic(), rss_bytes(pid), redis_counters(redis).memory_bytes))
+                await asyncio.sleep(seconds)
+    (began, worker_then, redis_then), (ended, worker_now, redis_now) = seen
+    deltas = number * PACE * (ended - began)
+    result.add(SAID, "in the worker", (worker_now - worker_then) / deltas, "B")
+    result.add(SAID, "in Redis", (redis_now - redis_then) / deltas, "B")
 
 
 async def _idle(result: Result, built: Stand, number: int) -> None:

@@ -69,9 +69,11 @@ def _performance(kept: Kept) -> str:
 
 def _scaling(kept: Kept) -> str:
     """Costs, what they mean for many streams, and how far the sums hold on this machine."""
-    costs = costs_of(kept)
-    if costs is None:
+    if not kept.parts:
         return ""
+    costs = costs_of(kept)
+    if not isinstance(costs, Costs):
+        return f"The sums cannot be made, as these figures are missing: {'; '.join(costs)}."
     text = [*_conditions(kept, ""), "", *_costs(costs), ""]
     text += [
         "| live streams | chunks/s | turns/s | worker cores | worker processes | cells | memory of the cells |"

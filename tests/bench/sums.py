@@ -54,12 +54,13 @@ class Needs:
     gib: float
 
 
-def costs_of(kept: Kept) -> Costs | None:
-    """The costs that were measured; None where one of them was not."""
+def costs_of(kept: Kept) -> Costs | list[str]:
+    """The costs that were measured, or in words which of them were not."""
     found = {name: kept.value(*place) for name, place in _PLACES.items()}
-    if None in found.values():
-        return None
-    return Costs(**{name: value for name, value in found.items() if value is not None})
+    missing = [
+        f"`{_PLACES[name][0]}` ({', '.join(_PLACES[name][1:])})" for name in found if found[name] is None
+    ]
+    return missing or Costs(**{name: value for name, value in found.items() if value is not None})
 
 
 def needs(costs: Costs, streams: int) -> Needs:

@@ -176,7 +176,7 @@ def test_costs_are_there_when_all_of_them_were_measured(tmp_path):
     memory.add("a delta that it has said", "in Redis", 100.0, "B")
     for result in (streams, turns, memory):
         kept.put(result.name, record(result))
-    assert costs_of(kept) is None
+    assert costs_of(kept) == ["`memory` (an idle session with one turn of 40 tokens, in Redis)"]
     memory.add("an idle session with one turn of 40 tokens", "in Redis", 7.0, "KiB")
     kept.put("memory", record(memory))
     assert costs_of(kept) == Costs(35.0, 12.0, 700.0, 300.0, 5.0, 100.0, 7.0)

@@ -128,6 +128,14 @@ def test_the_page_about_scaling_has_the_sums_beside_what_was_measured(kept):
     assert "| 2 cells | 10,000 | 0.40 | 0.35 | 0.20 | 0.12 | 30 ms |" in page
 
 
+def test_the_page_about_scaling_says_which_figures_are_missing(kept, tmp_path):
+    few = Kept(tmp_path / "few.json")
+    few.put("turns", kept.parts["turns"])
+    page = page_with_figures("docs/scaling.md", PAGE, few)
+    assert "The sums cannot be made, as these figures are missing: `streams` (the knee at 20/s" in page
+    assert "`turns`" not in page
+
+
 def test_a_headline_names_a_figure_once_and_says_whether_its_aim_is_reached():
     assert len({(one.part, one.subject, one.what) for one in HEADLINES}) == len(HEADLINES)
     assert Headline("", "", "", "", "ms", most=2).aim(2.5) == "≤ 2 ms: **not reached**"

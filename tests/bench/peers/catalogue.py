@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.stand import TESTS
 
-__all__ = ["PEERS", "Peer", "env_of", "install", "installed_version"]
+__all__ = ["PEERS", "WITH_LEASE", "Peer", "env_of", "install", "installed_version"]
 
 INSTALL_SECONDS = 120
 
@@ -40,6 +40,11 @@ PEERS = (
     ),
     Peer("Celery, 2 processes", "celery", "celery[redis]>=5.5", share=0.25, env={"CELERY_POOL": "prefork:2"}),
 )
+
+WITH_LEASE = Peer(
+    "docket, redelivery after 10 s", "docket", "pydocket>=0.20", env={"DOCKET_REDELIVERY": "10"}
+)
+"""The one among them whose claim on a running job can be as short as Antiphon's lease."""
 
 
 def install() -> dict[str, str]:

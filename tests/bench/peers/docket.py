@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from datetime import timedelta
+
 import uvloop
 from docket import Docket, Worker
 
 from bench.peers.driver import CONCURRENCY, Submit, drive, redis_url
 from bench.peers.work import answer_async
 
+POOLED = f"{redis_url()}?max_connections=1000"
+"""redis-py's own limit of 100 connections is too few for docket with 100 jobs at once: its worker would end."""
+
 
 async def opened() -> Submit:
-    docket = await Docket(name="bench", url=redis_url()).__aenter__()
+    docket = await Docket(name="bench", url=POOLED).__aenter__()
     docket.register(answer_async)
 
     async def submit(session: str, text: str) -> None:
@@ -19,10 +25,16 @@ async def opened() -> Submit:
     return submit
 
 
+def claim() -> dict[str, timedelta]:
+    """How long a worker may be silent before its jobs are given to another, where that is asked for."""
+    seconds = os.environ.get("DOCKET_REDELIVERY")
+    return {"redelivery_timeout": timedelta(seconds=float(seconds))} if seconds else {}
+
+
 async def work() -> None:
-    async with Docket(name="bench", url=redis_url()) as docket:
+    async with Docket(name="bench", url=POOLED) as docket:
         docket.register(answer_async)
-        async with Worker(docket, concurrency=CONCURRENCY) as running:
+        async with Worker(docket, concurrency=CONCURRENCY, **claim()) as running:
             await running.run_forever()
 
 

@@ -100,4 +100,4 @@ def _async_clients() -> tuple[AsyncRedis, openai.AsyncOpenAI]:
     import openai
 
     model = openai.AsyncOpenAI(http_client=openai.DefaultAioHttpClient())
-    return AsyncRedis.from_url(os.environ["REDIS_URL"]), model
+    return AsyncRedis.from_url(os.environ["REDIS_URL"], max_connections=1000), model
