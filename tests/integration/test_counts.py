@@ -218,6 +218,7 @@ async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[
     """How many commands each script of a turn runs inside."""
     costs: dict[str, int] = {}
     await cell.load_scripts()
+    await cell.reap()  # opens the connection of the scripts
     turn_id = f"turn-{session}"
     with counted(redis) as found:
         await cell.put(turn_id, session)

@@ -80,6 +80,84 @@ async def test_the_end_of_the_history_can_be_taken_away(redis_url):
         assert await cell.history() == []
 
 
+async def test_an_edit_that_waits_for_a_turn_goes_before_the_next_one(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        first = await cell.take_one()
+        assert await edit(cell, when="between", **message(b"m")) == Busy("t1")
+        await cell.end(first)
+        assert (await cell.queue(), await cell.status("t2")) == ([], "waiting")
+        assert await cell.look_at() == await cell.now() + 1000
+        assert (await cell.take()).turns == []
+        for _ in range(2):
+            assert await edit(cell, when="between", **message(b"m")) is True
+        assert (await cell.queue(), await cell.status("t2")) == (["t2"], "queued")
+        await cell.end(await cell.take_one())
+        assert await cell.history() == [b'"t1"', b"m", b'"t2"']
+
+
+async def test_several_edits_that_wait_each_have_their_turn(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(4):
+            await cell.put(f"t{number}")
+        turn = await cell.take_one()
+        for op in ("op1", "op2"):
+            assert isinstance(await edit(cell, op, when="between", **message(op.encode())), Busy)
+        for op in ("op1", "op2"):
+            await cell.end(turn)
+            assert await edit(cell, op, when="between", **message(op.encode())) is True
+            turn = await cell.take_one()
+            assert isinstance(await edit(cell, "later", when="between", **message(b"later")), Busy)
+        await cell.end(turn)
+        assert await cell.history() == [b'"t0"', b"op1", b'"t1"', b"op2", b'"t2"']
+
+
+async def test_an_edit_whose_caller_has_gone_keeps_the_next_turn_for_a_second_at_the_most(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(3):
+            await cell.put(f"t{number}")
+        turn = await cell.take_one()
+        await edit(cell, when="between", **message(b"m"))
+        await cell.end(turn)
+        await cell.wait(999)
+        assert await cell.reap() == []
+        await cell.wait(1)
+        assert [done.what for done in await cell.reap()] == ["repaired"]
+        await cell.end(await cell.take_one())
+        assert await cell.queue() == ["t2"]
+
+
+async def test_a_turn_that_begins_again_is_not_kept_back_for_an_edit(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        await edit(cell, when="between", **message(b"early"))
+        turn = await cell.take_one()
+        assert await edit(cell, "op2", when="between", **message(b"m")) == Busy("t1")
+        await cell.give_back(turn, "drain")
+        assert await cell.queue() == ["t1"]
+        assert await edit(cell, "op2", when="between", **message(b"m")) == Busy("t1")
+        await cell.end(await cell.take_one())
+        assert await cell.queue() == []
+        assert await edit(cell, "op3", when="any", **message(b"any")) is True
+        assert await cell.queue() == []
+        assert await edit(cell, "op2", when="between", **message(b"m")) is True
+        assert await cell.queue() == ["t2"]
+        assert await cell.history() == [b"early", b'"t1"', b"any", b"m"]
+
+
+async def test_a_turn_that_is_kept_back_may_be_cancelled(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(3):
+            await cell.put(f"t{number}")
+        turn = await cell.take_one()
+        await edit(cell, when="between", **message(b"m"))
+        await cell.end(turn)
+        assert await cell.cancel("t1", "no longer") == "cancelled"
+        assert await cell.queue() == ["t2"]
+
+
 async def test_a_closed_session_is_not_changed(redis_url):
     async with open_cell(redis_url) as cell:
         await edit(cell, fields=[FieldChange("closed", b"", b"1")])

@@ -128,7 +128,7 @@ async def test_a_session_without_a_ttl_stays(redis_url):
         await cell.put("t1", ttl_ms=0)
         await cell.end(await cell.take_one())
         assert await cell.redis.ttl("ant:session:s") == -1
-        await cell.redis.delete("ant:session:s", "ant:history:s", "ant:events:s")
+        await cell.redis.delete("ant:session:s", "ant:history:s", "ant:events:s", "ant:turns:s")
 
 
 async def test_events_are_trimmed_by_count_but_never_within_the_run_that_ends(redis_url):

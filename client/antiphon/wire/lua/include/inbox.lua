@@ -1,5 +1,6 @@
 -- Moving turns through a session's inbox. A session with turns in it does not expire; `active` names it.
 local LOOK_AGAIN_MS = 30000
+local EDIT_MS = 1000
 local DEFAULT_TTL_MS = 2592000000
 local FOR_EVER_MS = 100 * 365 * 86400000
 
@@ -48,7 +49,8 @@ local function offer(session, turn, now, front)
 end
 
 -- The head of the inbox is claimable now; with an empty inbox the session's life begins to run out.
--- What was cancelled with RQ's tools while it waited is left to the reaper, who looks at once.
+-- What was cancelled with RQ's tools while it waited is left to the reaper, who looks at once. Where an edit has
+-- waited for the turn that ended, it goes first: the head is kept back for a moment, which the reaper ends.
 local function ready(session, now, front)
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
@@ -56,6 +58,8 @@ local function ready(session, now, front)
     redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
     redis.call('HSET', key_turn(head), 'status', 'queued')
     redis.call('ZADD', key_active(), now, session)
+  elseif head and not front and redis.call('HDEL', key_session(session), 'edit_waits') == 1 then
+    redis.call('ZADD', key_active(), now + EDIT_MS, session)
   elseif head then
     offer(session, head, now, front)
   else
