@@ -42,7 +42,11 @@ async def restore(cell, session="s", fence="", *, messages=(), refuse="", **fiel
 
 
 async def lives(cell):
-    return [await cell.redis.pttl(key) for key in KEYS]
+    """How long each of a session's keys has to live, at one moment."""
+    pipe = cell.redis.pipeline(transaction=True)
+    for key in KEYS:
+        pipe.pttl(key)
+    return await pipe.execute()
 
 
 async def end_in(cell, ms):
@@ -129,6 +133,15 @@ async def test_sessions_that_are_used_or_kept_for_ever_are_left_alone(redis_url)
         assert await take_work(cell) is None
         assert await cell.redis.pttl("ant:history:s") == -1
         assert await cell.redis.zrangebyscore("ant:sessions", 0, await cell.now() + DAY) == []
+
+
+async def test_many_that_need_nothing_do_not_hide_one_that_ends(redis_url):
+    async with open_cell(redis_url) as cell:
+        await talk(cell)
+        await cell.redis.zadd("ant:sessions", {f"gone{number}": number for number in range(250)})
+        assert isinstance(await take_work(cell), Ending)
+        assert await take_work(cell) is None
+        assert await cell.redis.zrange("ant:sessions", 0, -1) == [b"s"]
 
 
 async def test_a_marked_session_ends_with_all_its_keys_at_once_and_is_not_read_again(redis_url):
@@ -349,6 +362,7 @@ async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits
         await cell.put("t2", ttl_ms=SOON)
         turn = await cell.take_one()
         assert await restore(cell, fence=turn.fence, messages=[b"of old"], system=(b"", b"x")) == "FORGOTTEN"
+        assert await cell.redis.hget("ant:session:s", "restored") == b"1"
         await cell.end(turn)
         assert await cell.history() == [b'"t2"']
         assert await take_work(cell) is None

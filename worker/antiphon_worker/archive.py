@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from asyncio import timeout
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from antiphon.errors import CorruptRecord, SettingsError, StoreUnavailable
@@ -68,12 +68,12 @@ class Archive:
 
     def _failed(self, why: str) -> ArchiveUnavailable:
         if not self._failing_since:
-            self._failing_since = time.monotonic()
+            self._failing_since = monotonic()
             log.error(
                 "the archive fails: %s. Turns of sessions that it may hold wait until it works again", why,
                 extra={"action": "archive_fails"},
             )  # fmt: skip
-        retry_after = max(FIRST_RETRY_SECONDS, time.monotonic() - self._failing_since)
+        retry_after = max(FIRST_RETRY_SECONDS, monotonic() - self._failing_since)
         return ArchiveUnavailable(
             f"The archive of sessions fails: {why}", retry_after=min(retry_after, LONGEST_RETRY_SECONDS)
         )
@@ -81,7 +81,7 @@ class Archive:
     def _works(self) -> None:
         if self._failing_since:
             log.info(
-                "the archive works again after %.1f s", time.monotonic() - self._failing_since,
+                "the archive works again after %.1f s", monotonic() - self._failing_since,
                 extra={"action": "archive_works"},
             )  # fmt: skip
             self._failing_since = 0.0

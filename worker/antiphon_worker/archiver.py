@@ -38,7 +38,7 @@ class Archiver:
 
     A session is read, saved, and only then marked, so that a crash in between saves it once more. One that was used
     in between is not marked: it lives on, and is saved again when it ends. While the store fails, sessions that would
-    end are given more time.
+    end are given more time. The cell's connections are its own: a long session holds up nobody else's scripts.
     """
 
     def __init__(self, cell: Cell, archive: Archive) -> None:
@@ -47,17 +47,24 @@ class Archiver:
         self._try_again_at = 0.0
 
     async def run(self) -> None:
-        """Archive until cancelled."""
-        begun = False
+        """Archive until cancelled, and close the cell's connections."""
+        try:
+            await self._begin()
+            while True:
+                try:
+                    await self.sweep()
+                except StoreError:
+                    await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer's log says what is wrong
+                await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            await self._cell.redis.aclose()
+
+    async def _begin(self) -> None:
         while True:
             try:
-                if not begun:
-                    await begin_archiving(self._cell)
-                    begun = True
-                await self.sweep()
+                return await begin_archiving(self._cell)
             except StoreError:
-                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer's log says what is wrong
-            await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     async def sweep(self) -> None:
         """Do all that is to be done now. Raises ``StoreError`` of Redis."""

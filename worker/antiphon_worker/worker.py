@@ -91,7 +91,7 @@ class Worker:
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
                 if runner.archive is not None:
-                    taking.append(start(Archiver(cell, runner.archive).run, "archiver"))
+                    taking.append(start(Archiver(self._open_cell(), runner.archive).run, "archiver"))
                 log.info(
                     "worker %s takes turns: %s",
                     self.name,

@@ -7,5 +7,4 @@
 if redis.call('EXISTS', key_session(session)) == 0 or version_of(session) ~= version then return {'CHANGED'} end
 live_for(session, left_ms, left_ms)
 redis.call('HSET', key_session(session), 'archived', version)
-redis.call('ZADD', key_sessions(), now_ms() + 86400000 + left_ms, session)
 return {'OK'}
