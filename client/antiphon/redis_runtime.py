@@ -34,6 +34,7 @@ from antiphon.turns import AsyncTurn, Connections
 from antiphon.unserved import warn_if_unserved
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
+from antiphon.within import own_turns, waits_for_itself
 
 __all__ = ["RedisRuntime", "SessionClient"]
 
@@ -67,6 +68,7 @@ class RedisRuntime(ABC):
         await (await self._edits(session)).open(opening)
 
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+        await self._check_others_turn(session)
         turn, ended = await self._submit_owned(session, work), None
         watching = asyncio.create_task(warn_if_unserved(await self._cell(session), turn.id))
         try:
@@ -136,6 +138,7 @@ class RedisRuntime(ABC):
         await (await self._edits(session)).close()
 
     async def delete(self, session: SessionRef) -> bool:
+        await self._check_others_turn(session)
         cell = await self._cell(session)
         while isinstance(answer := await delete_session(cell, session.id), Busy):
             found = await self._found(session, *NO_MESSAGES)
@@ -174,9 +177,16 @@ class RedisRuntime(ABC):
         client = await self.client()
 
         async def ended(turn_id: Any) -> None:
+            await self._check_others_turn(session)
             await _ended(AsyncTurn(client, turn_id, session.id))
 
         return Edits(client.cell_of_session, session, ended)
+
+    async def _check_others_turn(self, session: SessionRef) -> None:
+        """Before waiting for the session: raises ``UsageError`` in a tool of a turn that it still has to do."""
+        own = own_turns(session.id)
+        if own and not own.isdisjoint((await self._found(session, *NO_MESSAGES)).inbox):
+            raise waits_for_itself(session.id)
 
     async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
         return await found_in(await self._cell(session), session.id, start, stop)

@@ -277,7 +277,8 @@ class Session(Keeping):
     def report(self) -> None:
         """Add this child's last answer to its parent's history, under the name of the agent that gave it.
 
-        Waits for the parent's turns before it. In a tool, return the answer instead: it becomes the tool's result.
+        Waits for the parent's turns before it. In a tool of the parent's own turn, which it would wait for, it raises
+        ``UsageError``: return the answer instead, and it becomes the tool's result.
 
         >>> research = session.child()
         >>> response = research.run("Look it up")

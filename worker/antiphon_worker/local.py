@@ -142,6 +142,7 @@ class LocalRuntime:
     async def delete(self, session: SessionRef) -> bool:
         live = await self._read(session)
         existed = live.exists
+        live.inbox.check_others_turn()
         for turn in list(live.turns.values()):
             await turn.cancel("the session was deleted")
         async with live.inbox.place(Place()):

@@ -7,14 +7,13 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from antiphon.errors import AgentError, SessionBusy, StoreError, UsageError
+from antiphon.errors import AgentError, SessionBusy, StoreError
 from antiphon.events import Event
 from antiphon.ids import other_tenant
 from antiphon.model import File, Message
@@ -22,6 +21,7 @@ from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, Sess
 from antiphon.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.window import SavedSummary
+from antiphon.within import own_turns, waits_for_itself
 
 __all__ = ["Inbox", "LocalSession", "LocalSessions", "Place", "commit", "in_store", "now_ms", "refresh"]
 
@@ -43,18 +43,14 @@ class Place:
         self.turn_id = name  # empty for an edit
         self.step = 1  # written by the turn's sink, read by status
         self.joined = False  # written by the inbox, as the next one
-        self.active = False
         self.future: Future[None] = Future()
-
-
-# The places that the running code stands in: a tool that asks for its own session again would wait for itself.
-_within: ContextVar[tuple[tuple[int, Place], ...]] = ContextVar("antiphon_within", default=())
 
 
 class Inbox:
     """Serves turns and edits of one session in order, whichever thread or event loop they come from."""
 
-    def __init__(self) -> None:
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
         self._lock = threading.Lock()
         self._waiting: deque[Place] = deque()  # under the lock
         self.current: Place | None = None  # written under the lock
@@ -65,20 +61,14 @@ class Inbox:
         if not place.joined:
             self.join(place, reject=reject)
         await self._served(place)
-        place.active = True
         try:
             yield
         finally:
-            place.active = False
             self._leave()
 
     def join(self, place: Place, *, reject: bool = False) -> None:
         """Stand in the inbox from now on. Raises ``SessionBusy``, or ``UsageError`` to whom would wait for itself."""
-        if any(key == id(self) and outer.active for key, outer in _within.get()):
-            raise UsageError(
-                "This call would wait for the turn that it is part of: a tool changes its own session through "
-                "its Context, or works in a session of its own (session.child())."
-            )
+        self.check_others_turn()
         with self._lock:
             if self.current is not None and reject:
                 raise SessionBusy("The session runs a turn: try again when it has ended.")
@@ -89,14 +79,11 @@ class Inbox:
             else:
                 self._waiting.append(place)
 
-    @contextmanager
-    def within(self, place: Place) -> Generator[None]:
-        """Mark the code that runs here as part of this place."""
-        token = _within.set((*_within.get(), (id(self), place)))
-        try:
-            yield
-        finally:
-            _within.reset(token)
+    def check_others_turn(self) -> None:
+        """Before waiting: raises ``UsageError`` in a tool of the turn that is at work."""
+        current = self.current
+        if current is not None and current.turn_id in own_turns(self._session_id):
+            raise waits_for_itself(self._session_id)
 
     @property
     def waiting(self) -> list[Place]:
@@ -128,7 +115,7 @@ class LocalSession:
     """What a session of this process holds. Written by the holder of the inbox's current place."""
 
     def __init__(self, session_id: str) -> None:
-        self.inbox = Inbox()
+        self.inbox = Inbox(session_id)
         self.session_id = session_id
         self.messages: list[Message] = []
         self.agent: dict[str, Any] | str | None = None
@@ -284,7 +271,7 @@ class LocalSessions:
         """In the child: what held the locks and the places stayed behind."""
         self._lock = threading.Lock()
         for session in [*self._kept.values(), *self._stored.values()]:
-            session.inbox = Inbox()
+            session.inbox = Inbox(session.session_id)
             session.turns.clear()
             session.keys.clear()
 

@@ -16,6 +16,7 @@ from antiphon.prompt import filled
 from antiphon.runtime import AgentLike, Work
 from antiphon.tools import Context
 from antiphon.window import SavedSummary, window_of
+from antiphon.within import within
 from antiphon_worker.local_state import LocalSession, Place, commit, now_ms
 from antiphon_worker.loop import JournalEntry, LoopInput, LoopResult, messages_of, run_loop
 from antiphon_worker.providers.base import Provider
@@ -148,7 +149,7 @@ class LocalTurn:
         timeout = self._work.timeout
         timer = asyncio.timeout(timeout)
         try:
-            with self._session.inbox.within(self._place):
+            with within(self._session.session_id, self._place.turn_id):
                 async with timer:
                     inp = self._loop_input()
                     self._seen = await self._shown(inp)

@@ -21,6 +21,7 @@ from antiphon.request import AgentSpec, TurnRequest, decode_request
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.within import within
 from antiphon_worker.app import App
 from antiphon_worker.archive import ArchiveUnavailable
 from antiphon_worker.history_window import load_history, window_field
@@ -188,7 +189,8 @@ class _Run:
         seen = await load_history(self._cell, turn, agent, request.messages, writer)
         inp.history = seen.messages
         context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
-        result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
+        with within(turn.session_id, turn.turn_id):
+            result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
         window = window_field(seen, result)
         result.usage += seen.usage
         return Completed(
