@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support.archives import OwnStore, end_life, session_keys
+from support.archives import OwnStore, end_life, is_archived, session_keys
 from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
@@ -57,10 +57,8 @@ async def say(ensemble, text, session="s", **options):
 
 
 async def archived(ensemble, session="s"):
-    cell = ensemble.client.cell_of_session(session)
-    await wait_until_async(
-        lambda: cell.redis.hget(cell.keys.session(session), "archived"), description=f"{session} is archived"
-    )
+    with Redis.from_url(ensemble.url) as redis:
+        await wait_until_async(lambda: is_archived(redis, session), description=f"{session} is archived")
 
 
 async def ended(ensemble, session="s"):
@@ -414,7 +412,7 @@ async def test_a_worker_that_dies_while_it_saves_is_followed_by_one_that_saves_a
             assert redis.hget("ant:session:s", "archived") is None
             opened.delete("s")
             redis.zadd("ant:sessions", {"s": 0})
-            await wait_until_async(lambda: redis.hget("ant:session:s", "archived"), 20)
+            await wait_until_async(lambda: is_archived(redis, "s"), 20)
             assert len(opened.load("s")["messages"]) == 2
         end_life(redis_url, "s")
         await say(ensemble, "and on")

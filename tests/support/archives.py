@@ -10,7 +10,7 @@ from redis import Redis
 
 from antiphon.stores.base import SessionStore
 
-__all__ = ["OwnStore", "end_life", "session_keys"]
+__all__ = ["OwnStore", "end_life", "is_archived", "session_keys"]
 
 WAIT_SECONDS = 20.0
 
@@ -62,14 +62,20 @@ def session_keys(session: str) -> list[str]:
     return [f"ant:{kind}:{session}" for kind in ("session", "history", "events", "turns")]
 
 
+def is_archived(redis: Redis, session: str) -> bool:
+    """Whether a session is archived as it is now."""
+    seq, updated, version = redis.hmget(f"ant:session:{session}", "seq", "updated", "archived")  # type: ignore[misc]
+    return version is not None and version.split()[:2] == [seq, updated]
+
+
 def end_life(url: str, session: str) -> None:
     """Let a session's time be over, as if nobody had used it for so long. It must have been archived."""
     with Redis.from_url(url) as redis:
+        assert is_archived(redis, session), "it is not archived yet"
         with redis.pipeline() as pipe:
             for key in session_keys(session):
                 pipe.pttl(key)
             lives = {*pipe.execute()} - {-2}
-        assert redis.hget(f"ant:session:{session}", "archived"), "it is not archived yet"
         assert max(lives) - min(lives) <= 1, "its keys do not end together"
         for key in session_keys(session):
             redis.pexpireat(key, 1)
