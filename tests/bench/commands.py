@@ -31,7 +31,7 @@ async def measure(plan: Plan) -> Result:
                 with frozen(worker):
                     client_way.reset()
                     before = redis_counters(redis)
-                    turns = await submit_turns(client, number, "counted-")
+                    turns = await submit_turns(client, number, "counted-", hands=1)
                     submitted = redis_counters(redis)
                     result.add("submit", "round trips", client_way.requests / number, "a turn")
                     _rows(result, "submit", submitted.since(before), number)
@@ -45,7 +45,7 @@ async def measure(plan: Plan) -> Result:
             await _deltas(result, built, plan)
     result.remarks.append(
         "Eight turns are claimed at once where they wait; alone, a turn has a bell and a claim. "
-        "Round trips of a run include those of an idle worker meanwhile."
+        "One caller submits; several share round trips. Those of a run include an idle worker's meanwhile."
     )
     return result
 

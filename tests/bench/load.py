@@ -24,17 +24,22 @@ HANDS = 8
 
 
 async def submit_turns(
-    client: AsyncClient, number: int, prefix: str, text: str = "hi", params: dict[str, Any] = ONE_CHUNK
+    client: AsyncClient,
+    number: int,
+    prefix: str,
+    text: str = "hi",
+    params: dict[str, Any] = ONE_CHUNK,
+    hands: int = HANDS,
 ) -> list[AsyncTurn]:
-    """Hand in this many turns, each of a session of its own."""
+    """Hand in this many turns, each of a session of its own, ``hands`` at a time."""
     turns: list[AsyncTurn] = []
 
     async def hand_in(first: int) -> None:
-        for index in range(first, number, HANDS):
+        for index in range(first, number, hands):
             turn = await client.submit(f"{prefix}{index}", text, agent=AGENT, params=params)
             turns.append(turn)
 
-    await asyncio.gather(*[hand_in(first) for first in range(HANDS)])
+    await asyncio.gather(*[hand_in(first) for first in range(hands)])
     return turns
 
 

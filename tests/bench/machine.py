@@ -45,13 +45,16 @@ class Machine(msgspec.Struct, frozen=True):
     def busy(self) -> bool:
         return self.load > QUIET_LOAD
 
-    def sentence(self) -> str:
-        """All of it in a line."""
-        packages = ", ".join(f"{name} {number}" for name, number in self.packages.items())
+    def brief(self) -> str:
+        """When and on what, in a line."""
         return (
             f"{self.date}, {self.cores} cores ({self.processor}, {self.system}), load {self.load:g} at the start, "
-            f"Python {self.python}, {self.server}, {packages}"
+            f"Python {self.python}, {self.server}"
         )
+
+    def sentence(self) -> str:
+        """All of it in a line."""
+        return ", ".join([self.brief(), *[f"{name} {number}" for name, number in self.packages.items()]])
 
 
 def this_machine() -> Machine:

@@ -96,14 +96,15 @@ def _conditions(kept: Kept, docs: str) -> list[str]:
     for part in PARTS:
         record = kept.parts.get(part.name)
         if record is not None:
-            runs.setdefault(_run(record), (record.machine, []))[1].append(f"`{part.name}`")
+            runs.setdefault(_run(record, brief=bool(docs)), (record.machine, []))[1].append(f"`{part.name}`")
     text: list[str] = []
     for line, (machine, parts) in runs.items():
-        text.append(line if len(runs) == 1 else f"({', '.join(parts)}): {line}")
+        text.append(line if len(runs) == 1 else f"- {', '.join(parts)}: {line}")
         if machine.busy:
             text.append(
-                "Something else ran on the machine: ratios and counts mean more here than times and rates."
+                "  Something else ran on the machine: ratios and counts mean more than times and rates."
             )
+    text.append("")
     missing = [f"`{part.name}`" for part in PARTS if part.name not in kept.parts]
     if missing:
         text.append(f"Not measured: {', '.join(missing)}.")
@@ -111,10 +112,11 @@ def _conditions(kept: Kept, docs: str) -> list[str]:
     return text
 
 
-def _run(record: Record) -> str:
+def _run(record: Record, brief: bool) -> str:
     rounds = "one round" if record.rounds == 1 else f"medians of {record.rounds} rounds"
     quick = " --quick" if record.quick else ""
-    return f"`make bench{quick}`, {rounds}, {record.machine.sentence()}."
+    machine = record.machine.brief() if brief else record.machine.sentence()
+    return f"`make bench{quick}`, {rounds}, {machine}."
 
 
 def _plots(kept: Kept, folder: str) -> list[str]:

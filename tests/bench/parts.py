@@ -30,19 +30,19 @@ class Part:
 
 PARTS = (
     Part("floor", 40, 12),
-    Part("turns", 60, 8),
+    Part("turns", 50, 8),
     Part("latency", 60, 8),
-    Part("streams", 130, 10),
-    Part("slow", 25, 10),
-    Part("memory", 15, 7),
-    Part("commands", 10, 5),
-    Part("length", 10, 3),
-    Part("histories", 10, 3),
-    Part("sessions", 50, 4),
-    Part("subscribers", 45, 8),
-    Part("recovery", 90, 12),
-    Part("peers", 130, 30),
-    Part("cells", 30, 7),
+    Part("streams", 160, 12),
+    Part("slow", 28, 10),
+    Part("memory", 25, 10),
+    Part("commands", 8, 5),
+    Part("length", 14, 3),
+    Part("histories", 8, 3),
+    Part("sessions", 42, 4),
+    Part("subscribers", 42, 8),
+    Part("recovery", 65, 14),
+    Part("peers", 140, 30),
+    Part("cells", 25, 7),
 )
 
 

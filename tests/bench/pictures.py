@@ -98,8 +98,9 @@ def _length(result: Result | None) -> str:
 def _by_group(
     curves: Mapping[str, list[tuple[float, float]]],
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Curves that are named ``group, which``, by group."""
+    """Curves that are named ``group, which``, by group and the rest of the name."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, curve in curves.items():
-        found.setdefault(name.partition(", ")[0], {})[name] = curve
+        group, _, which = name.partition(", ")
+        found.setdefault(group, {})[which] = curve
     return found

@@ -11,8 +11,9 @@ __all__ = ["COLOURS", "TEXT_COLOUR", "Bar", "Lines", "bars", "lines"]
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 62, 52
-BAR_LEFT, BAR_RIGHT, BAR_STEP = 230, 130, 30
+BAR_LEFT, BAR_RIGHT, BAR_STEP = 270, 130, 30
 LEGEND_WIDTH, LEGEND_LETTER = 22, 6.6
+DASH = ' stroke-dasharray="6 4"'
 TEXT_COLOUR = "#797979"
 COLOURS = ("#2f74d0", "#d1495b", "#2a9163", "#b3741a", "#8a63d2", "#7d7d7d")
 STYLE = (
@@ -26,7 +27,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Curves by name. Those of one group have one colour, all but its last are dashed. ``limit`` is a line across."""
+    """Curves by group and name. A group has a colour, all but its last curve are dashed. ``limit`` is a line across."""
 
     title: str
     x_name: str
@@ -58,12 +59,16 @@ def lines(plot: Lines) -> str:
         parts.append(f'<line class="l" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT + 6}" y="{y - 5:.1f}">{escape(plot.limit[1])}</text>')
     legend_at = float(LEFT)
-    for colour, group in zip(COLOURS, plot.groups.values(), strict=False):
-        for number, (name, curve) in enumerate(group.items(), 1):
-            dash = ' stroke-dasharray="6 4"' if number < len(group) else ""
+    for colour, (name, group) in zip(COLOURS, plot.groups.items(), strict=False):
+        for number, curve in enumerate(group.values(), 1):
+            dash = DASH if number < len(group) else ""
             parts.append(_curve([(x_axis.place(x), y_axis.place(y)) for x, y in curve], colour, dash))
-            parts.append(_legend(legend_at, name, colour, dash))
-            legend_at += LEGEND_WIDTH + 16 + LEGEND_LETTER * len(name)
+        parts.append(_legend(legend_at, name, colour, ""))
+        legend_at += LEGEND_WIDTH + 20 + LEGEND_LETTER * len(name)
+    which = next((list(group) for group in plot.groups.values() if len(group) > 1), [])
+    for number, name in enumerate(which, 1):
+        parts.append(_legend(legend_at, name, TEXT_COLOUR, DASH if number < len(which) else ""))
+        legend_at += LEGEND_WIDTH + 20 + LEGEND_LETTER * len(name)
     return _document(parts, HEIGHT)
 
 

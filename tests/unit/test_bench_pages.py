@@ -108,7 +108,7 @@ def test_a_part_that_failed_and_a_busy_machine_are_said(kept):
     kept.put("floor", Record(busy, 1, quick=False, seconds=1.0, failed="it hung"))
     page = page_with_figures("docs/performance.md", PAGE, kept)
     assert "### `floor`: not measured\n\nFailed: it hung" in page
-    assert "(`floor`): `make bench`, one round, 2026-02-03 04:05 UTC" in page
+    assert "- `floor`: `make bench`, one round, 2026-02-03 04:05 UTC" in page
     assert "Something else ran on the machine" in page
 
 
@@ -149,7 +149,7 @@ def test_each_plot_is_well_formed_and_names_axes_units_and_peers(kept, tmp_path)
     assert {"turns a second", "Antiphon", "bare SDK calls, no queue", "docket", "failed", "900"} <= texts[
         "turns"
     ]
-    assert {"live streams at once", "lag, ms", "20 tokens/s, p50", "20 tokens/s, p99"} <= texts["lag"]
+    assert {"live streams at once", "lag, ms", "20 tokens/s", "p50", "p99"} <= texts["lag"]
     assert {"messages in the session", "ms a turn", "a turn, p50"} <= texts["length"]
     assert {"seconds", "arq", "not within 75 s", "0.03"} <= texts["recovery"]
 
