@@ -182,6 +182,26 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
     assert output("cancel", turn, url=redis_url) == "cancelled\n"
 
 
+def test_a_session_keeps_its_queue_and_tenant_and_is_found_by_them(redis_url):
+    first = antiphon("submit", "s", "hello", *ECHO, "--queue", "gpu", "--tenant", "acme", url=redis_url)
+    second = antiphon("submit", "s", "again", url=redis_url)
+    other = antiphon("submit", "t", "hello", *ECHO, url=redis_url)
+    assert "`antiphon worker --queues gpu` starts one" in first.stderr
+    assert second.stderr == ""  # it waits for the turn before it, not for a worker
+    assert "`antiphon worker` starts one" in other.stderr
+    (found,) = output("sessions", "--tenant", "acme", "--json", url=redis_url).splitlines()
+    assert json.loads(found)["queue"] == "gpu"
+    assert json.loads(found)["turns"] == 2
+    lines = output("sessions", url=redis_url).splitlines()
+    assert [line.split()[:4] for line in lines] == [
+        ["SESSION", "TENANT", "AGENT", "STATUS"], ["t", "-", "-", "waiting"], ["s", "acme", "-", "waiting"],
+    ]  # fmt: skip
+    assert len(output("sessions", "--limit", "1", url=redis_url).splitlines()) == 2
+    assert "another session id" in complaint(2, "submit", "s", "x", *ECHO, "--tenant", "other", url=redis_url)
+    for done in (first, second, other):
+        output("cancel", done.stdout.strip(), url=redis_url)
+
+
 def test_a_turn_is_submitted_answered_and_remembered(worker, redis_url):
     assert output("submit", "s", "hello", *ECHO, "--wait", url=redis_url) == "You said: hello\n"
     assert output("submit", "s", "again", *ECHO, "--stream", url=redis_url) == "You said: again\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon import Agent, Message
+from antiphon import Agent, Client, Message
 from antiphon.testing import script
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,7 +35,7 @@ def answers(request):
     return "I know: " + " / ".join(message.text for message in request.messages if message.role == "user")
 
 
-def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, capsys):
+def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, capsys, workers_runtime):
     monkeypatch.chdir(tmp_path)
     model_of_page = script(answers, repeat=True)
 
@@ -43,6 +43,7 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
         return Agent(model_of_page if isinstance(provider, str) else provider, model, **options)
 
     monkeypatch.setattr(antiphon, "Agent", agent)
+    monkeypatch.setattr(antiphon, "Client", lambda url: Client(workers_runtime.url))
     names = {"__name__": "page"}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.setitem(sys.modules, "page", type(sys)("page"))
@@ -54,6 +55,9 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
     assert "the end" in out
     assert names["restored"].messages[-2].text == "Where were we?"
     assert names["store"].list_sessions() == ["user-123"]
+    assert "user-789 done 2" in out
+    assert "user-789 acme" in out
+    assert "europe" in out
     assert names["trip"].children() == [names["research"].session_id]
     long = [Message.user("more " * 5_000), Message.assistant("and more " * 5_000)] * 10
     summed_up = names["remembering"].session(messages=long)
