@@ -128,6 +128,19 @@ async def test_an_edit_whose_caller_has_gone_keeps_the_next_turn_for_a_second_at
         assert await cell.queue() == ["t2"]
 
 
+async def test_an_edit_that_has_been_made_keeps_no_later_turn_back(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        assert await edit(cell, when="between", **message(b"m")) == Busy("t1")
+        await cell.end(turn)
+        assert await edit(cell, when="between", **message(b"m")) is True
+        for number in (2, 3):
+            await cell.put(f"t{number}")
+        await cell.end(await cell.take_one())
+        assert await cell.queue() == ["t3"]
+
+
 async def test_a_turn_that_begins_again_is_not_kept_back_for_an_edit(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -138,6 +151,7 @@ async def test_a_turn_that_begins_again_is_not_kept_back_for_an_edit(redis_url):
         await cell.give_back(turn, "drain")
         assert await cell.queue() == ["t1"]
         assert await edit(cell, "op2", when="between", **message(b"m")) == Busy("t1")
+        assert await edit(cell, "op4", when="any", fields=[FieldChange("system", b"", b"S")]) is True
         await cell.end(await cell.take_one())
         assert await cell.queue() == []
         assert await edit(cell, "op3", when="any", **message(b"any")) is True

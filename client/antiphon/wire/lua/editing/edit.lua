@@ -51,6 +51,7 @@ for i = last_field + 1, #rest do
   end
 end
 local seq = publish(session, now, bodies)
+if when ~= 'any' then redis.call('HDEL', fields, 'edit_waits') end
 if head and when == 'between' and redis.call('HGET', key_turn(head), 'status') == 'waiting' then
   offer(session, head, now)
 elseif not head then
