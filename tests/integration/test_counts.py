@@ -1,4 +1,6 @@
-"""What things cost, in counts: round trips, script calls, commands, function calls. Seconds would flake; these do not.
+"""What things cost, in counts: round trips, script calls, commands, function calls, blocks of memory that stay.
+
+Seconds would flake; these do not.
 
 An upper bound is what it takes today: who needs more says so here, who needs less lowers it.
 """
@@ -6,9 +8,10 @@ An upper bound is what it takes today: who needs more says so here, who needs le
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -16,7 +19,7 @@ from bench.counting import CountingProxy
 from bench.gauges import Counters, redis_counters
 from redis import Redis
 from support.cells import TestCell, body, open_cell
-from support.eventually import wait_until_async
+from support.eventually import wait_until, wait_until_async
 
 from antiphon.client import AsyncClient
 from antiphon.request import AgentSpec
@@ -34,6 +37,10 @@ AGENT = AgentSpec(provider="scripted", model="m")
 MOST_COMMANDS = {"submit": 37, "claim": 42, "emit 1": 5, "emit 4": 11, "finish": 39, "renew": 6}
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 18
+# … and in the worker's thread for a turn of the scripted provider, from its claim to its end.
+MOST_CALLS_A_TURN = 1000
+# Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
+MOST_BLOCKS_A_TURN = 6
 
 
 @contextmanager
@@ -151,6 +158,33 @@ async def test_one_round_trip_publishes_the_deltas_of_all_sessions(redis_url, re
         assert (costs["xadd"], costs["publish"]) == (2 * number, 2 * number)
 
 
+@pytest.mark.one_server
+async def test_a_turn_takes_its_worker_few_calls(redis_url):
+    number = 60
+    await submitted(redis_url, "warm-up", number)
+    async with running_worker(redis_url):
+        await asyncio.to_thread(wait_for_the_end, redis_url)
+    await submitted(redis_url, "counted", number)
+    with counted_calls() as count:
+        async with running_worker(redis_url):
+            await asyncio.to_thread(wait_for_the_end, redis_url)
+    assert count() / number <= MOST_CALLS_A_TURN
+
+
+@pytest.mark.one_server
+async def test_turns_that_have_ended_leave_no_memory_behind(redis_url):
+    number = 200
+    async with running_worker(redis_url):
+        for batch in ("warm-up", "counted"):
+            gc.collect()
+            before = sys.getallocatedblocks()
+            await submitted(redis_url, batch, number)
+            await asyncio.to_thread(wait_for_the_end, redis_url)
+        gc.collect()
+        left = sys.getallocatedblocks() - before
+    assert left / number <= MOST_BLOCKS_A_TURN
+
+
 async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redis):
     number = 50
     async with open_cell(redis_url) as cell:
@@ -199,6 +233,14 @@ def test_a_chunk_is_decoded_in_few_calls():
 
 
 def calls_during(work) -> int:
+    with counted_calls() as count:
+        work()
+    return count()
+
+
+@contextmanager
+def counted_calls() -> Iterator[Callable[[], int]]:
+    """Calls of functions in this thread, Python's and C's."""
     count = 0
 
     def note(_frame, event, _argument) -> None:
@@ -208,10 +250,22 @@ def calls_during(work) -> int:
     known = sys.getprofile()
     sys.setprofile(note)
     try:
-        work()
+        yield lambda: count
     finally:
         sys.setprofile(known)
-    return count
+
+
+async def submitted(url: str, prefix: str, number: int) -> None:
+    """Turns of sessions of their own."""
+    async with AsyncClient(url) as client:
+        for index in range(number):
+            await client.submit(f"{prefix}-{index}", "Hello", agent=AGENT)
+
+
+def wait_for_the_end(url: str) -> None:
+    """Return when all turns have ended; in a thread of its own, whose calls do not count."""
+    with Redis.from_url(url) as redis:
+        wait_until(lambda: not redis.exists("ant:active"), 30, "all turns have ended", interval=0.02)
 
 
 async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[str, int]:

@@ -1,0 +1,130 @@
+"""What a chunk costs in this process, from its bytes to the delta that is to leave: instructions and memory.
+
+Counts, because seconds would flake. They are Python's own: what the processor executes can be counted only where the
+machine lends its counters, and most virtual machines do not. A bound is what it takes today and a little more, for
+other versions of Python: who needs more says so here, who needs less lowers it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from antiphon.events import TextDelta
+from antiphon.ids import Fence, SessionId, TurnId
+from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.connect import open_redis
+from antiphon_worker.lease import Lease
+from antiphon_worker.providers.base import Increment
+from antiphon_worker.providers.openai_chat_stream import ChatDecoder
+from antiphon_worker.providers.sse import EventSplitter
+from antiphon_worker.publisher import Publisher, TurnSink
+
+NUMBER = 500
+# From the bytes of a chunk to a delta in the sink.
+MOST_INSTRUCTIONS_A_CHUNK = 450
+# What stays until the turn ends (its text), and what is there at the most meanwhile.
+MOST_BLOCKS_A_CHUNK = 1.5
+MOST_BYTES_A_CHUNK = 230.0
+
+CHUNK = (
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+    b'{"content":" word %06d"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
+
+
+class Way:
+    """Splitter, decoder and sink of one turn, as they stand behind each other in the worker."""
+
+    def __init__(self) -> None:
+        turn = ClaimedTurn(
+            SessionId("s"), TurnId("t"), Fence("1-a"), "", None, None, None, "", b"{}", 1, 1, 0, 0, 1, "q", [], [], 0
+        )  # fmt: skip
+        lease = Lease(turn.session_id, turn.turn_id, turn.fence, time.monotonic() + 600)
+        self.sink = TurnSink(turn, lease, Publisher(Cell(open_redis("redis://localhost:1"))))
+        self._splitter, self._decoder = EventSplitter(), ChatDecoder("p", "m")
+
+    def carry(self, first: int, number: int = NUMBER) -> None:
+        """Take so many chunks."""
+        for index in range(first, first + number):
+            out: list[Increment] = []
+            for name, data in self._splitter.feed(CHUNK % index):
+                self._decoder.event(name, data, out)
+            for piece in out:
+                self.sink.put(TextDelta(step=1, text=piece.text))  # type: ignore[union-attr]
+
+    def leave(self) -> None:
+        """Publish what is in the sink, and have it answered."""
+        assert self.sink.next_emit() is not None
+        assert self.sink.answer("")
+
+
+@pytest.fixture
+def way():
+    way = Way()
+    way.carry(0)
+    way.leave()
+    return way
+
+
+def test_a_chunk_takes_few_instructions(way):
+    assert instructions(lambda: way.carry(NUMBER)) / NUMBER <= MOST_INSTRUCTIONS_A_CHUNK
+
+
+def test_a_chunk_leaves_only_its_text_behind(way):
+    gc.collect()
+    before = sys.getallocatedblocks()
+    way.carry(NUMBER)
+    way.leave()
+    gc.collect()
+    assert (sys.getallocatedblocks() - before) / NUMBER <= MOST_BLOCKS_A_CHUNK
+
+
+def test_chunks_that_wait_to_leave_take_little_memory(way):
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        way.carry(NUMBER)
+        way.leave()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (peak - before) / NUMBER <= MOST_BYTES_A_CHUNK
+
+
+def test_the_counter_of_instructions_counts():
+    def once() -> int:
+        return 1 + len("a")
+
+    def three_times() -> None:
+        once(), once(), once()
+
+    assert 2 * instructions(once) < instructions(three_times) < 10 * instructions(once)
+
+
+def instructions(work: Callable[[], Any]) -> int:
+    """How many instructions of Python's machine are executed."""
+    count = 0
+
+    def note(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        count += event == "opcode"
+        return note
+
+    known = sys.gettrace()
+    sys.settrace(note)
+    try:
+        work()
+    finally:
+        sys.settrace(known)
+    return count
