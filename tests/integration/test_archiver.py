@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from contextlib import asynccontextmanager
 
 import pytest
 from redis import Redis
@@ -18,9 +20,10 @@ from antiphon.stores import RedisStore, SQLiteStore
 from antiphon.wire.archiving import begin_archiving
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 from antiphon_worker import archiver
-from antiphon_worker.archive import Archive
+from antiphon_worker.archive import Archive, ArchiveUnavailable
 from antiphon_worker.archiver import Archiver
-from antiphon_worker.restoring import restore
+from antiphon_worker.lease import Lease, Stop, StopSignal
+from antiphon_worker.restoring import restore, restore_before
 
 MINUTE = 60_000
 SOON = 600_000
@@ -42,6 +45,14 @@ def store(request, tmp_path, redis_url):
 @pytest.fixture
 def own():
     return OwnStore()
+
+
+@asynccontextmanager
+async def archiving_cell(url):
+    """A cell whose workers have an archive."""
+    async with open_cell(url) as cell:
+        await begin_archiving(cell)
+        yield cell
 
 
 def said(text):
@@ -71,7 +82,7 @@ async def end(cell, session="s"):
 
 
 async def test_an_ending_session_is_saved_as_to_dict_gives_it_and_once(redis_url, store):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(store)
         await talk(cell, archive=archive)
         fields = [FieldChange("system", b"", b"be brief"), FieldChange("metadata", b"", b'{"plan":"free"}')]
@@ -81,13 +92,13 @@ async def test_an_ending_session_is_saved_as_to_dict_gives_it_and_once(redis_url
         assert (data["version"], data["system"], data["metadata"]) == (1, "be brief", {"plan": "free"})
         assert texts(data) == ["t1 in s", "t1 in s, you said"]
         store.save("s", {**data, "metadata": {"saved": "by hand"}})
-        await cell.redis.zadd("ant:sessions", {"s": 0})
+        await cell.redis.zadd("ant:ending", {"s": 0})
         await Archiver(cell, archive).sweep()
         assert store.load("s")["metadata"] == {"saved": "by hand"}
 
 
 async def test_a_session_that_began_anew_is_joined_with_its_past_before_it_is_saved(redis_url, store):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(store)
         await talk(cell, archive=archive)
         await Archiver(cell, archive).sweep()
@@ -99,7 +110,7 @@ async def test_a_session_that_began_anew_is_joined_with_its_past_before_it_is_sa
 
 
 async def test_two_archivers_save_each_session_once(redis_url, own):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         sessions = [f"s{number}" for number in range(30)]
         for session in sessions:
             await talk(cell, f"turn-{session}", session, archive=Archive(own))
@@ -111,7 +122,7 @@ async def test_two_archivers_save_each_session_once(redis_url, own):
 async def test_one_that_dies_between_saving_and_marking_leaves_a_session_that_is_saved_again(
     redis_url, store, monkeypatch
 ):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(store)
         await talk(cell, archive=archive)
         with monkeypatch.context() as patch:
@@ -133,7 +144,7 @@ async def died(*_):
 async def test_one_that_dies_between_reading_and_saving_leaves_a_session_for_the_next(
     redis_url, store, monkeypatch
 ):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(store)
         await talk(cell, archive=archive)
         with monkeypatch.context() as patch:
@@ -151,16 +162,16 @@ async def test_one_that_dies_between_reading_and_saving_leaves_a_session_for_the
 async def test_a_process_that_stood_still_since_it_read_a_session_does_not_save_it(
     redis_url, own, monkeypatch
 ):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, archive=Archive(own))
         monkeypatch.setattr(archiver, "SAVE_WITHIN_SECONDS", -1.0)
         await Archiver(cell, Archive(own)).sweep()
         assert own.saves == []
-        assert await cell.redis.hget("ant:session:s", "archived") is None
+        assert await cell.redis.hget("ant:session:s", "archived") == b""
 
 
 async def test_a_turn_that_comes_while_its_session_is_saved_makes_it_live_again(redis_url, own):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(own)
         await talk(cell, archive=archive)
         own.held.add("save")
@@ -179,9 +190,8 @@ PHASES = ["before it is read", "while it is saved", "before it is marked", "arch
 
 @pytest.mark.parametrize("when", PHASES)
 async def test_a_deleted_session_is_gone_from_the_store_a_minute_later(redis_url, own, when, monkeypatch):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(own)
-        await begin_archiving(cell)
         await talk(cell, archive=archive)
         await delete_at(when, cell, own, archive, monkeypatch)
         await cell.wait(MINUTE)
@@ -194,9 +204,8 @@ async def test_a_deleted_session_is_gone_from_the_store_a_minute_later(redis_url
 
 @pytest.mark.parametrize("when", PHASES)
 async def test_a_deleted_session_does_not_come_back_under_its_id(redis_url, own, when, monkeypatch):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(own)
-        await begin_archiving(cell)
         await talk(cell, archive=archive)
         await delete_at(when, cell, own, archive, monkeypatch)
         await talk(cell, "t2", archive=archive)
@@ -241,7 +250,7 @@ async def test_while_the_store_fails_sessions_are_kept_and_saved_when_it_works_a
 ):
     monkeypatch.setattr("antiphon_worker.archive.FIRST_RETRY_SECONDS", 0.0)
     monkeypatch.setattr("antiphon_worker.archive.LONGEST_RETRY_SECONDS", 0.0)
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(own)
         sessions = [f"s{number}" for number in range(5)]
         for session in sessions:
@@ -265,7 +274,7 @@ async def test_while_the_store_fails_sessions_are_kept_and_saved_when_it_works_a
 
 
 async def test_a_failing_store_is_left_alone_until_it_is_time_to_try_again(redis_url, own):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, archive=Archive(own))
         own.failing = True
         one = Archiver(cell, Archive(own))
@@ -277,7 +286,7 @@ async def test_a_failing_store_is_left_alone_until_it_is_time_to_try_again(redis
 
 
 async def test_a_session_that_cannot_be_read_does_not_stop_the_others(redis_url, own, caplog):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         archive = Archive(own)
         await talk(cell, session="bad", archive=archive)
         await talk(cell, "t2", archive=archive)
@@ -288,7 +297,7 @@ async def test_a_session_that_cannot_be_read_does_not_stop_the_others(redis_url,
 
 
 async def test_a_session_that_ended_unsaved_is_named_in_the_log(redis_url, own, caplog):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, archive=Archive(own))
         await cell.redis.delete("ant:history:s")
         await cell.redis.pexpire("ant:session:s", 3000_000)
@@ -297,7 +306,7 @@ async def test_a_session_that_ended_unsaved_is_named_in_the_log(redis_url, own, 
 
 
 async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(redis_url, own):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         fields = [FieldChange("children", b"", b"a\nb"), FieldChange("window", b"", b"2:40")]
         event = body("message_added", "")
         change = Change(fields, messages=said("x"), bodies=[event])
@@ -309,3 +318,67 @@ async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(red
         assert own.load("s")["archived"] == {
             "closed": "1", "children": "a\nb", "ttl": str(SOON), "window": "2:40",
         }  # fmt: skip
+
+
+async def begun_anew(cell, archive, turn="t2"):
+    """A claimed turn of an archived session that has begun anew, with its lease."""
+    await cell.put(turn, ttl_ms=SOON)
+    claimed = await cell.take_one()
+    return claimed, Lease(claimed.session_id, claimed.turn_id, claimed.fence, time.monotonic() + 60)
+
+
+async def test_a_turn_is_given_what_a_claim_of_the_restored_session_would_bring(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        archive = Archive(own)
+        for number in range(3):
+            await talk(cell, f"t{number}", archive=archive)
+        fields = {
+            "window": b"4:40",
+            "summary": b"2:They met.",
+            "system": b"Be brief.",
+            "variables": b'{"a":1}',
+        }
+        changes = [FieldChange(name, b"", value) for name, value in fields.items()]
+        await change_session(cell, "s", "op", Change(changes), when="any", ttl_ms=SOON)
+        await Archiver(cell, archive).sweep()
+        await end(cell)
+        turn, lease = await begun_anew(cell, archive, "t3")
+        await restore_before(cell, archive, turn, lease)
+        await cell.give_back(turn, "drain")
+        again = await cell.take_one()
+        for name in again.__struct_fields__:
+            if name not in ("fence", "attempt"):
+                assert getattr(turn, name) == getattr(again, name), name
+        assert (len(turn.history), turn.history_length) == (2, 6)
+
+
+async def test_a_superseded_worker_restores_nothing_and_stops(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        turn, lease = await begun_anew(cell, Archive(own))
+        await cell.wait(10_000)
+        await cell.reap()
+        await cell.take_one("w2")
+        before = await cell.contents()
+        with pytest.raises(StopSignal):
+            await restore_before(cell, Archive(own), turn, lease)
+        assert lease.stop is Stop.SUPERSEDED
+        assert await cell.contents() == before
+
+
+async def test_a_redis_that_cannot_take_the_past_now_makes_the_turn_wait(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        archive = Archive(own)
+        await talk(cell, archive=archive)
+        await Archiver(cell, archive).sweep()
+        await end(cell)
+        turn, lease = await begun_anew(cell, archive)
+        await cell.load_scripts()
+        await cell.redis.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(ArchiveUnavailable, match="no memory left") as waits:
+                await restore_before(cell, archive, turn, lease)
+        finally:
+            await cell.redis.config_set("maxmemory", 0)
+        assert waits.value.retry_after > 0
+        await restore_before(cell, archive, turn, lease)
+        assert turn.history == said("t1 in s")

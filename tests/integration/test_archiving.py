@@ -320,6 +320,7 @@ async def test_while_the_store_fails_turns_wait_and_run_with_their_history_when_
             retrying = next(event for event in events if event.type == "turn_retrying")
             assert retrying.code == "store_unavailable"
             assert retrying.reason == "The archive of sessions fails: the database is away"
+            assert retrying.retry_at - retrying.at < 1000
             own.failing = False
             await turn.result(20)
             await beside.result(20)
@@ -341,6 +342,36 @@ async def test_a_turn_that_waits_for_the_store_can_be_cancelled(working, own):
         await turn.cancel("enough")
         with pytest.raises(TurnCancelled):
             await turn.result(20)
+
+
+async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(redis_url, tmp_path, own):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        async with ensemble.worker(retry_delay=30):
+            turn = await ensemble.submit("s", "a step, then trouble tool:note fail:broken", ttl=SOON)
+            await ensemble.seen("s", "turn_retrying")
+        own.failing = True
+        async with ensemble.worker(store=own):
+            assert await turn.cancel() == "requested"
+            with pytest.raises(TurnCancelled):
+                await turn.result(20)
+        assert len(await ensemble.texts("s")) == 3
+
+
+async def test_what_changes_while_the_store_is_asked_is_not_lost(working, own, redis_url):
+    async with working() as ensemble:
+        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
+        await agent.session("s", metadata={"plan": "free"}, ttl=SOON).run_async("hello")
+        await ended(ensemble)
+        own.held.add("load")
+        turn = await ensemble.submit("s", "and on", ttl=SOON)
+        await wait_until_async(own.begun["load"].is_set)
+        session = agent.session("s", metadata={"late": True}, ttl=SOON)
+        await session.messages_async()
+        own.let_go()
+        await turn.result(20)
+        assert await session.metadata_async() == {"plan": "free", "late": True}
+        assert await whole(ensemble) == ["hello", "and on"]
+        await agent.runtime.aclose()
 
 
 async def test_a_store_that_hangs_holds_up_nobody_else(working, own, monkeypatch):
@@ -409,9 +440,9 @@ async def test_a_worker_that_dies_while_it_saves_is_followed_by_one_that_saves_a
         await wait_until_async(lambda: "died (signal SIGKILL)" in supervisor.process.output, 20)
         with SQLiteStore(path) as opened, Redis.from_url(redis_url) as redis:
             assert opened.load("s")["archived"]
-            assert redis.hget("ant:session:s", "archived") is None
+            assert not is_archived(redis, "s")
             opened.delete("s")
-            redis.zadd("ant:sessions", {"s": 0})
+            redis.zadd("ant:ending", {"s": 0})
             await wait_until_async(lambda: is_archived(redis, "s"), 20)
             assert len(opened.load("s")["messages"]) == 2
         end_life(redis_url, "s")
@@ -461,5 +492,6 @@ async def test_what_has_ended_leaves_nothing_in_redis(working, redis_url):
         await ended(ensemble)
         with Redis.from_url(redis_url) as redis:
             assert redis.exists(*session_keys("s")) == 0
-            redis.zadd("ant:sessions", {"s": 0})
+            assert redis.exists("ant:ending") == 0
+            redis.zadd("ant:sessions", {"s": 0})  # it stays in the list until an hour after its end
             await wait_until_async(lambda: redis.zscore("ant:sessions", "s") is None)

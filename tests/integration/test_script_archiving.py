@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 from bench.gauges import redis_counters
 from redis import Redis
-from support.cells import body, open_cell
+from support.cells import START_MS, body, open_cell
 
 from antiphon.errors import StoreFull
 from antiphon.wire.archiving import (
@@ -25,6 +27,14 @@ from antiphon.wire.editing import Change, FieldChange, change_session, delete_se
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 KEYS = [f"ant:{kind}:s" for kind in ("session", "history", "events", "turns")]
 SOON = 600_000  # so short a life that its session is saved as soon as nobody uses it
+
+
+@asynccontextmanager
+async def archiving_cell(url):
+    """A cell whose workers have an archive."""
+    async with open_cell(url) as cell:
+        await begin_archiving(cell)
+        yield cell
 
 
 async def talk(cell, turn="t1", session="s", *, ttl_ms=SOON, asked=True):
@@ -53,11 +63,11 @@ async def end_in(cell, ms):
     """As if so much of the session's life were left."""
     for key in KEYS:
         await cell.redis.pexpire(key, ms + (HOUR if "session" in key else 0))
-    await cell.redis.zadd("ant:sessions", {"s": await cell.now() + ms})
+    await cell.redis.zadd("ant:ending", {"s": 0})
 
 
 async def test_looking_costs_three_commands_where_nothing_ends(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         for number in range(5):
             await talk(cell, f"t{number}", f"s{number}", ttl_ms=30 * DAY)
         await cell.load_scripts()
@@ -70,7 +80,7 @@ async def test_looking_costs_three_commands_where_nothing_ends(redis_url):
 
 
 async def test_a_session_that_ends_soon_is_read_whole_and_by_one_archiver_a_minute(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         found = await take_work(cell)
         assert isinstance(found, Ending)
@@ -97,8 +107,9 @@ async def test_a_session_that_ends_soon_is_read_whole_and_by_one_archiver_a_minu
 async def test_a_session_is_saved_at_half_its_life_ten_minutes_to_a_day_before_its_end(
     redis_url, ttl_ms, lead
 ):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, ttl_ms=ttl_ms)
+        assert await cell.redis.zscore("ant:ending", "s") == START_MS + ttl_ms - lead
         if lead < ttl_ms:
             await end_in(cell, lead + 10_000)
             assert await take_work(cell) is None
@@ -108,7 +119,7 @@ async def test_a_session_is_saved_at_half_its_life_ten_minutes_to_a_day_before_i
 
 
 async def test_one_that_is_looked_at_too_early_is_looked_at_when_it_is_time(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, ttl_ms=HOUR)
         assert await take_work(cell) is None
         await cell.wait(HOUR // 2 - 10_000)
@@ -124,28 +135,53 @@ async def end_in_without_a_look(cell, ms):
 
 
 @pytest.mark.lasting_keys("ant:*:kept")
-async def test_sessions_that_are_used_or_kept_for_ever_are_left_alone(redis_url):
+async def test_sessions_that_there_were_before_the_archive_are_archived_too(redis_url):
     async with open_cell(redis_url) as cell:
+        await talk(cell, asked=False)
+        await talk(cell, "t2", "kept", ttl_ms=0)
+        await talk(cell, "t3", "later", ttl_ms=30 * DAY, asked=False)
+        assert await cell.redis.exists("ant:ending") == 0
+        await begin_archiving(cell)
+        assert await take_work(cell) == Unasked("s")
+        assert await take_work(cell) is None
+        await cell.wait(29 * DAY)
+        await cell.redis.pexpire("ant:session:later", DAY + HOUR)
+        assert {await take_work(cell), await take_work(cell)} == {Unasked("s"), Unasked("later")}
+        await delete_session(cell, "kept")
+        assert await cell.redis.zscore("ant:ending", "kept") is None
+
+
+async def test_a_worker_that_starts_later_does_not_look_at_all_sessions_again(redis_url):
+    async with archiving_cell(redis_url) as cell:
+        await cell.redis.zadd("ant:sessions", {"s": await cell.now() + DAY})
+        await begin_archiving(cell)
+        assert await cell.redis.exists("ant:ending") == 0
+        await cell.redis.delete("ant:sessions")
+
+
+@pytest.mark.lasting_keys("ant:*:kept")
+async def test_sessions_that_are_used_or_kept_for_ever_are_left_alone(redis_url):
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, session="kept", ttl_ms=0)
         await talk(cell, "t2")
         await cell.put("t3")
-        await cell.redis.zadd("ant:sessions", {"s": 0, "kept": 0})
+        await cell.redis.zadd("ant:ending", {"s": 0, "kept": 0})
         assert await take_work(cell) is None
         assert await cell.redis.pttl("ant:history:s") == -1
-        assert await cell.redis.zrangebyscore("ant:sessions", 0, await cell.now() + DAY) == []
+        assert await cell.redis.exists("ant:ending") == 0
 
 
 async def test_many_that_need_nothing_do_not_hide_one_that_ends(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
-        await cell.redis.zadd("ant:sessions", {f"gone{number}": number for number in range(250)})
+        await cell.redis.zadd("ant:ending", {f"gone{number}": number for number in range(250)})
         assert isinstance(await take_work(cell), Ending)
         assert await take_work(cell) is None
-        assert await cell.redis.zrange("ant:sessions", 0, -1) == [b"s"]
+        assert await cell.redis.zrange("ant:ending", 0, -1) == [b"s"]
 
 
 async def test_a_marked_session_ends_with_all_its_keys_at_once_and_is_not_read_again(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         found = await take_work(cell)
         await end_in(cell, HOUR)
@@ -154,19 +190,15 @@ async def test_a_marked_session_ends_with_all_its_keys_at_once_and_is_not_read_a
         times = await lives(cell)
         assert max(times) - min(times) <= 1
         assert found.left_ms - 5000 < max(times) <= found.left_ms
-        await cell.redis.zadd("ant:sessions", {"s": 0})
+        await cell.redis.zadd("ant:ending", {"s": 0})
         assert await take_work(cell) is None
         assert max(await lives(cell)) <= found.left_ms
-        await cell.redis.delete(*KEYS)
-        await cell.wait(found.left_ms + 1)
-        assert await take_work(cell) is None
-        assert await cell.redis.zscore("ant:sessions", "s") is None
+        assert await cell.redis.exists("ant:ending") == 0
 
 
 @pytest.mark.parametrize("change", ["turn", "edit", "delayed turn", "deletion"])
 async def test_a_session_that_changed_since_it_was_read_is_not_marked_and_is_read_again(redis_url, change):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         found = await take_work(cell)
         match change:
@@ -193,7 +225,7 @@ async def edit(cell, op="op1", session="s", **change):
 
 
 async def test_a_marked_session_that_is_used_again_lives_on_and_is_read_again(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         assert await mark_archived(cell, await take_work(cell))
         await talk(cell, "t2")
@@ -205,7 +237,7 @@ async def test_a_marked_session_that_is_used_again_lives_on_and_is_read_again(re
 
 
 async def test_a_session_that_began_anew_is_not_read_before_the_store_was_asked(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, asked=False)
         assert await take_work(cell) == Unasked("s")
         assert await take_work(cell) is None
@@ -214,7 +246,7 @@ async def test_a_session_that_began_anew_is_not_read_before_the_store_was_asked(
 
 
 async def test_a_session_whose_history_has_ended_is_named_once_and_asks_again_when_it_is_used(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         await cell.redis.delete(*KEYS[1:])
         await cell.redis.pexpire("ant:session:s", HOUR - 1)
@@ -225,7 +257,7 @@ async def test_a_session_whose_history_has_ended_is_named_once_and_asks_again_wh
 
 
 async def test_sessions_that_cannot_be_saved_now_are_given_more_time(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         for number in range(3):
             await talk(cell, f"t{number}", f"s{number}")
             await cell.redis.pexpire(f"ant:history:s{number}", 5000)
@@ -233,7 +265,7 @@ async def test_sessions_that_cannot_be_saved_now_are_given_more_time(redis_url):
         await put_off(cell, 2)
         left = [await cell.redis.pttl(f"ant:history:s{number}") for number in range(3)]
         assert sum(life > SOON - 5000 for life in left) == 2
-        assert await cell.redis.get("ant:seq_floor") is None
+        assert await cell.redis.get("ant:seq_floor") == b"0"
         await put_off(cell, 2)
         assert all([await cell.redis.pttl(f"ant:history:s{number}") > 5000 for number in range(3)])
         await cell.wait(MINUTE + 1)
@@ -249,8 +281,7 @@ async def test_without_an_archive_sessions_begin_at_one(redis_url):
 
 
 async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, session="long")
         await talk(cell, "t2", session="long")
         await talk(cell, "t3", session="short")
@@ -271,7 +302,7 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(r
 
 
 async def test_a_failed_turn_that_is_run_again_after_its_session_has_ended_goes_on_above_as_well(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await cell.put("t1", ttl_ms=SOON)
         await cell.end(await cell.take_one(), "failed")
         await cell.redis.set("ant:seq_floor", 40)
@@ -283,7 +314,7 @@ async def test_a_failed_turn_that_is_run_again_after_its_session_has_ended_goes_
 
 
 async def test_what_a_store_has_comes_in_front_and_once(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await edit(cell, messages=[b"new"], fields=[FieldChange("system", b"", b"now")])
         await cell.put("t1")
         turn = await cell.take_one()
@@ -299,7 +330,7 @@ async def test_what_a_store_has_comes_in_front_and_once(redis_url):
 
 
 async def test_nobody_but_the_holder_restores_and_nothing_that_has_changed_since_it_was_read(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         assert await restore(cell, messages=[b"1"]) == "SUPERSEDED"
         await cell.put("t1")
         turn = await cell.take_one()
@@ -313,7 +344,7 @@ async def test_nobody_but_the_holder_restores_and_nothing_that_has_changed_since
 
 
 async def test_a_session_that_nobody_uses_keeps_its_time_to_live_when_it_is_restored(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await edit(cell, fields=[FieldChange("system", b"", b"x")])
         assert await restore(cell, messages=[b"1"], system=(b"x", b"")) == "RESTORED"
         assert SOON - 5000 < await cell.redis.pttl("ant:history:s") <= SOON
@@ -321,7 +352,7 @@ async def test_a_session_that_nobody_uses_keeps_its_time_to_live_when_it_is_rest
 
 
 async def test_what_refuses_a_session_is_kept_with_the_seq_until_which_turns_were_accepted(redis_url):
-    async with open_cell(redis_url) as cell:
+    async with archiving_cell(redis_url) as cell:
         await edit(cell, messages=[b"of a stranger"])
         await cell.put("t1")
         turn = await cell.take_one()
@@ -355,8 +386,7 @@ async def test_a_deleted_session_is_remembered_for_a_minute_where_an_archive_is_
 
 
 async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits_to_be_archived(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         await delete_session(cell, "s")
         await cell.put("t2", ttl_ms=SOON)
@@ -374,8 +404,7 @@ async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits
 
 
 async def test_a_copy_that_goes_after_a_new_session_has_begun_is_not_restored_either(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await delete_session(cell, "s")
         await cell.put("t1")
         turn = await cell.take_one()
@@ -385,8 +414,7 @@ async def test_a_copy_that_goes_after_a_new_session_has_begun_is_not_restored_ei
 
 
 async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await talk(cell, session="asked")
         await talk(cell, "t2", session="unasked", asked=False)
         await delete_session(cell, "deleted")
@@ -411,8 +439,7 @@ async def test_a_fork_without_an_archive_has_no_origin(redis_url):
 
 
 async def test_at_full_memory_sessions_are_archived_and_forgotten_but_not_restored(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
+    async with archiving_cell(redis_url) as cell:
         await talk(cell)
         await talk(cell, "t2", "unasked", asked=False)
         await talk(cell, "t3", "deleted")

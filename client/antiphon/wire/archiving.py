@@ -31,6 +31,9 @@ __all__ = [
     "take_work",
 ]
 
+PAGE = 1000
+DAY_MS = 24 * 3600 * 1000
+
 Refusal = Literal["", "closed", "tenant"]
 """Why turns that were accepted before their session was restored must fail."""
 
@@ -66,9 +69,18 @@ class Ending(Struct, frozen=True):
 
 
 async def begin_archiving(cell: Cell) -> None:
-    """Say that an archive is in use: from now on deleted sessions are remembered until their copies are gone."""
+    """Say that an archive is in use, for the first time or again: sessions that there are and that begin from now on
+    are archived before they end, and deleted ones are remembered until their copies are gone."""
+    redis: Any = cell.redis
+    keys = cell.keys
     try:
-        await cell.redis.set(cell.keys.seq_floor, 0, nx=True)
+        if await redis.exists(keys.seq_floor):
+            return
+        start = 0
+        while found := await redis.zrange(keys.sessions, start, start + PAGE - 1, withscores=True):
+            await redis.zadd(keys.ending, {session: end - DAY_MS for session, end in found}, nx=True)
+            start += PAGE
+        await redis.set(keys.seq_floor, 0, nx=True)
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
 

@@ -46,6 +46,8 @@ KINDS: tuple[Kind, ...] = (
          "empty when nothing is left to do", lasting=True),
     Kind("sessions", "sessions", "sorted set", "sessions by the end of their life",
          "an entry goes with its session", lasting=True),
+    Kind("ending", "ending", "sorted set", "where an archive is in use: sessions to be archived, by when",
+         "an entry goes when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
     Kind("seq_floor", "seq_floor", "counter", "where an archive is in use: no archived session had a higher seq, and "
          "sessions that begin anew go on from it", "kept", lasting=True),
@@ -140,6 +142,10 @@ class Keys:
     @property
     def sessions(self) -> str:
         return self._key("sessions")
+
+    @property
+    def ending(self) -> str:
+        return self._key("ending")
 
     @property
     def fence(self) -> str:

@@ -7,4 +7,5 @@
 if redis.call('EXISTS', key_session(session)) == 0 or version_of(session) ~= version then return {'CHANGED'} end
 live_for(session, left_ms, left_ms)
 redis.call('HSET', key_session(session), 'archived', version)
+redis.call('ZREM', key_ending(), session)
 return {'OK'}

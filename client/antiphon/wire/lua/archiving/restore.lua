@@ -12,14 +12,14 @@ local known = redis.call('HMGET', fields, 'restored', 'fence', 'seq')
 if known[1] == '1' then return {'RESTORED'} end
 if redis.call('EXISTS', fields) == 0 or (known[2] or '') ~= fence then return {'SUPERSEDED'} end
 if redis.call('ZSCORE', key_forget(), session) then
-  redis.call('HSET', fields, 'restored', '1')
+  redis.call('HSET', fields, 'restored', '1', 'archived', '')
   return {'FORGOTTEN'}
 end
 local last_field = 3 * field_count
 for i = 1, last_field, 3 do
   if (redis.call('HGET', fields, rest[i]) or '') ~= rest[i + 1] then return {'CONFLICT'} end
 end
-redis.call('HSET', fields, 'restored', '1')
+redis.call('HSET', fields, 'restored', '1', 'archived', '')
 for i = 1, last_field, 3 do
   if rest[i + 2] == '' then
     redis.call('HDEL', fields, rest[i])
@@ -32,5 +32,5 @@ if refuse == 'tenant' then redis.call('DEL', history) end
 for i = #rest, last_field + 1, -1 do redis.call('LPUSH', history, rest[i]) end
 local life = redis.call('PTTL', fields)
 if life > 0 then redis.call('PEXPIRE', history, math.max(1, life - 3600000)) end
-if fence == '' then redis.call('ZADD', key_sessions(), now_ms(), session) end
+if fence == '' then redis.call('ZADD', key_ending(), now_ms(), session) end
 return {'RESTORED'}

@@ -9,53 +9,49 @@
 -- -> LATE, session         its history had ended before it was saved
 -- -> NOTHING
 -- -> MORE                  so many were looked at: call again
--- @include archive
-local MINUTE_MS, SHORTEST_LEAD_MS, DAY_MS, DEFAULT_TTL_MS = 60000, 600000, 86400000, 2592000000
+-- @include inbox archive
+local MINUTE_MS = 60000
 local now, most = now_ms(), tonumber(put_off) > 0 and tonumber(put_off) or 100
-local reach = now + DAY_MS
 
-local function again(key, member, at)
+local function again(key, member, ms)
   redis.call('ZREM', key, member)
-  redis.call('ZADD', key, at, member)
+  redis.call('ZADD', key, now + ms, member)
 end
 
--- How long before its end a session is saved, and how long it lives from each attempt on.
-local function lead_of(session)
-  local ttl = tonumber(redis.call('HGET', key_session(session), 'ttl') or DEFAULT_TTL_MS)
-  return math.max(SHORTEST_LEAD_MS, math.min(DAY_MS, math.floor(ttl / 2)))
-end
-
+-- What there is to do with a session; one that is used, or is archived as it is, comes back when it changes.
 local function work_on(session)
   local life = redis.call('PTTL', key_session(session))
-  if life == -2 then return redis.call('ZREM', key_sessions(), session) and nil end
-  if life == -1 then return again(key_sessions(), session, reach + HASH_LIVES_ON_MS) end
-  local known = redis.call('HMGET', key_session(session), 'archived', 'restored')
+  local f = redis.call('HMGET', key_session(session), 'archived', 'restored', 'ttl')
   local version = version_of(session)
-  if known[1] == version then return again(key_sessions(), session, reach + life) end
-  local left, lead = life - HASH_LIVES_ON_MS, lead_of(session)
+  if life < 0 or f[1] == version then return redis.call('ZREM', key_ending(), session) and nil end
+  local left, lead = life - HASH_LIVES_ON_MS, lead_of(tonumber(f[3] or DEFAULT_TTL_MS))
   if left <= 0 then
-    again(key_sessions(), session, reach + life)
+    redis.call('ZREM', key_ending(), session)
     raise_floor(session)
     redis.call('HDEL', key_session(session), 'restored')
     return {'LATE', session}
   end
-  if left > lead then return again(key_sessions(), session, reach + left - lead) end
-  again(key_sessions(), session, reach + MINUTE_MS)
+  if left > lead then return again(key_ending(), session, left - lead) end
+  again(key_ending(), session, MINUTE_MS)
   live_for(session, lead, lead + HASH_LIVES_ON_MS)
   if tonumber(put_off) > 0 or redis.call('ZSCORE', key_forget(), session) then return end
-  if known[2] ~= '1' then return {'UNASKED', session} end
+  if f[2] ~= '1' then return {'UNASKED', session} end
   raise_floor(session)
   return {'ENDING', session, version, left, redis.call('HGETALL', key_session(session)),
     redis.call('LRANGE', key_history(session), 0, -1)}
 end
 
-local forget = redis.call('ZRANGEBYSCORE', key_forget(), '-inf', now, 'LIMIT', 0, 1)[1]
-if forget and put_off == '0' then
-  again(key_forget(), forget, now + MINUTE_MS)
+local function due(key)
+  return redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, 1)[1]
+end
+
+local forget = put_off == '0' and due(key_forget())
+if forget then
+  again(key_forget(), forget, MINUTE_MS)
   return {'FORGET', forget}
 end
 for _ = 1, most do
-  local session = redis.call('ZRANGEBYSCORE', key_sessions(), '-inf', reach, 'LIMIT', 0, 1)[1]
+  local session = due(key_ending())
   if not session then return {'NOTHING'} end
   local work = work_on(session)
   if work then return work end

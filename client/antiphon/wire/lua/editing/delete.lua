@@ -7,6 +7,7 @@ local turn = redis.call('LINDEX', key_inbox(session), -1)
 if turn then return {'BUSY', turn} end
 redis.call('ZREM', key_sessions(), session)
 if redis.call('EXISTS', key_seq_floor()) == 1 then
+  redis.call('ZREM', key_ending(), session)
   raise_floor(session)
   redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
 end

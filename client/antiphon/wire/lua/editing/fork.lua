@@ -14,10 +14,12 @@ local values = redis.call('HMGET', key_session(session), unpack(names))
 for i = 1, #names do
   if values[i] then redis.call('HSET', target, names[i], values[i]) end
 end
--- What an archive holds of the source, and nobody has asked for yet, is this one's past too.
-if redis.call('HGET', target, 'restored') ~= '1' and redis.call('EXISTS', key_seq_floor()) == 1
-    and not redis.call('ZSCORE', key_forget(), session) then
-  redis.call('HSETNX', target, 'origin', session)
+if redis.call('EXISTS', key_seq_floor()) == 1 then
+  redis.call('HSET', target, 'archived', '')
+  -- What an archive holds of the source, and nobody has asked for yet, is this one's past too.
+  if redis.call('HGET', target, 'restored') ~= '1' and not redis.call('ZSCORE', key_forget(), session) then
+    redis.call('HSETNX', target, 'origin', session)
+  end
 end
 redis.call('COPY', key_history(session), key_history(fork), 'REPLACE')
 release_session(fork, now)

@@ -16,12 +16,19 @@ local function list_session(session, now, ttl)
   redis.call('ZADD', key_sessions(), now + (ttl > 0 and ttl or FOR_EVER_MS), session)
 end
 
--- Its delayed turns must still find it.
+-- How long before its end a session is archived, and how long it lives from each attempt on.
+local function lead_of(ttl)
+  return math.max(600000, math.min(86400000, math.floor(ttl / 2)))
+end
+
+-- Its delayed turns must still find it. `archived` is there in sessions that are to be archived before they end.
 local function release_session(session, now)
-  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until')
+  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived')
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS)
   if ttl <= 0 then return list_session(session, now, ttl) end
+  local lead = lead_of(ttl)
   ttl = ttl + math.max(0, tonumber(f[2] or 0) - now)
+  if f[3] then redis.call('ZADD', key_ending(), now + ttl - lead, session) end
   list_session(session, now, ttl)
   redis.call('PEXPIRE', key_history(session), ttl)
   redis.call('PEXPIRE', key_events(session), ttl)

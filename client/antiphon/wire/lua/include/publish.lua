@@ -6,11 +6,11 @@ local function json_text(text)
   end) .. '"'
 end
 
--- A session that begins anew goes on above all that were archived: a cursor of a former life is a gap, and never fits
--- by chance.
+-- Where an archive is in use, a session that begins anew goes on above all that were archived: a cursor of a former
+-- life is a gap, and never fits by chance.
 local function begin_seq(session)
   local floor = redis.call('GET', key_seq_floor())
-  if floor then redis.call('HSET', key_session(session), 'first', floor) end
+  if floor then redis.call('HSET', key_session(session), 'first', floor, 'archived', '') end
   return floor or 0
 end
 
