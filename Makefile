@@ -33,7 +33,7 @@ test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a worker in the middle (INPUT=FILE.jsonl)
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
 
-bench: $(VENV)/.bench ## Measure speed, beside the bare SDK
+bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages; twelve minutes (ARGS=--quick)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise

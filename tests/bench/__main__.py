@@ -19,11 +19,13 @@ from bench.kept import DOCS, RESULTS, Kept, Record
 from bench.machine import QUIET_LOAD, Machine, this_machine
 from bench.pages import write_pages
 from bench.parts import PARTS, Part, expected_seconds, named
+from bench.peers.catalogue import install
 from bench.pictures import draw
 from bench.results import Plan, table
 from bench.running import run_parts
 
 PLOTS = "plots"
+WITH_PEERS = {"peers", "recovery"}
 
 
 def main() -> int:
@@ -49,6 +51,9 @@ def _measure(parts: list[Part], plan: Plan, kept: Kept) -> list[str]:
     if not parts:
         return []
     machine = this_machine()
+    if WITH_PEERS & {part.name for part in parts}:
+        print("Installing other queues where they are missing …", flush=True)
+        install()
     _announce(parts, plan, machine)
     began, failed = time.monotonic(), list[str]()
     for part, record in run_parts(parts, plan, machine):

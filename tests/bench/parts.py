@@ -29,19 +29,19 @@ class Part:
 
 
 PARTS = (
-    Part("floor", 40, 12),
-    Part("turns", 50, 8),
-    Part("latency", 60, 8),
-    Part("streams", 160, 12),
+    Part("floor", 38, 12),
+    Part("turns", 46, 8),
+    Part("latency", 56, 8),
+    Part("streams", 158, 12),
     Part("slow", 28, 10),
     Part("memory", 25, 10),
     Part("commands", 8, 5),
-    Part("length", 14, 3),
+    Part("length", 13, 3),
     Part("histories", 8, 3),
-    Part("sessions", 42, 4),
-    Part("subscribers", 42, 8),
-    Part("recovery", 65, 14),
-    Part("peers", 140, 30),
+    Part("sessions", 38, 4),
+    Part("subscribers", 40, 8),
+    Part("recovery", 80, 14),
+    Part("peers", 130, 30),
     Part("cells", 25, 7),
 )
 

@@ -10,7 +10,7 @@ import time
 from antiphon.client import AsyncClient
 from bench.gauges import worker_pids
 from bench.load import AGENT
-from bench.peers.catalogue import PEERS, WITH_LEASE, install
+from bench.peers.catalogue import PEERS, WITH_LEASE, missing
 from bench.peers.losing import start_again
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -29,8 +29,8 @@ async def measure(plan: Plan) -> Result:
     if not plan.quick:
         alone = [await _killed(processes=1) for _ in range(plan.rounds)]
         result.add("Antiphon, kill -9 of the only process", WHAT, alone, "s")
-    missing = install()
-    peers = [peer for peer in (*PEERS, WITH_LEASE) if peer.module not in missing][: plan.pick(None, 2)]
+    unusable = missing()
+    peers = [peer for peer in (*PEERS, WITH_LEASE) if peer.module not in unusable][: plan.pick(None, 2)]
     patience = plan.pick(PATIENCE_SECONDS, 2.0)
     others = asyncio.get_running_loop().run_in_executor(None, start_again, peers, patience)
     lost = [await _host_lost(lease) for _ in range(plan.pick(2, 1))]
@@ -42,6 +42,9 @@ async def measure(plan: Plan) -> Result:
             result.note(name, f"not within {patience:g} s")
         else:
             result.fail(name, found)
+    for peer in PEERS:
+        if peer.module in unusable:
+            result.fail(peer.name, unusable[peer.module])
     result.remarks.append(
         "A host is lost by freezing all its processes. The peers: kill -9 of the worker that has the job, another "
         "one beside it, other settings as they come, until the job is started again."

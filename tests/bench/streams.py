@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from redis import Redis
-
-from bench.gauges import redis_counters, rss_bytes
+from bench.gauges import rss_bytes
 from bench.live import MOST, LiveStreams, Stage, add_stage, live_streams
 from bench.results import Plan, Result
 
@@ -59,7 +57,7 @@ async def _one_pace(result: Result, plan: Plan, pace: int, numbers: list[int]) -
         knee = knee_of(stages)
         _add_knee(result, pace, knee)
         if knee is not None:
-            await _past_the_knee(result, live, min(2 * knee.streams, MOST), plan.pick(4.0, 1.0))
+            await _past_the_knee(result, live, knee.streams, plan.pick(4.0, 1.0))
 
 
 async def _settled(live: LiveStreams, seconds: float) -> Stage:
@@ -80,9 +78,12 @@ def _add_knee(result: Result, pace: int, knee: Stage | None) -> None:
     result.add(name, "CPU of Redis, a chunk", knee.redis_us, "µs")
 
 
-async def _past_the_knee(result: Result, live: LiveStreams, number: int, seconds: float) -> None:
+async def _past_the_knee(result: Result, live: LiveStreams, knee: int, seconds: float) -> None:
     """Twice as many streams as are carried well: deltas are joined, and memory does not run away."""
-    await live.grow(number)
+    if 2 * knee > MOST + knee / 2:
+        result.note(f"past the knee at {live.pace}/s", f"a process has connections for {MOST} streams only")
+        return
+    await live.grow(min(2 * knee, MOST))
     memory = [_memory(live)]
     stage = await live.stage(seconds)
     memory.append(_memory(live))
@@ -91,7 +92,7 @@ async def _past_the_knee(result: Result, live: LiveStreams, number: int, seconds
     name = f"past the knee: {live.number} streams at {live.pace}/s"
     add_stage(result, name, stage)
     add_stage(result, f"{name}, {seconds:g} s later", later)
-    name = f"memory at {live.number} streams at {live.pace}/s"
+    name = f"resident at {live.number} streams at {live.pace}/s"
     for at, whose in enumerate(("worker", "Redis")):
         for number, seen in enumerate(memory):
             when = f"after {number * seconds:g} s" if number else "at first"
@@ -99,8 +100,8 @@ async def _past_the_knee(result: Result, live: LiveStreams, number: int, seconds
 
 
 def _memory(live: LiveStreams) -> tuple[int, int]:
-    with Redis.from_url(live.built.redis.url) as redis:
-        return rss_bytes(live.worker_pid), redis_counters(redis).memory_bytes
+    """What is resident of the worker and of Redis."""
+    return rss_bytes(live.worker_pid), rss_bytes(live.built.redis.pid)
 
 
 async def _all_followed(result: Result) -> None:

@@ -1,5 +1,6 @@
 """The benchmark's own arithmetic: a figure that is computed wrongly is worse than none."""
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from bench.live import Stage
 from bench.load import steady_rate
 from bench.machine import QUIET_LOAD, Machine
 from bench.parts import FULL_SECONDS, PARTS, QUICK_SECONDS, Part, expected_seconds, named
+from bench.peers.catalogue import missing
 from bench.results import Plan, Result, grids, table
 from bench.running import run_parts
 from bench.streams import knee_of
@@ -142,6 +144,23 @@ def test_a_part_that_breaks_or_hangs_is_named_and_the_next_one_is_measured(monke
     assert found["floor"].failed.startswith("not measured within its limit of 0 s")
     assert found["floor"].result is None
     assert "Traceback" in (tmp_path / "results" / "no_such_part.log").read_text()
+
+
+def test_a_peer_that_is_not_installed_is_named_with_the_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    for module, state in (
+        ("arq", "arq>=0.26"),
+        ("saq", "not installed: no network"),
+        ("docket", "pydocket>=0.1"),
+    ):
+        folder = tmp_path / "peers" / module
+        folder.mkdir(parents=True)
+        (folder / "installed").write_text(state)
+    assert missing() == {
+        "saq": "not installed: no network",
+        "docket": "pydocket>=0.1",  # an older wish: it is installed anew
+        "celery": "not installed",
+    }
 
 
 def stage(streams: int, lag: float, share: float = 1.0) -> Stage:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from bench.stand import TESTS
 
-__all__ = ["PEERS", "WITH_LEASE", "Peer", "env_of", "install", "installed_version"]
+__all__ = ["PEERS", "WITH_LEASE", "Peer", "env_of", "install", "installed_version", "missing"]
 
 INSTALL_SECONDS = 120
+NOTE = "installed"
+"""A file beside it that says what was installed, or why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,17 @@ WITH_LEASE = Peer(
 """The one among them whose claim on a running job can be as short as Antiphon's lease."""
 
 
-def install() -> dict[str, str]:
-    """Install what is missing, all at once; by module, why one cannot be used."""
+def install() -> None:
+    """Install what is missing, all at once; what cannot be is left to ``missing``."""
     wanted = {peer.module: peer.requires for peer in PEERS if peer.requires}
     with ThreadPoolExecutor(len(wanted)) as pool:
-        failed = pool.map(_installed, wanted, wanted.values())
-    return {module: why for module, why in zip(wanted, failed, strict=True) if why}
+        list(pool.map(_install, wanted, wanted.values()))
+
+
+def missing() -> dict[str, str]:
+    """By module, why a peer cannot be used."""
+    found = {peer.module: _state(peer.module, peer.requires) for peer in PEERS if peer.requires}
+    return {module: why for module, why in found.items() if why}
 
 
 def env_of(peer: Peer) -> dict[str, str]:
@@ -76,21 +83,27 @@ def _folder(module: str) -> Path:
     return Path(sys.prefix) / "peers" / module
 
 
-def _installed(module: str, requires: str) -> str:
-    """Install it where it is not; why it could not be, or nothing."""
+def _state(module: str, requires: str) -> str:
+    """Nothing where it is installed, otherwise why it is not."""
+    noted = _folder(module) / NOTE
+    state = noted.read_text() if noted.exists() else ""
+    return "" if state == requires else state or "not installed"
+
+
+def _install(module: str, requires: str) -> None:
+    if not _state(module, requires):
+        return
     folder = _folder(module)
-    done = folder / "installed"
-    if done.exists() and done.read_text() == requires:
-        return ""
+    folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     try:
         subprocess.run(
             [*command, "--target", str(folder), requires],
             check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS,
         )  # fmt: skip
+        state = requires
     except subprocess.TimeoutExpired:
-        return f"not installed within {INSTALL_SECONDS} s"
+        state = f"not installed within {INSTALL_SECONDS} s"
     except subprocess.CalledProcessError as exc:
-        return f"not installed: {(exc.stderr.strip().splitlines() or ['pip failed'])[-1]}"
-    done.write_text(requires)
-    return ""
+        state = f"not installed: {(exc.stderr.strip().splitlines() or ['pip failed'])[-1]}"
+    (folder / NOTE).write_text(state)

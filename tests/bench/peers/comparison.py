@@ -19,7 +19,7 @@ from antiphon.client import AsyncClient
 from bench.floor import HANDS
 from bench.latency import PAUSE_SECONDS
 from bench.load import all_ended, rate, steady_rate, submit_turns, warm_up
-from bench.peers.catalogue import PEERS, Peer, env_of, install, installed_version
+from bench.peers.catalogue import PEERS, Peer, env_of, installed_version, missing
 from bench.peers.work import ONE_CHUNK, history_key
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -30,7 +30,8 @@ TITLE = "the same work on other queues"
 OURS = "Antiphon"
 FLOOR = "bare SDK calls, no queue"
 ROUNDS = 2
-PEER_SECONDS = 50.0
+PREFIX = "turn-"
+PEER_SECONDS, QUICK_PEER_SECONDS = 50.0, 30.0
 """What a peer may take in one round."""
 QUICK_AT_ONCE = 3
 
@@ -48,7 +49,7 @@ async def measure(plan: Plan) -> Result:
     """The rounds are interleaved; a peer that fails is named with its reason, and the others go on."""
     result = Result("peers", TITLE)
     number, rounds = plan.pick(1000, 200), min(plan.rounds, ROUNDS)
-    missing = install()
+    unusable = missing()
     found = {name: Found() for name in (FLOOR, OURS, *[peer.name for peer in PEERS])}
     for one in range(rounds):
         with stand() as built:
@@ -57,11 +58,11 @@ async def measure(plan: Plan) -> Result:
             found[OURS].rates.append(rate)
             found[OURS].first_ms.append(first)
         await _all(
-            plan, [partial(_try, found[peer.name], missing, plan, peer, number, one == 0) for peer in PEERS]
+            plan, [partial(_try, found[peer.name], unusable, plan, peer, number, one == 0) for peer in PEERS]
         )
     for name, of_it in found.items():
         _add(result, name, of_it)
-    versions = dict.fromkeys(installed_version(peer) for peer in PEERS if peer.module not in missing)
+    versions = dict.fromkeys(installed_version(peer) for peer in PEERS if peer.module not in unusable)
     result.remarks.append(
         "One worker each, room for 100 turns where it has room for more than one, other settings as they come: "
         + ", ".join(versions)
@@ -101,15 +102,15 @@ async def _antiphon(built: Stand, number: int, probes: int) -> tuple[float, floa
     return rate(built.redis.url, turns), statistics.median(times["turn_first"])
 
 
-def _try(found: Found, missing: dict[str, str], plan: Plan, peer: Peer, number: int, probed: bool) -> None:
+def _try(found: Found, unusable: dict[str, str], plan: Plan, peer: Peer, number: int, probed: bool) -> None:
     """One round of a peer, within its time; once it has failed it is left out."""
-    if peer.module in missing:
-        found.failed = [missing[peer.module]]
+    if peer.module in unusable:
+        found.failed = [unusable[peer.module]]
     if found.failed:
         return
     try:
         with stand() as built:
-            run = _Run(built, peer)
+            run = _Run(built, peer, plan.pick(PEER_SECONDS, QUICK_PEER_SECONDS))
             if probed:
                 found.first_ms.append(run.first_delta(plan.pick(peer.probes, min(peer.probes, 3))))
             found.rates.append(run.rate(max(6, round(number * peer.share))))
@@ -120,12 +121,12 @@ def _try(found: Found, missing: dict[str, str], plan: Plan, peer: Peer, number: 
 class _Run:
     """One round of a peer, with a time limit over all of it."""
 
-    def __init__(self, built: Stand, peer: Peer) -> None:
+    def __init__(self, built: Stand, peer: Peer, seconds: float) -> None:
         self._built = built
         self._peer = peer
         self._env = env_of(peer)
         self._module = f"bench.peers.{peer.module}"
-        self._deadline = time.monotonic() + PEER_SECONDS
+        self._deadline = time.monotonic() + seconds
 
     def first_delta(self, probes: int) -> float:
         """Submit to first delta, alone; ms."""
@@ -139,10 +140,10 @@ class _Run:
 
     def rate(self, number: int) -> float:
         """Turns a second of a worker that is started when all turns wait."""
-        self._child("submit", str(number), "turn-", ONE_CHUNK)
+        self._child("submit", str(number), PREFIX, ONE_CHUNK)
         worker = self._worker()
         try:
-            ends = _wait_for_ends(self._built.redis.url, "turn-", number, self._left())
+            ends = _wait_for_ends(self._built.redis.url, worker, number, self._left())
         except AssertionError as exc:
             raise RuntimeError(f"{exc}\n{worker.output}") from None
         return steady_rate(ends)
@@ -157,16 +158,17 @@ class _Run:
         return max(self._deadline - time.monotonic(), 1.0)
 
 
-def _wait_for_ends(url: str, prefix: str, number: int, timeout: float) -> list[float]:
-    """When each turn ended, once all have."""
+def _wait_for_ends(url: str, worker: Process, number: int, timeout: float) -> list[float]:
+    """When each turn ended, once all have; fails as soon as the worker is gone."""
     ends: dict[int, float] = {}
     with Redis.from_url(url) as redis:
 
         def all_there() -> bool:
+            assert worker.running, "the worker has ended"
             missing = [index for index in range(number) if index not in ends]
             pipe = redis.pipeline(transaction=False)
             for index in missing:
-                pipe.lindex(history_key(f"{prefix}{index}"), -1)
+                pipe.lindex(history_key(f"{PREFIX}{index}"), -1)
             for index, message in zip(missing, pipe.execute(), strict=True):
                 if message:
                     ends[index] = json.loads(message)["ended"]
