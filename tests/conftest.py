@@ -47,13 +47,13 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that uses Redis on each server at hand."""
-    if "redis_server" not in metafunc.fixturenames:
-        return
     chosen = metafunc.config.getoption("--server")
     kinds = installed_kinds() if chosen == "all" else [chosen]
     if metafunc.definition.get_closest_marker("one_server"):
         kinds = kinds[:1]
-    metafunc.parametrize("redis_server", kinds, indirect=True)
+    for fixture in ("redis_server", "server_kind"):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, kinds, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,9 +102,15 @@ def server_pool() -> Iterator[ServerPool]:
 def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> RedisServer:
     """A running server that all tests of this process share: do not stop it, and change no setting for good.
 
-    A test that harms its server starts one of its own: ``with RedisServer() as server``.
+    A test that harms its server starts one of its own: ``with RedisServer(server_kind) as server``.
     """
     return server_pool.get(request.param)
+
+
+@pytest.fixture
+def server_kind(request: pytest.FixtureRequest) -> Kind:
+    """Which server to start, for a test that starts its own: ``with RedisServer(server_kind) as server``."""
+    return request.param
 
 
 @pytest.fixture

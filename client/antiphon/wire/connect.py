@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -25,6 +25,7 @@ from antiphon.wire.line import ScriptRedis
 __all__ = ["database_of", "open_like", "open_redis", "redact"]
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel")
+SENTINEL_SECONDS = 1.0
 
 
 def open_redis(
@@ -65,6 +66,9 @@ class _Cancellable:
     moment in which the write is done: a service would not stop, a time-out would not end what it limits.
     """
 
+    stale = False
+    """Whether it leads to a server that is no longer the primary, as far as this process knows."""
+
     def write_soon(self: Any, command: list[bytes]) -> None:
         """Write a command without waiting: whoever waits for its answer holds no more than one."""
         self._writer.writelines(command)
@@ -73,6 +77,8 @@ class _Cancellable:
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
         """Write a command. A failure closes the connection, because half of the command may be on its way."""
+        if self.stale:
+            await self.disconnect(nowait=True)
         if not self.is_connected:
             await self.connect()
         pieces = [command.encode() if isinstance(command, str) else command]
@@ -91,10 +97,34 @@ class _Cancellable:
             raise
 
 
+class _Managed:
+    """A connection to the primary of a Sentinel. What took its place may have been heard of over another connection:
+    one that was a black hole, and is not any more, still takes itself for the primary.
+    """
+
+    @property
+    def stale(self: Any) -> bool:
+        primary = self.connection_pool.master_address
+        return primary is not None and primary != (self.host, self.port)
+
+
+class _OfSentinel(ScriptRedis):
+    """A client whose connections to the Sentinels are closed with its own."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Close every connection."""
+        try:
+            await super().aclose(close_connection_pool)
+        finally:
+            pool: Any = self.connection_pool
+            for sentinel in pool.sentinel_manager.sentinels:
+                await sentinel.aclose()
+
+
 @cache
-def _cancellable(connection: type[Any]) -> type[Any]:
-    """The same kind of connection, whose writes can be cancelled."""
-    return type(f"Cancellable{connection.__name__}", (_Cancellable, connection), {})
+def _cancellable(connection: type[Any], *more: type[Any]) -> type[Any]:
+    """The same kind of connection, whose writes can be cancelled, and with what ``more`` adds."""
+    return type(f"Cancellable{connection.__name__}", (*more, _Cancellable, connection), {})
 
 
 def database_of(redis: Redis) -> int:
@@ -123,11 +153,12 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
             "username": unquote(parts.username or "") or None,
         }
     database = int(path[1]) if len(path) > 1 else 0
-    sentinel = Sentinel(hosts, sentinel_kwargs={"socket_timeout": options["socket_timeout"]})
-    redis = sentinel.master_for(
-        path[0], ScriptRedis, db=database, max_connections=max_connections, **credentials, **options
+    # One that does not answer is often on the host that was lost: the next one is asked soon.
+    asking = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
+    redis = Sentinel(hosts, sentinel_kwargs=asking).master_for(
+        path[0], _OfSentinel, db=database, max_connections=max_connections, **credentials, **options
     )
-    redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class)
+    redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
     return redis
 
 

@@ -126,7 +126,7 @@ class _Wire:
 
     @property
     def usable(self) -> bool:
-        return not self._broken and self.here
+        return not self._broken and self.here and not self._connection.stale
 
     async def send(self, command: tuple[Any, ...]) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()

@@ -17,7 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 __all__ = ["RESYNC", "Listener", "LiveFeed"]
 
@@ -61,6 +63,7 @@ class LiveFeed:
         self._redis = redis
         self._listeners: dict[bytes, list[Listener]] = {}
         self._connection: Any = None
+        self._heard_at = 0.0  # the last answer of any kind
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -102,7 +105,7 @@ class LiveFeed:
         if connection is None:
             return
         try:
-            await connection.send_command(command, *names, check_health=False)
+            await _send(connection, command, *names)
         except (RedisError, OSError):
             await connection.disconnect(nowait=True)
 
@@ -114,7 +117,7 @@ class LiveFeed:
                 await connection.connect()
                 self._connection = connection
                 if self._listeners:
-                    await connection.send_command("SUBSCRIBE", *self._listeners, check_health=False)
+                    await _send(connection, "SUBSCRIBE", *self._listeners)
                 if lost_at:
                     log.info("live channels are back after %.1f s", time.monotonic() - lost_at)
                 lost_at, delay = 0.0, 0.05
@@ -130,13 +133,17 @@ class LiveFeed:
             delay = min(delay * 2, 1.0)
 
     async def _read(self, connection: Any) -> None:
-        reader = asyncio.ensure_future(self._dispatch(connection))
+        """Until the connection is lost. A server that is gone without a word answers no PING either."""
+        reader, asked_at = asyncio.ensure_future(self._dispatch(connection)), 0.0
         try:
             while True:
                 done, _ = await asyncio.wait([reader], timeout=PING_SECONDS)
                 if done:
                     return reader.result()
-                await connection.send_command("PING", check_health=False)
+                if self._heard_at < asked_at:
+                    raise RedisTimeoutError(f"no answer within {PING_SECONDS:g} s")
+                asked_at = time.monotonic()
+                await _send(connection, "PING")
         finally:
             reader.cancel()
             with suppress(asyncio.CancelledError, RedisError, OSError):
@@ -146,9 +153,19 @@ class LiveFeed:
         listeners = self._listeners
         while True:
             reply = await connection.read_response(timeout=math.inf, disconnect_on_error=False)
+            self._heard_at = time.monotonic()
             if reply[0] == b"message":
                 for listener in listeners.get(reply[1], ()):
                     listener.push(reply[2])
             elif reply[0] == b"subscribe":
                 for listener in listeners.get(reply[1], ()):
                     listener.push(RESYNC)
+
+
+async def _send(connection: Any, command: str, *names: bytes) -> None:
+    """Send on the connection as it is: redis-py would open one that is lost again, and nobody would close that."""
+    if connection.stale:
+        raise RedisConnectionError("Another server is the primary.")
+    if not connection.is_connected:
+        raise RedisConnectionError("The connection is lost.")
+    await connection.send_command(command, *names, check_health=False)
