@@ -86,13 +86,16 @@ class Grid:
 
 
 def grids(result: Result) -> list[Grid]:
-    """The figures as tables: subjects that follow each other stand in one where their first columns agree."""
+    """The figures as tables: subjects with the same columns stand in one, and a neighbour with fewer or more."""
     found: list[Grid] = []
     for subject, figures in _by_subject(result.figures).items():
         measured = [one for one in figures if one.value is not None]
         head = [f"{one.what}, {one.unit}" if one.unit else one.what for one in measured]
         line = Line(subject, [_shown(one.value) for one in measured if one.value], _note(figures))
-        if found and _agree(found[-1].head, head):
+        same = next((grid for grid in found if grid.head == head), None)
+        if same is not None:
+            same.lines.append(line)
+        elif found and _agree(found[-1].head, head):
             found[-1] = Grid(max(found[-1].head, head, key=len), [*found[-1].lines, line])
         else:
             found.append(Grid(head, [line]))

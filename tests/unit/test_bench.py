@@ -71,11 +71,14 @@ def test_a_table_has_a_line_for_each_subject_and_shows_the_spread_of_several_rou
     result.add("one worker", "CPU", 12.5, "µs")
     result.add("two workers", "turns", 1500.0, "a second")
     result.add("something else", "memory", 7.0, "KiB")
+    result.add("three workers", "turns", 1600.0, "a second")
+    result.add("three workers", "CPU", 13.0, "µs")
     first, second = grids(result)
     assert first.head == ["turns, a second", "CPU, µs"]
     assert [(line.subject, line.cells) for line in first.lines] == [
         ("one worker", ["1,000 (900 to 1,100)", "12.5"]),
         ("two workers", ["1,500"]),
+        ("three workers", ["1,600", "13"]),
     ]
     assert (second.head, second.lines[0].subject) == (["memory, KiB"], "something else")
     assert "1,000 (900 to 1,100)   12.5" in " ".join(table(result).split()).replace(" 12.5", "   12.5")

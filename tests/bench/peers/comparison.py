@@ -64,8 +64,8 @@ async def measure(plan: Plan) -> Result:
         _add(result, name, of_it)
     versions = dict.fromkeys(installed_version(peer) for peer in PEERS if peer.module not in unusable)
     result.remarks.append(
-        "One worker each, room for 100 turns where it has room for more than one, other settings as they come: "
-        + ", ".join(versions)
+        f"Rounds: {rounds}. One worker each, room for 100 turns where it has room for more than one, other settings "
+        f"as they come: {', '.join(versions)}"
     )
     return result
 
