@@ -216,6 +216,25 @@ def test_a_wrong_url_says_what_to_do(url, sentence):
     assert "ANTIPHON_ARCHIVE" in str(error.value)
 
 
+async def test_an_app_closes_the_archive_that_a_url_named_and_opens_it_again(tmp_path):
+    app, url = App(), f"sqlite://{tmp_path}/archive.db"
+    first = app.archive(url)
+    await first.save("s", dict)
+    await app.aclose()
+    with pytest.raises(ArchiveUnavailable, match="closed"):
+        await first.load("s")
+    assert await app.archive(url).load("s") == {}
+    await app.aclose()
+
+
+async def test_an_app_leaves_the_store_that_it_was_given_open(tmp_path):
+    with SQLiteStore(tmp_path / "archive.db") as store:
+        app = App(store=store)
+        await app.archive().save("s", dict)
+        await app.aclose()
+        assert store.load("s") == {}
+
+
 def test_an_app_has_one_archive_at_the_most():
     store = OwnStore()
     assert App().archive() is None

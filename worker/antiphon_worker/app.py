@@ -150,10 +150,13 @@ class App:
                 log.warning("provider %s cannot be opened: %s", name, exc)
 
     async def aclose(self) -> None:
-        """Close the connections to the model services.
+        """Close the connections to the model services, and the archive that a URL named.
 
         >>> await app.aclose()
         """
+        if self._archive is not None and self._store is None:
+            self._archive.close()
+            self._archive = None
         for provider in self._providers.values():
             await provider.aclose()
         await close_providers()

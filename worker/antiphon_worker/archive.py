@@ -53,6 +53,12 @@ class Archive:
         """Remove what the store has of a session."""
         await self._call(partial(self._store.delete, session_id))
 
+    def close(self) -> None:
+        """Close the store's connections, where it has such a thing."""
+        close = getattr(self._store, "close", None)
+        if close is not None:
+            close()
+
     async def _call(self, call: Callable[[], Any]) -> Any:
         try:
             async with timeout(STORE_SECONDS):

@@ -26,8 +26,8 @@ REFUSALS = {
 
 async def restore(
     cell: Cell, archive: Archive, session_id: SessionId, fence: Fence | None = None
-) -> Restored:
-    """Put what the archive has of a session in front of what it has now; done once in its life.
+) -> Restored | None:
+    """Put what the archive has of a session in front of what it has now, once in its life. None where it has nothing.
 
     ``fence`` is that of its holder; without one the session must be held by nobody. Raises ``ArchiveUnavailable``,
     ``CorruptRecord`` where the archived copy cannot be read, ``StoreError`` of Redis.
@@ -39,6 +39,8 @@ async def restore(
         answer = await restore_session(
             cell, session_id, fence or "", fields=new.fields, messages=new.messages, refuse=new.refuse
         )
+        if answer == "RESTORED" and data is None:
+            return None
         if answer != "CONFLICT":
             return answer
         found = await found_in(cell, session_id)
@@ -58,7 +60,8 @@ async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn,
             if answer == "SUPERSEDED":
                 lease.end(Stop.SUPERSEDED, at_once=False)
                 raise StopSignal(Stop.SUPERSEDED)
-            await _load_again(cell, turn)
+            if answer == "RESTORED":
+                await _load_again(cell, turn)
         except StoreError as exc:
             if not exc.retryable or isinstance(exc, ArchiveUnavailable):
                 raise
