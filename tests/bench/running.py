@@ -29,6 +29,8 @@ LOOK_SECONDS = 0.1
 def run_parts(parts: list[Part], plan: Plan, machine: Machine) -> Iterator[tuple[Part, Record]]:
     """Each part as soon as it was measured; one that fails gives a record that says why."""
     over = Event()
+    if plan.quick:
+        parts = sorted(parts, key=lambda part: -part.quick)  # side by side, the long ones first
     with ThreadPoolExecutor(QUICK_AT_ONCE if plan.quick else 1) as pool:
         running = {pool.submit(_run, part, plan, machine, over): part for part in parts}
         try:
