@@ -31,7 +31,7 @@ OURS = "Antiphon"
 FLOOR = "bare SDK calls, no queue"
 ROUNDS = 2
 PREFIX = "turn-"
-PEER_SECONDS, QUICK_PEER_SECONDS = 50.0, 30.0
+PEER_SECONDS, QUICK_PEER_SECONDS = 50.0, 45.0
 """What a peer may take in one round."""
 QUICK_AT_ONCE = 3
 
