@@ -14,7 +14,6 @@ from antiphon.events import (
     HistoryCleared,
     MessageAdded,
     SessionClosed,
-    SessionForked,
     VariablesChanged,
 )
 from antiphon.ids import SessionId, TurnId, check_queue, other_tenant
@@ -29,7 +28,6 @@ from antiphon.wire.editing import (
     FieldChange,
     Moment,
     change_session,
-    fork_session,
     new_op,
 )
 
@@ -165,12 +163,6 @@ class Edits:
 
         await self._write(new_op(), amended, "any", page=(-TAIL, -1))
         return changed
-
-    async def fork(self, fork: SessionRef) -> None:
-        body = self._body(SessionForked(fork_id=fork.id))
-        cell = self._cell_of(self._session.id)
-        ttl_ms = 0 if fork.ttl is None else max(1, int(fork.ttl * 1000))
-        await fork_session(cell, self._session.id, fork.id, new_op(), ttl_ms=ttl_ms, body=body)
 
     async def _restore(self, opening: Opening, saved: SavedSession) -> None:
         cell = self._cell_of(self._session.id)

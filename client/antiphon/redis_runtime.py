@@ -14,6 +14,7 @@ from antiphon.cells import Cells
 from antiphon.errors import ResultTimeout, TurnError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.failures import error_of
+from antiphon.forking import fork_in_redis
 from antiphon.ids import SessionId
 from antiphon.model import Message, decode_message
 from antiphon.redis_edits import Edits, Found, found_in
@@ -129,7 +130,9 @@ class RedisRuntime(ABC):
         return await (await self._edits(session)).amend(turns, messages)
 
     async def fork(self, session: SessionRef, fork: SessionRef) -> None:
-        await (await self._edits(session)).fork(fork)
+        client = await self.client()
+        here, there = client.cell_of_session(session.id), client.cell_of_session(fork.id)
+        await fork_in_redis(here, there, session.id, fork)
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children

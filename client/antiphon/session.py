@@ -229,6 +229,8 @@ class Session(Keeping):
         >>> research.run("Which month is best for Kyoto?").text, len(session.messages)
         ('You said: Which month is best for Kyoto?', 2)
         """
+        if isinstance(agent, str):
+            raise UsageError(f"agent= takes an Agent, not {agent!r}: the child's id is session_id=.")
         pending = self._opening or Opening()
         opening = opening_of(
             system=system, variables=variables, tenant=pending.tenant, queue=pending.queue if queue is None else queue,
@@ -236,9 +238,14 @@ class Session(Keeping):
         )  # fmt: skip
         opener = agent or self._agent
         if self._given_runtime is None and opener is not None and not isinstance(opener, str):
-            return opener.open_session(session_id, opening, ttl=self._ref.ttl, store=self._ref.store)
-        known = new_session_id() if session_id is None else checked_session_id(session_id)
-        return Session(opener, msgspec.structs.replace(self._ref, id=known), opening, self._given_runtime)
+            child = opener.open_session(session_id, opening, ttl=self._ref.ttl, store=self._ref.store)
+        else:
+            known = new_session_id() if session_id is None else checked_session_id(session_id)
+            child = Session(
+                opener, msgspec.structs.replace(self._ref, id=known), opening, self._given_runtime
+            )
+        child._opens_after = self
+        return child
 
     @property
     def parent(self) -> str | None:

@@ -57,6 +57,9 @@ class TurnTaking:
         self._agent = agent
         self._ref = ref
         self._opening = None if opening is None or opening.empty else opening
+        self._opens_after: TurnTaking | None = (
+            None  # its parent: a child's report is not what that begins with
+        )
         self._given_runtime = runtime  # a client's; else the agent's own
         self._owned: set[_OwnedTurn] = set()  # the turns of this handle whose callers may leave them
 
@@ -186,8 +189,10 @@ class TurnTaking:
         """The runtime, once what ``agent.session(…)`` asked for is done and turns that were left are rolled back."""
         runtime, opening = self._runtime, self._opening
         if opening is not None:
+            if self._opens_after is not None:
+                await self._opens_after._ready()
             await runtime.open(self._ref, opening)
-            self._opening = None
+            self._opening = self._opens_after = None
         if self._owned:
             await self._rolled_back()
         return runtime

@@ -227,6 +227,16 @@ def test_children_have_their_own_history_and_are_found(runtime):
     assert child.agent.name == "researcher"
 
 
+def test_a_parent_that_was_not_used_yet_begins_with_its_own_messages(runtime):
+    parent = runtime.agent().session(messages=HISTORY)
+    child = parent.child()
+    child.add_message(Message.user("1"), Message.assistant("found"))
+    child.report()
+    assert texts(parent) == [*(message.text for message in HISTORY), "found"]
+    with pytest.raises(UsageError, match="session_id="):
+        parent.child("a-name")
+
+
 def test_a_child_reports_to_its_parent(runtime):
     runtime.use(lines := script("a", "found it", "thanks"))
     parent = runtime.agent().session()
