@@ -1,8 +1,7 @@
 """Which Redis a session lives on.
 
-RQ does not run on Redis Cluster, so past one Redis a deployment is several cells. A session and all its forks and
-children live on the cell that wins the rendezvous of the family's hash; adding a cell moves only the families that
-it wins.
+RQ does not run on Redis Cluster, so past one Redis a deployment is several cells. A session lives on the cell that
+wins the rendezvous of its id's hash; adding a cell moves only the sessions that it wins.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ class Cells:
     def __iter__(self) -> Any:
         return iter(self._cells.values())
 
-    def of_session(self, root_session: str) -> Cell:
-        """The cell of a session family."""
-        return self.of_hash(cell_hash(root_session))
+    def of_session(self, session: str) -> Cell:
+        """The cell of a session."""
+        return self.of_hash(cell_hash(session))
 
     def of_turn(self, turn_id: str) -> Cell:
         """The cell of a turn, from the id alone."""
         return self.of_hash(turn_id[:10])
 
-    def of_hash(self, family: str) -> Cell:
+    def of_hash(self, session_hash: str) -> Cell:
         if len(self._cells) == 1:
             return next(iter(self._cells.values()))
-        winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{family}".encode()).digest())
+        winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
         return self._cells[winner]
 
 

@@ -155,7 +155,7 @@ class AsyncClient:
             input_messages(text), asked, dict(params or {}), output, dict(metadata or {}), seconds(timeout)
         )
         payload = encode_request(request)
-        new_id = turn_id_of_key(where, where, key) if key is not None else new_turn_id(where)
+        new_id = turn_id_of_key(where, key) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
             where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",

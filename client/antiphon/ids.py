@@ -1,7 +1,7 @@
 """Ids of sessions and turns: their types, their limits and how new ones are made.
 
-A turn id is also an RQ job id, and its first ten characters are the hash of the session at the root of its
-family, so that whoever holds a turn id knows the cell it lives on.
+A turn id is also an RQ job id, and its first ten characters are the hash of its session, so that whoever
+holds a turn id knows the cell it lives on.
 """
 
 from __future__ import annotations
@@ -84,20 +84,20 @@ def turn_id(value: object) -> TurnId:
     return TurnId(value)
 
 
-def cell_hash(root_session: str) -> str:
-    """The ten characters that name the cell of a session family."""
-    return hashlib.sha256(root_session.encode()).hexdigest()[:10]
+def cell_hash(session: str) -> str:
+    """The ten characters that name the cell of a session."""
+    return hashlib.sha256(session.encode()).hexdigest()[:10]
 
 
 def new_session_id() -> SessionId:
     return SessionId(secrets.token_hex(16))
 
 
-def new_turn_id(root_session: str) -> TurnId:
-    return TurnId(cell_hash(root_session) + secrets.token_hex(11))
+def new_turn_id(session: str) -> TurnId:
+    return TurnId(cell_hash(session) + secrets.token_hex(11))
 
 
-def turn_id_of_key(root_session: str, session: str, key: str) -> TurnId:
+def turn_id_of_key(session: str, key: str) -> TurnId:
     """The turn id that an idempotency key of a session always leads to."""
     digest = hashlib.sha256(f"{len(session)}:{session}:{key}".encode()).hexdigest()
-    return TurnId(cell_hash(root_session) + "k" + digest[:31])
+    return TurnId(cell_hash(session) + "k" + digest[:31])
