@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,14 +16,17 @@ from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
 
-from antiphon import Agent
+from antiphon import Agent, Session
 from antiphon.errors import StreamGap, TurnCancelled, TurnFailed, UsageError
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon_worker import archiver
+from antiphon_worker.settings import Settings
+from antiphon_worker.worker import Worker
 
 pytestmark = pytest.mark.one_server
 SOON = 600.0  # seconds; so short a life that a session is archived as soon as nobody uses it
 RQ = Path(sys.executable).parent / "rq"
+PAGE = Path(__file__).parents[2] / "docs" / "sessions.md"
 
 
 @pytest.fixture(autouse=True)
@@ -200,8 +204,6 @@ async def test_a_fork_has_its_sources_past(working, redis_url, when):
 
 
 async def test_a_saved_session_that_is_put_in_place_is_not_mixed_with_the_archived_one(working, redis_url):
-    from antiphon import Session
-
     async with working() as ensemble:
         agent = Agent(provider="stage", model="stage-1", redis=redis_url)
         await agent.session("s", variables={"old": True}, ttl=SOON).run_async("hello")
@@ -484,6 +486,32 @@ async def test_a_stock_worker_restores_too_and_the_setting_names_the_store(redis
         assert await asyncio.to_thread(worker.wait, 40) == 0
         assert (await turn.result(1)).text.startswith("The first words. I was shown 3 messages")
         assert await whole(ensemble) == ["hello", "and on"]
+
+
+async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text().partition("### Archiving")[2].partition("\n## ")[0]
+    making, reading = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    agent = Agent(provider="scripted", model="any", redis=redis_url)
+    names = {"SQLiteStore": SQLiteStore, "Session": Session, "agent": agent}
+    exec(making, names)
+    worker = Worker(Settings(), names["app"], url=redis_url)
+    running = asyncio.create_task(worker.run())
+    session = agent.session("user-123", ttl=SOON)
+    await session.run_async("My name is Alice")
+    with Redis.from_url(redis_url) as redis:
+        await wait_until_async(lambda: is_archived(redis, "user-123"))
+    end_life(redis_url, "user-123")
+    await session.run_async("What do you know about me?")
+    assert [message.text for message in await session.messages_async()][::2] == [
+        "My name is Alice", "What do you know about me?",
+    ]  # fmt: skip
+    exec(reading, names)
+    assert "user-123" in capsys.readouterr().out
+    worker.abort()
+    await running
+    await agent.runtime.aclose()
+    names["archive"].close()
 
 
 async def test_what_has_ended_leaves_nothing_in_redis(working, redis_url):

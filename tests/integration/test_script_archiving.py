@@ -187,6 +187,7 @@ async def test_a_marked_session_ends_with_all_its_keys_at_once_and_is_not_read_a
         await end_in(cell, HOUR)
         for _ in range(2):
             assert await mark_archived(cell, found) is True
+        assert await cell.redis.exists("ant:ending") == 0
         times = await lives(cell)
         assert max(times) - min(times) <= 1
         assert found.left_ms - 5000 < max(times) <= found.left_ms
@@ -421,6 +422,7 @@ async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
         for source in ("asked", "unasked", "nothing", "deleted", "fork of unasked"):
             target = f"fork of {source}"
             await fork_session(cell, source, target, "op", ttl_ms=SOON, body=body("session_forked", ""))
+        assert await cell.redis.zscore("ant:ending", "fork of asked") is not None
         found = {
             one: await cell.redis.hmget(f"ant:session:fork of {one}", "restored", "origin")
             for one in ("asked", "unasked", "nothing", "deleted", "fork of unasked")
