@@ -48,6 +48,11 @@ async def _one_pace(result: Result, plan: Plan, pace: int, numbers: list[int]) -
         for number in numbers:
             await live.grow(number)
             stages.append(await _settled(live, seconds))
+            if live.number < number:
+                result.note(
+                    f"{number} streams at {pace}/s", f"the worker took {live.number}: it was late already"
+                )
+                break
             if len(stages) > 1 and not fine(stages[-1]) and not fine(stages[-2]):
                 break
         for stage in stages:
@@ -83,7 +88,13 @@ async def _past_the_knee(result: Result, live: LiveStreams, knee: int, seconds: 
     if 2 * knee > MOST + knee / 2:
         result.note(f"past the knee at {live.pace}/s", f"a process has connections for {MOST} streams only")
         return
-    await live.grow(min(2 * knee, MOST))
+    asked = min(2 * knee, MOST)
+    await live.grow(asked)
+    if live.number < asked:
+        result.note(
+            f"past the knee at {live.pace}/s",
+            f"of {asked} streams the worker took {live.number}, and no more while it was late",
+        )
     memory = [_memory(live)]
     stage = await live.stage(seconds)
     memory.append(_memory(live))
