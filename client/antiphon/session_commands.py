@@ -224,7 +224,7 @@ def requeue(argv: list[str]) -> int:
     async def run() -> int:
         async with _cells(options) as cells:
             for known in [turn_id(one) for one in options.turn]:
-                await overview.requeue(cells.of_turn(known), known)
+                await cells.of_turn(known).requeue(known)
                 print(known, flush=True)
         return 0
 

@@ -162,6 +162,27 @@ async def test_a_deleted_job_does_not_harm_its_turn(state, redis, redis_url, tmp
         assert job_of(redis, turn).get_status() == job_of(redis, waiting).get_status() == "finished"
 
 
+async def test_a_job_that_is_cancelled_while_it_runs_is_a_cancelled_turn(redis, redis_url, tmp_path):
+    """It keeps its finished steps, as with a cancel of our own."""
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(lease=1):
+        turn = await ensemble.submit("s", "two steps tool:note hang")
+        after = await ensemble.submit("s", "and then")
+        await wait_until_async(lambda: len(ensemble.stage.notes("asked")) == 2)
+        job_of(redis, turn).cancel()
+        with pytest.raises(TurnCancelled, match="cancelled in RQ"):
+            await turn.result(5)
+        await after.result(5)
+        await ensemble.whole("s")
+        assert [role for role, _ in await ensemble.texts("s")] == [
+            "user",
+            "assistant",
+            "tool",
+            "user",
+            "assistant",
+        ]
+        assert job_of(redis, turn).get_status() == "canceled"
+
+
 @pytest.mark.parametrize("state", ["queued", "waiting"])
 async def test_a_cancelled_job_is_a_cancelled_turn(state, redis, redis_url, tmp_path):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
@@ -316,6 +337,27 @@ async def test_a_turn_enqueued_with_rqs_own_queue_is_run(runs, redis, redis_url,
         ]
         assert StartedJobRegistry(queue=queue).get_job_ids(cleanup=False) == []
         assert job_of(redis, turn).get_status() == "finished"
+
+
+@pytest.mark.parametrize("deaths", [1, 3])
+async def test_a_job_whose_worker_dies_while_it_reads_it_is_read_again_or_fails_visibly(
+    deaths, redis, redis_url, tmp_path, processes
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+        options = {"agent": msgspec.to_builtins(agent_spec())}
+        job = queue.enqueue(RUN_TURN, "s", "by RQ's own means", options)
+        ensemble.supervisor(app="support.dying_reader:app", env={"JOB_DEATHS": str(deaths)})
+        if deaths == 1:
+            await ensemble.seen("s", "turn_finished")
+            await ensemble.whole("s")
+        else:
+            await wait_until_async(
+                lambda: redis.zscore("rq:failed:antiphon", job.id), 20, "the job has failed"
+            )
+            assert b"died 3 times" in redis.hget(f"rq:job:{job.id}", "exc_info")
+            assert not redis.exists(f"ant:turn:{job.id}")
+        assert len(ensemble.stage.notes("dies")) == deaths
 
 
 async def test_a_stock_worker_of_one_process_opens_the_model_service_for_each_turn(

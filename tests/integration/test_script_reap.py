@@ -252,3 +252,73 @@ async def test_a_retry_that_is_looked_at_early_keeps_its_time(redis_url):
         await cell.redis.zadd("ant:active", {"s": 1})
         assert await cell.reap() == []
         assert await cell.look_at() == START_MS + 5_000
+
+
+async def foreign(cell, name="odd", worker="w1"):
+    """A job that is no turn, in the hands of a worker."""
+    await cell.redis.hset(f"rq:job:{name}", mapping={"data": "x", "origin": "antiphon", "status": "queued"})
+    await cell.redis.rpush("rq:queue:antiphon", name)
+    [job] = (await cell.take(worker)).foreign
+    return job
+
+
+async def test_a_job_that_is_no_turn_is_offered_again_when_its_worker_dies(redis_url):
+    async with open_cell(redis_url) as cell:
+        await foreign(cell)
+        assert await cell.reap(holder="w2", queues=["antiphon"]) == []
+        assert await cell.reap(holder="1", queues=["antiphon"]) == [], (
+            "no name is taken for the end of another"
+        )
+        await cell.redis.rpush("rq:queue:antiphon", "behind it")
+        await cell.redis.delete("ant:bell:antiphon")
+        assert acts(await cell.reap(holder="w1", queues=["antiphon"])) == [("", "odd", "repaired")]
+        assert await cell.queue() == ["odd", "behind it"]
+        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == []
+        assert await cell.redis.exists("ant:bell:antiphon") == 1
+        assert await cell.reap(holder="w1", queues=["antiphon"]) == []
+
+
+async def test_a_job_that_is_no_turn_is_offered_again_when_its_host_is_lost(redis_url):
+    async with open_cell(redis_url) as cell:
+        await foreign(cell)
+        await cell.wait(59_000)
+        assert await cell.reap(queues=["antiphon"]) == []
+        await cell.wait(1_000)
+        assert await cell.reap(queues=["other"]) == []
+        assert acts(await cell.reap(queues=["antiphon"])) == [("", "odd", "repaired")]
+        assert await cell.queue() == ["odd"]
+
+
+async def test_a_job_whose_workers_die_again_and_again_fails_visibly(redis_url):
+    async with open_cell(redis_url) as cell:
+        for _ in range(2):
+            await foreign(cell)
+            assert acts(await cell.reap(holder="w1", queues=["antiphon"])) == [("", "odd", "repaired")]
+            await cell.redis.delete("rq:queue:antiphon")
+        await foreign(cell)
+        assert acts(await cell.reap(holder="w1", queues=["antiphon"])) == [("", "odd", "failed")]
+        status, message = await cell.redis.hmget("rq:job:odd", "status", "exc_info")
+        assert (status, message) == (b"failed", b"Its worker died 3 times while it read the job.")
+        assert await cell.redis.zscore("rq:failed:antiphon", "odd") is not None
+        assert await cell.redis.ttl("rq:job:odd") > 0
+        assert (await cell.queue(), await cell.redis.zcard("rq:wip:antiphon")) == ([], 0)
+
+
+async def test_a_job_that_rqs_own_worker_runs_is_left_to_rq(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.redis.hset("rq:job:odd", mapping={"data": "x", "status": "started"})
+        await cell.redis.zadd("rq:wip:antiphon", {"odd:execution": 1})
+        assert await cell.reap(queues=["antiphon"]) == []
+        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == [b"odd:execution"]
+
+
+async def test_a_job_that_has_become_a_turn_is_not_offered_as_a_job(redis_url):
+    """Its worker died after it had submitted the turn: the entry of the job is all that is left of it."""
+    async with open_cell(redis_url) as cell:
+        await foreign(cell)
+        await cell.put("odd")
+        turn = await cell.take_one("w2")
+        assert await cell.reap(holder="w1", queues=["antiphon"]) == []
+        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == [f"odd:{turn.fence}".encode()]
+        assert await cell.queue() == []
+        await cell.end(turn)

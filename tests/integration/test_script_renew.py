@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.cells import LEASE_MS, START_MS, open_cell
+from support.cells import LEASE_MS, START_MS, body, open_cell
 
 from antiphon.wire.cell import SUPERSEDED
 
@@ -64,3 +64,42 @@ async def test_renewing_keeps_the_list_of_what_a_worker_holds(redis_url):
         await cell.redis.expire("ant:held:w1", 5)
         await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS)
         assert await cell.redis.ttl("ant:held:w1") > 3500
+
+
+async def test_a_turn_cancelled_with_rqs_tools_while_it_runs_is_to_stop(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2", "s2")
+        turns = (await cell.take()).turns
+        leases = [(turn.session_id, turn.fence) for turn in turns]
+        await cell.redis.hset("rq:job:t1", "status", "canceled")
+        for _ in range(2):
+            assert await cell.renew("w1", leases, lease_ms=LEASE_MS) == ["cancelled in RQ", ""]
+        assert await cell.say(turns[0], 1, body()) == "cancelled in RQ", "every answer says so"
+        await cell.end(turns[0], "cancelled")
+        await cell.end(turns[1])
+
+
+async def test_a_turn_that_was_told_to_stop_keeps_its_reason(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.cancel("t1", "enough")
+        await cell.redis.hset("rq:job:t1", "status", "canceled")
+        assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["enough"]
+        await cell.end(turn, "cancelled")
+
+
+async def test_whoever_takes_over_a_turn_cancelled_with_rqs_tools_hears_of_it(redis_url):
+    """Its worker had heard of it and died; what it has achieved is kept by the one that ends it."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body()])
+        await cell.redis.hset("rq:job:t1", "status", "canceled")
+        await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS)
+        await cell.reap(holder="w1")
+        await cell.reap()
+        again = await cell.take_one("w2")
+        assert (again.stop, again.journal) == ("cancelled in RQ", [b"one"])
+        await cell.end(again, "cancelled")

@@ -249,6 +249,7 @@ class Actors:
         if not model.turns:
             return
         failed = [turn.id for turn in model.turns.values() if turn.status == "failed"]
-        what = random.choice(["empty", "cancel", "delete", "requeue", "push", "remove", "take and die"])
-        turn = random.choice(failed if what == "requeue" and failed else list(model.turns))
+        whats = ["empty", "cancel", "delete", "requeue", "our requeue", "push", "remove", "take and die"]
+        what = random.choice(whats)
+        turn = random.choice(failed if "requeue" in what and failed else list(model.turns))
         self._world.rq_act(what, turn, random.choice(QUEUES))

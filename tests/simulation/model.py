@@ -208,6 +208,9 @@ class Model:
             answers.append("SUPERSEDED")
             if session.fence == fence:
                 session.lease = session.look_at = self.now + lease_ms
+                turn = session.inbox[0]
+                if not session.stop and self.rq[turn.id] == "canceled":
+                    turn.cancel = session.stop = IN_RQ
                 answers[-1] = session.stop
         return answers
 

@@ -18,7 +18,7 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
-from antiphon.errors import CorruptRecord, KeyReused, SessionBusy
+from antiphon.errors import CorruptRecord, KeyReused, SessionBusy, UsageError
 from antiphon.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
@@ -224,7 +224,9 @@ class World:
     def reap(self, holder: str = "", limit: int = 100) -> None:
         self._next_look()
         reaped = run(
-            self.cell.reap(holder=holder, limit=limit, crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS)
+            self.cell.reap(
+                holder=holder, limit=limit, crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS, queues=QUEUES
+            )
         )
         answer = [(str(one.session_id), str(one.turn_id), one.what) for one in reaped]
         if holder:
@@ -241,7 +243,7 @@ class World:
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 self._rq_acts()[what](turn, queue)
-            except (NoSuchJobError, InvalidJobOperation) as exc:
+            except (NoSuchJobError, InvalidJobOperation, UsageError) as exc:
                 self.note(f"RQ: {what} {turn} {queue} -> {exc!r}")
                 return
         self.note(f"RQ: {what} {turn} {queue}")
@@ -262,6 +264,7 @@ class World:
             "cancel": lambda turn, _: self._job(turn).cancel(),
             "delete": lambda turn, _: self._job(turn).delete(),
             "requeue": lambda turn, _: self._failed(turn).requeue(turn),
+            "our requeue": lambda turn, _: run(self.cell.requeue(TurnId(turn))),
             "push": lambda turn, queue: self.rq_redis.rpush(f"rq:queue:{queue}", turn),
             "remove": lambda turn, queue: self._queue(queue).remove(turn),
             "take and die": lambda _, queue: self.rq_redis.lmove(

@@ -38,13 +38,15 @@ class Reaper:
             if await self._must_wait():
                 continue
             try:
-                acts = await self._cell.reap(crash_limit=self._settings.crash_limit)
+                acts = await self._cell.reap(
+                    crash_limit=self._settings.crash_limit, queues=self._settings.queues
+                )
             except StoreError:
                 self._wait_a_lease()  # the consumer's log says what is wrong
                 continue
             for act in acts:
                 log.warning(
-                    "turn %s of session %s: %s", act.turn_id, act.session_id, act.what,
+                    "turn %s of session %s: %s", act.turn_id, act.session_id or "(none: an RQ job)", act.what,
                     extra={"action": f"reaped_{act.what}", "session": act.session_id, "turn": act.turn_id},
                 )  # fmt: skip
 

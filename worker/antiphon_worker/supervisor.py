@@ -106,7 +106,9 @@ class Supervisor:
         """What the dead one held starts again elsewhere now, not when its leases expire. Gives how many turns."""
         cell = Cell(open_redis(url), prefix=self._settings.prefix)
         try:
-            acts = await cell.reap(holder=name, crash_limit=self._settings.crash_limit)
+            acts = await cell.reap(
+                holder=name, crash_limit=self._settings.crash_limit, queues=self._settings.queues
+            )
             log.info(
                 "%d turns of worker %s are handed back", len(acts), name, extra={"action": "handed_back"}
             )

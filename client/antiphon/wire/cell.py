@@ -238,10 +238,11 @@ class Cell:
                 raise _unexpected("cancel", answer)
 
     async def reap(
-        self, *, holder: str = "", limit: int = 100, crash_limit: int = 10, keep_events: int = KEEP_EVENTS
-    ) -> list[Reaped]:
-        """Recover what is due for a look, or at once all that a dead ``holder`` held."""
-        match await self._run("reap", holder, limit, crash_limit, keep_events):
+        self, *, holder: str = "", limit: int = 100, crash_limit: int = 10, keep_events: int = KEEP_EVENTS,
+        queues: Sequence[str] = (),
+    ) -> list[Reaped]:  # fmt: skip
+        """Recover what is due for a look, or at once all that a dead ``holder`` held, jobs of ``queues`` among it."""
+        match await self._run("reap", holder, limit, crash_limit, keep_events, *queues):
             case [b"REAPED", acts]:
                 return [
                     Reaped(SessionId(session.decode()), TurnId(turn.decode()), what.decode())
@@ -249,6 +250,18 @@ class Cell:
                 ]
             case answer:
                 raise _unexpected("reap", answer)
+
+    async def requeue(self, turn_id: TurnId) -> None:
+        """Offer a failed turn to the workers again. Raises ``UsageError`` where it has not failed, ``TurnNotFound``."""
+        match await self._run("requeue", turn_id):
+            case [b"OK"]:
+                return
+            case [b"NOT_FAILED", status]:
+                raise UsageError(f"Turn {turn_id} is {status.decode()}: only failed turns can be requeued.")
+            case [b"TURN_NOT_FOUND"]:
+                raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+            case answer:
+                raise _unexpected("requeue", answer)
 
     async def fail_job(self, job: ForeignJob, worker: str, message: str) -> None:
         """Fail a job that is no turn, visibly in RQ's failed registry."""

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from antiphon.errors import UsageError
 from antiphon.ids import SessionId, TurnId
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.failures import store_error
@@ -18,7 +17,6 @@ __all__ = [
     "FailedTurn",
     "SessionRow",
     "failed_turns",
-    "requeue",
     "session_places",
     "session_rows",
     "statuses",
@@ -147,23 +145,6 @@ async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
         answers = await _ask(pipe.execute())
         found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
-
-
-async def requeue(cell: Cell, turn_id: TurnId) -> None:
-    """Offer a failed turn to the workers again, as ``rq requeue`` does: the one that claims it begins a new run.
-
-    Raises ``UsageError`` where the turn has not failed, ``TurnNotFound``.
-    """
-    record = await cell.turn(turn_id)
-    if record.status != "failed":
-        raise UsageError(f"Turn {turn_id} is {record.status}: only failed turns can be requeued.")
-    queue = record.fields["queue"].decode()
-    pipe = cell.redis.pipeline(transaction=True)
-    pipe.zrem(rq_key("rq_failed", queue), turn_id)
-    pipe.hset(rq_key("rq_job", turn_id), "status", "queued")
-    pipe.sadd(rq_key("rq_queues"), rq_key("rq_queue", queue))
-    pipe.rpush(rq_key("rq_queue", queue), turn_id)
-    await _ask(pipe.execute())
 
 
 def _row(name: str, fields: list[bytes | None], turns: int, messages: int) -> SessionRow | None:

@@ -1,11 +1,14 @@
 -- Look at sessions that are due for a look: recover the turn of an expired lease, start a retry that is due, put back
 -- into RQ's queue what RQ's tools have taken out. With `holder`, recover all that this dead worker held, at once.
+-- A job in one of `queues` that is no turn yet, and whose worker died with it in its hands, is offered again.
 -- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
--- @args holder limit crash_limit keep_events
--- -> REAPED, list of {session, turn, what}
--- @include publish rq_view inbox holder retry conclude withdraw look
+-- @args holder limit crash_limit keep_events queues...
+-- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
+-- @include publish rq_view inbox holder retry conclude withdraw cancelled look refuse
+local MOST_DEATHS = 3 -- a job that is no turn is only read
 local now, acts = now_ms(), {}
 redis.call('ZREM', key_active(), '')
+
 local function act(session, turn, what) acts[#acts + 1] = {session, turn, what} end
 
 -- A stock worker that died has left its own entries among RQ's running jobs: RQ would fail the job for them later.
@@ -34,6 +37,30 @@ local function crashed(session, turn, crashes)
   act(session, turn, 'failed')
 end
 
+-- RQ calls a job that its own workers run started; ours leave it queued until it is a turn or has failed.
+local function put_back(queue, entry)
+  local job = string.match(entry, '^(.*):')
+  if redis.call('EXISTS', key_turn(job)) == 0 and redis.call('HGET', key_rq_job(job), 'status') ~= 'queued' then return end
+  redis.call('ZREM', key_rq_started(queue), entry)
+  if redis.call('EXISTS', key_turn(job)) == 1 then return end
+  if redis.call('HINCRBY', key_rq_job(job), 'ant_deaths', 1) >= MOST_DEATHS then
+    refuse(job, queue, 'Its worker died ' .. MOST_DEATHS .. ' times while it read the job.', now)
+    return act('', job, 'failed')
+  end
+  redis.call('LPUSH', key_rq_queue(queue), job)
+  ring(queue)
+  act('', job, 'repaired')
+end
+
+local function look_at_jobs()
+  for _, queue in ipairs(queues) do
+    local until_now = holder ~= '' and '(inf' or math.floor(now / 1000)
+    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', key_rq_started(queue), '-inf', until_now)) do
+      if holder == '' or string.sub(entry, -#holder - 1) == ':' .. holder then put_back(queue, entry) end
+    end
+  end
+end
+
 local function inspect(session)
   local f = redis.call('HMGET', key_session(session), 'fence', 'lease', 'turn', 'holder')
   if (f[1] or '') ~= '' then
@@ -46,6 +73,7 @@ local function inspect(session)
   look(session, now, act)
 end
 
+look_at_jobs()
 if holder ~= '' then
   for _, session in ipairs(redis.call('HKEYS', key_held(holder))) do
     if session ~= '' then inspect(session) end

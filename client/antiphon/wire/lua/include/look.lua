@@ -1,7 +1,6 @@
 -- Look at a session that nobody holds: its head must be claimable, or due for a retry later.
 -- A longer queue is not searched: a turn that was offered before the first entry of the queue has lost its own.
 local SEARCHABLE = 1000
-local IN_RQ = 'cancelled in RQ'
 
 local function offered(turn, queue)
   if redis.call('HGET', key_rq_job(turn), 'status') ~= 'queued' then return false end
@@ -10,10 +9,6 @@ local function offered(turn, queue)
   end
   local first = redis.call('HGET', key_turn(redis.call('LINDEX', key_rq_queue(queue), 0)), 'offered_at')
   return not first or tonumber(first) <= tonumber(redis.call('HGET', key_turn(turn), 'offered_at') or 0)
-end
-
-local function cancelled_in_rq(turn)
-  return redis.call('HGET', key_rq_job(turn), 'status') == 'canceled'
 end
 
 local function look(session, now, act)

@@ -1,0 +1,6 @@
+-- Fail a job that is no turn: visibly in RQ's failed registry, alone.
+local function refuse(job, queue, message, now)
+  redis.call('HSET', key_rq_job(job), 'status', 'failed', 'exc_info', message, 'ended_at', iso(now), 'worker_name', '')
+  redis.call('EXPIRE', key_rq_job(job), KEEP_TURN_SECONDS)
+  redis.call('ZADD', key_rq_failed(queue), math.floor(now / 1000) + KEEP_TURN_SECONDS, job)
+end

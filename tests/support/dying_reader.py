@@ -1,0 +1,27 @@
+"""The stage, whose workers die while they read a job that is no turn yet: ``JOB_DEATHS`` times."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from support import stage
+
+from antiphon_worker import foreign
+
+__all__ = ["app"]
+
+app = stage.app
+_submit_job = foreign.submit_job
+
+
+async def _die_at_first(*arguments: Any) -> None:
+    here = stage.Stage(stage.Path(os.environ["STAGE"]))
+    if len(here.notes("dies")) < int(os.environ["JOB_DEATHS"]):
+        here.note("dies", worker=os.environ["ANTIPHON_WORKER_NAME"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    await _submit_job(*arguments)
+
+
+foreign.submit_job = _die_at_first
