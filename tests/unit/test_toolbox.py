@@ -91,11 +91,45 @@ async def test_the_model_never_sees_a_traceback():
     assert result.content == "KeyError: 'inner'"
 
 
-async def test_an_error_meant_for_the_model_is_told_as_it_stands():
+async def test_an_error_meant_for_the_model_is_told_as_it_stands_and_not_logged(caplog):
     def book() -> str:
         raise ToolRaised("The hotel is full; try the next week.")
 
     assert (await run(book)).content == "The hotel is full; try the next week."
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_log_has_the_traceback_of_a_tool_that_raised_with_its_turn(is_async, caplog):
+    def charge() -> str:
+        raise KeyError("no such card")
+
+    async def charge_async() -> str:
+        raise KeyError("no such card")
+
+    await run(charge_async if is_async else charge)
+    [record] = caplog.records
+    assert (record.levelname, record.turn, record.session) == ("WARNING", "t", "s")
+    assert record.getMessage().startswith(f"tool {record.tool} (call c1) in turn t of session s: KeyError")
+    assert record.tool == ("charge_async" if is_async else "charge")
+    assert 'raise KeyError("no such card")' in caplog.text
+
+
+async def test_the_log_says_which_tool_took_too_long_or_returned_what_cannot_be_told(caplog):
+    @tool(timeout=0.01)
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    async def odd():
+        return object()
+
+    await run(hang)
+    await run(odd)
+    assert [(record.tool, record.action) for record in caplog.records] == [
+        ("hang", "tool_timed_out"),
+        ("odd", "tool_raised"),
+    ]
 
 
 async def test_an_exception_that_cannot_describe_itself_is_still_told():

@@ -1,12 +1,13 @@
 """Running tool calls: every call ends in a result, and every failure is told to the model, never raised.
 
 What the model is told on a failure is one sentence (the exception's type and message, or the reason why the
-call could not be made), never a traceback.
+call could not be made), never a traceback: that goes to the log.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -24,6 +25,8 @@ from antiphon_worker.providers.base import ToolSpec
 from antiphon_worker.threads import Threads
 
 __all__ = ["ToolBox", "shorten", "tool_specs"]
+
+log = logging.getLogger("antiphon.tools")
 
 AnyTool: TypeAlias = Tool[..., Any]
 Content: TypeAlias = str | list[Text | Image | File]
@@ -81,6 +84,8 @@ class ToolBox:
             content, is_error = await self._call(call, context), False
         except ToolError as exc:
             content, is_error = _told(exc), True
+            if exc.__cause__ is not None:  # it went wrong, and was not said on purpose
+                _log(call, context, exc)
         return ToolResult(call.call_id, _shortened(content, self.limit), call.name, is_error)
 
     async def _call(self, call: ToolCall, context: Context) -> Content:
@@ -114,6 +119,14 @@ class ToolBox:
             if isinstance(exc, ToolError):
                 raise
             raise ToolRaised(_described(exc)) from exc
+
+
+def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
+    log.warning(
+        "tool %s (call %s) in turn %s of session %s: %s",
+        call.name, call.call_id, context.turn_id, context.session_id, _told(exc), exc_info=exc.__cause__,
+        extra={"action": str(exc.code), "tool": call.name, "turn": context.turn_id, "session": context.session_id},
+    )  # fmt: skip
 
 
 def _described(exc: BaseException) -> str:
