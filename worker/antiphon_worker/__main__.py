@@ -13,7 +13,7 @@ from antiphon_worker.app import App, load_app
 from antiphon_worker.settings import Settings
 from antiphon_worker.worker import Worker
 
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 
 
 def main() -> int:
@@ -32,7 +32,10 @@ def main() -> int:
 
 
 def set_up_logging(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    """Log to standard error, each line with its ``action`` (``-`` where nothing has changed its state)."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT, defaults={"action": "-"}))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("httpx2", "httpcore2", "openai", "anthropic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

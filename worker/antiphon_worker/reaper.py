@@ -17,6 +17,17 @@ log = logging.getLogger("antiphon.reaper")
 
 PAUSE_SECONDS = 0.25
 
+ORDINARY = ("due", "retried", "cancelled")
+SAID = {
+    "due": "its delay is over",
+    "retried": "its retry is due",
+    "cancelled": "cancelled, as RQ's tools asked",
+    "recovered": "its worker died, it goes on",
+    "failed": "failed, its workers died too often",
+    "repaired": "it was missing in its queue",
+    "dropped": "its record is gone, it is dropped",
+}
+
 
 class Reaper:
     """Looks at what is due for a look. Several workers' reapers do no harm to each other.
@@ -45,8 +56,10 @@ class Reaper:
                 self._wait_a_lease()  # the consumer's log says what is wrong
                 continue
             for act in acts:
-                log.warning(
-                    "turn %s of session %s: %s", act.turn_id, act.session_id or "(none: an RQ job)", act.what,
+                log.log(
+                    logging.INFO if act.what in ORDINARY else logging.WARNING,
+                    "turn %s of session %s: %s",
+                    act.turn_id, act.session_id or "(none: an RQ job)", SAID.get(act.what, act.what),
                     extra={"action": f"reaped_{act.what}", "session": act.session_id, "turn": act.turn_id},
                 )  # fmt: skip
 

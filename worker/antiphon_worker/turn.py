@@ -41,7 +41,7 @@ log = logging.getLogger("antiphon.turn")
 LONGEST_RETRY_SECONDS = 60.0
 
 
-class Completed(Struct):
+class Finished(Struct, tag="finished"):
     messages: list[Message]
     result: LoopResult
     window: str
@@ -49,7 +49,7 @@ class Completed(Struct):
     variables: dict[str, Any] | None  # where a tool changed them
 
 
-class Failed(Struct):
+class Failed(Struct, tag="failed"):
     code: str
     message: str
 
@@ -58,25 +58,26 @@ class Failed(Struct):
         return cls(str(exc.code), exc.message)
 
 
-class Retry(Struct):
+class Retry(Struct, tag="retrying"):
     error: ProviderError
+    delay: float  # seconds
 
 
-class Cancelled(Struct):
+class Cancelled(Struct, tag="cancelled"):
     reason: str
 
 
-class GivenBack(Struct):
+class GivenBack(Struct, tag="given_back"):
     reason: str
     code: str = "drained"
     delay: float = 0.0
 
 
-class Superseded(Struct):
+class Superseded(Struct, tag="superseded"):
     pass
 
 
-Outcome: TypeAlias = Completed | Failed | Retry | Cancelled | GivenBack | Superseded
+Outcome: TypeAlias = Finished | Failed | Retry | Cancelled | GivenBack | Superseded
 
 
 class TurnRunner:
@@ -93,9 +94,11 @@ class TurnRunner:
         """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
         began = time.monotonic()
         outcome = await _Run(self, turn, lease).run()
-        name = type(outcome).__name__.lower()
-        log.info(
-            "turn %s of session %s: %s after %.2f s", turn.turn_id, turn.session_id, name, time.monotonic() - began,
+        name = str(outcome.__struct_config__.tag)
+        log.log(
+            logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
+            "turn %s of session %s: %s after %.2f s%s",
+            turn.turn_id, turn.session_id, name.replace("_", " "), time.monotonic() - began, _why(outcome),
             extra={"action": f"turn_{name}", "session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence},
         )  # fmt: skip
         return name
@@ -134,7 +137,7 @@ class _Run:
             return _stopped(signal.stop, self._lease)
         except ProviderError as exc:
             exhausted = self._turn.errors + 1 >= self._settings.error_limit
-            return Failed.of(exc) if exhausted or not exc.retryable else Retry(exc)
+            return Failed.of(exc) if exhausted or not exc.retryable else Retry(exc, self._delay(exc))
         except ArchiveUnavailable as exc:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except AgentError as exc:
@@ -166,7 +169,7 @@ class _Run:
         finally:
             self._lease.on_stop(self._sink.release)
 
-    async def _answer_in_time(self) -> Completed | Failed:
+    async def _answer_in_time(self) -> Finished | Failed:
         self._request = decode_request(self._turn.request)
         seconds = self._request.timeout or self._settings.turn_timeout
         timer = asyncio.timeout(seconds)
@@ -178,7 +181,7 @@ class _Run:
                 raise
             return Failed("turn_timed_out", f"The turn did not end within {seconds:g} s.")
 
-    async def _answer(self, request: TurnRequest) -> Completed:
+    async def _answer(self, request: TurnRequest) -> Finished:
         turn, app = self._turn, self._runner.app
         self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
         await restore_before(self._cell, self._runner.archive, turn, self._lease)
@@ -193,7 +196,7 @@ class _Run:
             result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
         window = window_field(seen, result)
         result.usage += seen.usage
-        return Completed(
+        return Finished(
             stamp([*request.messages, *result.messages], turn.turn_id, agent),
             result,
             window,
@@ -204,7 +207,7 @@ class _Run:
     async def _conclude(self, outcome: Outcome) -> bool:
         """Write the outcome. False where another fence is in force."""
         match outcome:
-            case Completed():
+            case Finished():
                 return await self._complete(outcome)
             case Failed(code, message):
                 event = TurnFailedEvent(code=code, message=message)
@@ -213,14 +216,14 @@ class _Run:
                 kept = self._kept()
                 event = TurnCancelledEvent(reason=reason, kept=len(kept))
                 return await self._finish("cancelled", event, messages=kept, error=reason)
-            case Retry(error):
-                return await self._give_back("error", error.message, str(error.code), self._delay(error))
+            case Retry(error, delay):
+                return await self._give_back("error", error.message, str(error.code), delay)
             case GivenBack(reason, code, delay):
                 return await self._give_back("drain", reason, code, delay)
             case Superseded():
                 return False
 
-    async def _complete(self, done: Completed) -> bool:
+    async def _complete(self, done: Finished) -> bool:
         response = done.result.response(self._turn.turn_id, self._turn.session_id)
         events: list[Event] = [TurnFinished(response=response)]
         if done.variables is not None:
@@ -257,12 +260,7 @@ class _Run:
         delay = error.retry_after
         if delay is None:
             delay = self._settings.retry_delay * 2**self._turn.errors * random.uniform(0.8, 1.2)
-        delay = min(delay, LONGEST_RETRY_SECONDS)
-        log.warning(
-            "turn %s of session %s is tried again in %.1f s: %s",
-            self._turn.turn_id, self._turn.session_id, delay, error,
-        )  # fmt: skip
-        return delay
+        return min(delay, LONGEST_RETRY_SECONDS)
 
     def _kept(self) -> list[Message]:
         """What a cancelled turn leaves: its finished steps after its input, or nothing."""
@@ -316,6 +314,21 @@ def _system(turn: ClaimedTurn, agent: AgentSpec) -> str | None:
 def _changed(turn: ClaimedTurn, context: Context) -> dict[str, Any] | None:
     variables = plain_variables(context.variables)
     return variables if variables != _variables(turn) else None
+
+
+def _why(outcome: Outcome) -> str:
+    """What the log adds to the outcome's name."""
+    match outcome:
+        case Failed(code, message):
+            return f": {code}: {message}"
+        case Retry(error, delay):
+            return f", again in {delay:.1f} s: {error.code}: {error.message}"
+        case GivenBack(reason, code):
+            return f": {code}: {reason}"
+        case Cancelled(reason):
+            return f": {reason}"
+        case _:
+            return ""
 
 
 def _stopped(stop: Stop, lease: Lease) -> Outcome:
