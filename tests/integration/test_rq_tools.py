@@ -21,7 +21,6 @@ from antiphon.errors import TurnCancelled, TurnFailed
 from antiphon.request import AgentSpec
 from antiphon_worker.modelserver import ModelServer
 
-pytestmark = pytest.mark.one_server
 RQ = Path(sys.executable).parent / "rq"
 RUN_TURN = "antiphon_worker.jobs.run_turn"
 

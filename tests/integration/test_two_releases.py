@@ -3,13 +3,10 @@
 import hashlib
 import signal
 
-import pytest
 from redis import Redis
 from support.ensemble import open_ensemble, signal_process
 
 from antiphon.wire.scripts import load_script
-
-pytestmark = pytest.mark.one_server
 
 
 async def test_a_turn_of_one_release_goes_on_in_the_other(redis_url, tmp_path, processes):

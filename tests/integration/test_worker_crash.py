@@ -9,8 +9,6 @@ from support.eventually import wait_until_async
 
 from antiphon.errors import TurnFailed
 
-pytestmark = pytest.mark.one_server
-
 
 async def test_a_turn_goes_on_elsewhere_within_a_second_when_its_process_dies(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:

@@ -8,8 +8,6 @@ from support.eventually import wait_until_async
 
 from antiphon.errors import TurnCancelled, TurnFailed
 
-pytestmark = pytest.mark.one_server
-
 
 @pytest.fixture
 def working(redis_url, tmp_path):

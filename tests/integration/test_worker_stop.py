@@ -9,7 +9,7 @@ import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until, wait_until_async
 
-pytestmark = pytest.mark.one_server
+our_side = pytest.mark.one_server  # signals and processes: no server has a part in that
 
 
 def gone(pid):
@@ -36,6 +36,7 @@ async def test_a_drained_worker_finishes_its_turns_and_takes_no_new_one(redis_ur
         assert await ensemble.field(running, "attempt") == "1"
 
 
+@our_side
 async def test_past_the_deadline_turns_are_given_back_and_no_attempt_is_counted(
     redis_url, tmp_path, processes
 ):
@@ -56,6 +57,7 @@ async def test_past_the_deadline_turns_are_given_back_and_no_attempt_is_counted(
         assert retrying.code == "drained"
 
 
+@our_side
 async def test_a_turn_stops_between_steps_when_the_deadline_has_passed(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(drain=0)
@@ -73,6 +75,7 @@ async def test_a_turn_stops_between_steps_when_the_deadline_has_passed(redis_url
         assert len(ensemble.stage.notes("tool")) == 1
 
 
+@our_side
 async def test_a_second_signal_aborts_and_still_gives_back(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(drain=600)
@@ -88,6 +91,7 @@ async def test_a_second_signal_aborts_and_still_gives_back(redis_url, tmp_path, 
             await turn.cancel()
 
 
+@our_side
 async def test_interrupting_from_the_keyboard_drains(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()
@@ -102,6 +106,7 @@ async def test_interrupting_from_the_keyboard_drains(redis_url, tmp_path, proces
         assert await ensemble.field(turn, "attempt") == "1"
 
 
+@our_side
 async def test_a_killed_supervisor_leaves_no_running_orphans(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(processes=2, drain=0)
@@ -117,6 +122,7 @@ async def test_a_killed_supervisor_leaves_no_running_orphans(redis_url, tmp_path
         await turn.cancel()
 
 
+@our_side
 @pytest.mark.parametrize("how", ["the worker drains", "the worker is killed", "the supervisor is killed"])
 async def test_a_process_that_runs_one_turn_gives_it_back_when_its_worker_stops(
     how, redis_url, tmp_path, processes

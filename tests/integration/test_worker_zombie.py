@@ -4,12 +4,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until, wait_until_async
 from support.proxy import Proxy
-
-pytestmark = pytest.mark.one_server
 
 
 async def test_a_stopped_worker_that_goes_on_changes_nothing(redis_url, tmp_path, processes):
