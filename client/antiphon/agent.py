@@ -13,6 +13,7 @@ from antiphon.ids import check_queue, new_session_id
 from antiphon.ids import session_id as checked_session_id
 from antiphon.listing import AsyncSessionList, SessionList, wanted
 from antiphon.opening import opening_of
+from antiphon.parameters import check_params
 from antiphon.request import AgentSpec
 from antiphon.runtime import (
     DEFAULT_TTL_SECONDS,
@@ -46,7 +47,8 @@ class Agent:
     redis-py client) on workers, which know the tools by their names. ``store`` keeps the sessions of an agent of
     this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
     model is sent, a ``Window`` or a ``Summary``. ``queue`` is the workers' queue for its turns, unless their session
-    has one of its own. Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn.
+    has one of its own. Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn; keys and
+    addresses of services do not: ``UsageError`` says where they belong.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Agent:
         self.window = _window(window)
         self.max_steps = max_steps
         self.queue = None if queue is None else check_queue(queue)
+        check_params(params)
         self.params = plain(params, "params")
         self._runtime = runtime
 

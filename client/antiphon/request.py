@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
 from antiphon.ids import check_queue
 from antiphon.model import Message, Part
+from antiphon.parameters import check_secrets
 from antiphon.window import Window, window_of
 
 __all__ = [
@@ -113,7 +114,13 @@ def input_messages(text: Input) -> list[Message]:
 
 
 def encode_request(request: TurnRequest) -> bytes:
-    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded."""
+    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded.
+
+    Keys of services never travel: raises ``UsageError``.
+    """
+    check_secrets(request.params)
+    if isinstance(request.agent, AgentSpec):
+        check_secrets(request.agent.params)
     try:
         payload = request.to_json()
         msgspec.json.decode(payload, type=TurnRequest)

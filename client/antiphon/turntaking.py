@@ -16,6 +16,7 @@ from antiphon.errors import InvalidOutput, UsageError
 from antiphon.events import Event, TurnFinished
 from antiphon.ids import check_queue
 from antiphon.model import Message, Response
+from antiphon.parameters import check_params
 from antiphon.runtime import (
     AgentLike,
     IfBusy,
@@ -258,6 +259,7 @@ class TurnTaking:
         **params: Any,
     ) -> Work:
         check_if_busy(if_busy)
+        check_params(params)
         return Work(
             messages=to_input(text),
             agent=self._agent if agent is None else agent,
