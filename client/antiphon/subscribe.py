@@ -52,7 +52,7 @@ class Subscription:
     """The events of one session, from a cursor on, without end.
 
     ``cursor`` is the seq of the event that was last given: a new subscription after it goes on from there.
-    Raises ``StreamGap`` where events after the cursor are no longer kept.
+    Raises ``StreamGap`` where events after the cursor are no longer kept, ``ClientClosed`` when its client is closed.
     """
 
     def __init__(self, cell: Cell, feed: LiveFeed, session_id: SessionId, after: int | str | None) -> None:
@@ -173,9 +173,13 @@ class Subscription:
         return int(seq or 0)
 
     async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read, and wait for Redis to come back where it is away; the log says when it went and came."""
+        """Read, and wait for Redis to come back where it is away; the log says when it went and came.
+
+        Raises ``ClientClosed`` where nobody waits any more: a closed client makes no connections.
+        """
         lost_at = 0.0
         while True:
+            self._feed.check_open()
             try:
                 found = await read()
             except StoreUnavailable as exc:

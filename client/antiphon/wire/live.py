@@ -2,7 +2,8 @@
 
 A listener gets the messages of its channel and, at every confirmed (re)subscription or after it fell behind,
 ``RESYNC``: from here on nothing is missed that is published, and what came before must be read from the log. A lost
-connection is opened again without end; the log says when it went and when it came back.
+connection is opened again without end; the log says when it went and when it came back. Listeners of a feed that is
+closed are told so: ``ClientClosed``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from antiphon.errors import ClientClosed
+
 __all__ = ["RESYNC", "Listener", "LiveFeed"]
 
 log = logging.getLogger("antiphon.live")
@@ -38,6 +41,12 @@ class Listener:
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._ready = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Called by the feed when it is closed."""
+        self._closed = True
+        self._ready.set()
 
     def push(self, message: bytes) -> None:
         """Called by the feed. A reader that fell too far behind starts again from the log."""
@@ -48,11 +57,13 @@ class Listener:
         self._ready.set()
 
     async def get(self, timeout: float) -> bytes:
-        """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence."""
-        while not self._messages:
+        """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence, ``ClientClosed``."""
+        while not self._messages and not self._closed:
             self._ready.clear()
             async with asyncio.timeout(timeout):
                 await self._ready.wait()
+        if self._closed:
+            raise ClientClosed
         return self._messages.popleft()
 
 
@@ -65,10 +76,12 @@ class LiveFeed:
         self._connection: Any = None
         self._heard_at = 0.0  # the last answer of any kind
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncGenerator[Listener]:
         """Listen to a channel. The first thing to come is ``RESYNC``, when the subscription is confirmed."""
+        self.check_open()
         name, listener = channel.encode(), Listener()
         known = self._listeners.setdefault(name, [])
         known.append(listener)
@@ -86,7 +99,16 @@ class LiveFeed:
         if self._connection is not None:
             await self._connection.disconnect(nowait=True)
 
+    def check_open(self) -> None:
+        """Raise ``ClientClosed`` where this feed is closed."""
+        if self._closed:
+            raise ClientClosed
+
     async def aclose(self) -> None:
+        """Close the connection; those that still listen are told."""
+        self._closed = True
+        for listener in [one for known in self._listeners.values() for one in known]:
+            listener.close()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
