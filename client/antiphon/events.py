@@ -122,6 +122,8 @@ class ToolResultEvent(Event, tag="tool_result"):
 
 
 class ToolProgress(Event, tag="tool_progress"):
+    """Reserved: nothing publishes it yet."""
+
     call_id: str = ""
     name: str = ""
     text: str = ""
@@ -149,26 +151,36 @@ class TurnRetrying(Event, tag="turn_retrying"):
 
 
 class TurnSuspended(Event, tag="turn_suspended"):
+    """Reserved: nothing publishes it yet."""
+
     waits_for: Literal["approval", "tool"] = "approval"
     calls: list[ToolCall] = field(default_factory=list)
 
 
 class TurnResumed(Event, tag="turn_resumed"):
+    """Reserved: nothing publishes it yet."""
+
     call_id: str = ""
     decision: str = ""
     by: str = ""
 
 
 class TurnSteered(Event, tag="turn_steered"):
+    """Reserved: nothing publishes it yet."""
+
     message: Message | None = None
 
 
 class Handoff(Event, tag="handoff"):
+    """Reserved: nothing publishes it yet."""
+
     source: str = ""
     target: str = ""
 
 
 class ChildEvent(Event, tag="child_event"):
+    """Reserved: nothing publishes it yet."""
+
     child_id: str = ""
     event: dict[str, Any] = field(default_factory=dict)
 
