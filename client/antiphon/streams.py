@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from antiphon.background import iterate
 from antiphon.events import Event
+from antiphon.within import Reading
 
 __all__ = ["AsyncEventStream", "EventStream"]
 
@@ -78,16 +79,24 @@ class AsyncEventStream:
 
 
 def _events(work: Batches) -> Generator[Event, None, None]:
-    batches = iterate(work())
+    batches, reading = iterate(work()), Reading()
     try:
         for batch in batches:
-            yield from batch
+            for event in batch:
+                yield reading.given(event)
+            reading.asks()
     finally:
+        reading.asks()
         batches.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def _async_events(work: Batches) -> AsyncGenerator[Event, None]:
+    reading = Reading()
     async with aclosing(work()) as batches:
-        async for batch in batches:
-            for event in batch:
-                yield event
+        try:
+            async for batch in batches:
+                for event in batch:
+                    yield reading.given(event)
+                reading.asks()
+        finally:
+            reading.asks()

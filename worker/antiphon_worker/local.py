@@ -63,6 +63,8 @@ class LocalRuntime:
             turn = await self._prepared(session, work, place)
             async with aclosing(turn.run()) as batches:
                 async for batch in batches:
+                    if batch[-1].terminal:
+                        live.inbox.leave(place)  # whoever reads the last event may use the session
                     yield batch
 
     async def submit(self, session: SessionRef, work: Work) -> SubmittedTurn:
@@ -142,7 +144,7 @@ class LocalRuntime:
     async def delete(self, session: SessionRef) -> bool:
         live = await self._read(session)
         existed = live.exists
-        live.inbox.check_others_turn()
+        await live.inbox.check_others_turn()
         for turn in list(live.turns.values()):
             await turn.cancel("the session was deleted")
         async with live.inbox.place(Place()):

@@ -20,8 +20,9 @@ from antiphon.model import File, Message
 from antiphon.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus, agent_name
 from antiphon.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
+from antiphon.turntaking import CLOSING_STEPS
 from antiphon.window import SavedSummary
-from antiphon.within import own_turns, waits_for_itself
+from antiphon.within import own_turns, turns_read_here, waits_for_its_reader, waits_for_itself
 
 __all__ = ["Inbox", "LocalSession", "LocalSessions", "Place", "commit", "in_store", "now_ms", "refresh"]
 
@@ -57,18 +58,20 @@ class Inbox:
 
     @asynccontextmanager
     async def place(self, place: Place, *, reject: bool = False) -> AsyncGenerator[None, None]:
-        """Wait for one's turn, and hold it. Raises ``SessionBusy`` at once where asked to."""
+        """Wait for one's turn, and hold it. Raises ``SessionBusy`` at once where asked to, or ``UsageError`` to whom
+        would wait for itself."""
         if not place.joined:
+            if not reject:
+                await self.check_others_turn()
             self.join(place, reject=reject)
         await self._served(place)
         try:
             yield
         finally:
-            self._leave()
+            self.leave(place)
 
     def join(self, place: Place, *, reject: bool = False) -> None:
-        """Stand in the inbox from now on. Raises ``SessionBusy``, or ``UsageError`` to whom would wait for itself."""
-        self.check_others_turn()
+        """Stand in the inbox from now on. Raises ``SessionBusy``."""
         with self._lock:
             if self.current is not None and reject:
                 raise SessionBusy("The session runs a turn: try again when it has ended.")
@@ -79,11 +82,21 @@ class Inbox:
             else:
                 self._waiting.append(place)
 
-    def check_others_turn(self) -> None:
-        """Before waiting: raises ``UsageError`` in a tool of the turn that is at work."""
-        current = self.current
-        if current is not None and current.turn_id in own_turns(self._session_id):
+    async def check_others_turn(self) -> None:
+        """Before waiting: raises ``UsageError`` in a tool of the turn that is at work, and to the reader of its
+        events."""
+        if self._turn_id in own_turns(self._session_id):
             raise waits_for_itself(self._session_id)
+        for _ in range(CLOSING_STEPS):
+            if self._turn_id not in turns_read_here():
+                return
+            await asyncio.sleep(0)  # a reader who has left ``async for`` closes it a moment later
+        raise waits_for_its_reader(self._session_id)
+
+    @property
+    def _turn_id(self) -> str:
+        current = self.current
+        return "" if current is None else current.turn_id
 
     @property
     def waiting(self) -> list[Place]:
@@ -97,11 +110,14 @@ class Inbox:
             await asyncio.wrap_future(place.future)
         except asyncio.CancelledError:
             if not place.future.cancel():  # it had been served already
-                self._leave()
+                self.leave(place)
             raise
 
-    def _leave(self) -> None:
+    def leave(self, place: Place) -> None:
+        """Let the next one in, where this one was still in."""
         with self._lock:
+            if self.current is not place:
+                return
             while self._waiting:
                 place = self._waiting.popleft()
                 if place.future.set_running_or_notify_cancel():

@@ -116,6 +116,7 @@ class SubmittedTurn:
         try:
             if self._delay is not None:
                 await asyncio.sleep(self._delay)
+                self._session.inbox.join(self._place)
             async with self._session.inbox.place(self._place):
                 if not cancelled:
                     await self._work()
