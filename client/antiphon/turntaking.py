@@ -12,6 +12,7 @@ import msgspec
 
 from antiphon.background import call
 from antiphon.convert import Input, to_input
+from antiphon.deadline import Deadline
 from antiphon.errors import InvalidOutput, UsageError
 from antiphon.events import Event, TurnFinished
 from antiphon.ids import check_queue
@@ -78,7 +79,8 @@ class TurnTaking:
         """Say something and wait for the answer. Every failure is an ``AgentError`` and leaves the history as it was.
 
         ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent``, or the name of one) works on this turn
-        alone. ``timeout`` (seconds or a timedelta) ends the turn as failed. ``if_busy="reject"`` raises
+        alone. ``timeout`` (seconds or a timedelta) bounds the whole call, waiting and retries
+        included: then the turn is rolled back, and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
         ``SessionBusy`` where the session has a turn already. Other keywords (``temperature``, ``max_tokens``,
         ``model``, …) go to the model.
 
@@ -149,16 +151,18 @@ class TurnTaking:
         """
         work = self._work(text, **options)
         work.output = output_schema(schema)
-        first = await self._complete(work)
+        deadline = Deadline(work.timeout)
+        first = await self._complete(work, deadline)
         try:
             first.output = parse_output(schema, first.text)
         except InvalidOutput as exc:
-            return await self._repair(work, first, exc, schema)
+            return await self._repair(work, deadline, first, exc, schema)
         return first
 
     def submit(self, text: Input, **options: Any) -> Turn:
         """Hand in a turn and go on: it does not depend on the caller. Options as in ``run``, with ``key`` (submit
-        once) and ``delay`` (seconds or a timedelta).
+        once) and ``delay`` (seconds or a timedelta). ``timeout`` is here that of the work alone: each attempt may take
+        so long from its start, and waiting does not count.
 
         >>> turn = session.submit("Take your time", key="order-4711")
         >>> turn.result(timeout=10).text
@@ -198,12 +202,16 @@ class TurnTaking:
             await self._rolled_back()
         return runtime
 
-    async def _events(self, work: Work) -> AsyncGenerator[list[Event], None]:
-        runtime, owned = await self._ready(), _OwnedTurn()
+    async def _events(
+        self, work: Work, deadline: Deadline | None = None
+    ) -> AsyncGenerator[list[Event], None]:
+        deadline = deadline or Deadline(work.timeout)
+        runtime, owned, at_work = await deadline.wait(self._ready()), _OwnedTurn(), False
         self._owned.add(owned)
         batches = runtime.work(self._ref, work)
         try:
-            async for batch in batches:
+            while batch := await deadline.wait(anext(batches, None), at_work=at_work):
+                at_work = at_work or any(event.type == "turn_started" for event in batch)
                 yield batch
         finally:
             owned.left = True
@@ -220,22 +228,24 @@ class TurnTaking:
         for owned in [one for one in self._owned if one.left]:
             await asyncio.wrap_future(owned.over)
 
-    async def _complete(self, work: Work) -> Response:
+    async def _complete(self, work: Work, deadline: Deadline | None = None) -> Response:
         response: Response | None = None
-        async for batch in self._events(work):
+        async for batch in self._events(work, deadline):
             last = batch[-1]
             if isinstance(last, TurnFinished):
                 response = last.response
         assert response is not None, "a turn ends with its response or raises"
         return response
 
-    async def _repair(self, work: Work, first: Response, problem: InvalidOutput, schema: Any) -> Response:
+    async def _repair(
+        self, work: Work, deadline: Deadline, first: Response, problem: InvalidOutput, schema: Any
+    ) -> Response:
         """Ask once more. What stays in the history is the question and an answer that fits, or nothing."""
         runtime = self._runtime
         turns = [first.turn_id]
         try:
             message = Message.user(REPAIR.format(problem=problem.message))
-            second = await self._complete(msgspec.structs.replace(work, messages=[message]))
+            second = await self._complete(msgspec.structs.replace(work, messages=[message]), deadline)
             turns.append(second.turn_id)
             second.output = parse_output(schema, second.text)
         except BaseException:
