@@ -62,6 +62,9 @@ _background: _Background | None = None
 _waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None, None]]] = WeakKeyDictionary()
 _iterated: set[AsyncGenerator[Any, None]] = set()  # those that are to be closed when the process ends
 _lock = threading.Lock()
+_left_behind: list[
+    object
+] = []  # a parent's loop, kept whole: its connections would leave the parent's selector
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
@@ -225,6 +228,7 @@ def _started() -> _Background:
 def _forget() -> None:
     """In the child of a fork: the thread stayed behind, and with it all that ran on the loop."""
     global _background, _lock
+    _left_behind.append(_background)
     _background, _lock = None, threading.Lock()
     _tasks.clear()
     _iterated.clear()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
@@ -50,7 +51,6 @@ from antiphon.subscribe import Subscription
 from antiphon.turns import AsyncTurn, seconds
 from antiphon.turntaking import check_if_busy
 from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
-from antiphon.wire.keys import PREFIX
 from antiphon.wire.live import LiveFeed
 
 __all__ = ["DEFAULT_QUEUE", "AsyncClient", "SessionSnapshot", "Submission"]
@@ -92,12 +92,18 @@ class AsyncClient:
     """
 
     def __init__(
-        self, redis: Any, *, prefix: str = PREFIX, queue: str = DEFAULT_QUEUE, **options: Any
+        self, redis: Any, *, prefix: str | None = None, queue: str = DEFAULT_QUEUE, **options: Any
     ) -> None:
-        self._cells = open_cells(redis, prefix=prefix, **options)
-        self._feeds = {id(cell): LiveFeed(cell.redis) for cell in self._cells}
+        self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._queue = check_queue(queue)
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cells = self._open()
+        self._feeds = {id(cell): LiveFeed(cell.redis) for cell in self._cells}
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first use
+        self._pid = os.getpid()
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,6 +117,8 @@ class AsyncClient:
         >>> await client.aclose()
         """
         self._closed = True
+        if self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed()):
+            return  # the connections are its parent's, or ended with their loop
         for feed in self._feeds.values():
             await feed.aclose()
         for cell in self._cells:
@@ -137,8 +145,8 @@ class AsyncClient:
 
         With a ``key`` the same call in the same session submits once, for as long as the turn is kept (7 days after
         its end), and gives the first turn again; with another text it raises ``KeyReused``. ``if_busy="reject"``
-        raises ``SessionBusy`` where the session has a turn. ``delay``, ``timeout`` and ``ttl`` (how long the session
-        is kept after its last turn, None for ever) are seconds or a timedelta.
+        raises ``SessionBusy`` where the session has a turn. ``delay``, ``timeout`` (of each attempt, from its start)
+        and ``ttl`` (how long the session is kept after its last turn, None for ever) are seconds or a timedelta.
 
         The turn goes to ``queue``, else to that of the session, of ``agent``, of the session's agent, or of this
         client. Where there is none but ``queue``, the session keeps it. A session also keeps its ``tenant``, and to
@@ -291,8 +299,13 @@ class AsyncClient:
 
     @property
     def cells(self) -> Cells:
-        """The cells of the deployment. Raises ``ClientClosed``."""
-        self._check_open()
+        """The cells of the deployment. Raises ``ClientClosed``, and ``UsageError`` on another event loop."""
+        if self._closed:
+            raise ClientClosed
+        if self._pid != os.getpid():
+            _left_behind.append((self._cells, self._feeds))
+            self._begin()
+        self._check_loop()
         return self._cells
 
     def cell_of_session(self, session: SessionId) -> Cell:
@@ -304,6 +317,19 @@ class AsyncClient:
     def feed_of(self, cell: Cell) -> LiveFeed:
         return self._feeds[id(cell)]
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClientClosed
+    def _check_loop(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # nothing is read or written here
+            return
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise UsageError(
+                "An AsyncClient belongs to the event loop on which it was first used: open one for each "
+                "asyncio.run, or use Client, which works everywhere."
+            )
+
+
+_left_behind: list[object] = []
+"""The parent's connections, in the child of a fork: taken apart there, they would leave the parent's event loop."""

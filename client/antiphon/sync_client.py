@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Self
@@ -18,7 +17,6 @@ from antiphon.runtime import AgentLike
 from antiphon.session import Session
 from antiphon.turns import Turn
 from antiphon.wire.cell import DEFAULT_TTL_MS
-from antiphon.wire.keys import PREFIX
 
 __all__ = ["Client"]
 
@@ -35,11 +33,9 @@ class Client:
     """
 
     def __init__(
-        self, redis: Any, *, prefix: str = PREFIX, queue: str = DEFAULT_QUEUE, **options: Any
+        self, redis: Any, *, prefix: str | None = None, queue: str = DEFAULT_QUEUE, **options: Any
     ) -> None:
-        self._open = lambda: AsyncClient(redis, prefix=prefix, queue=queue, **options)
-        self._client = self._open()
-        self._pid = os.getpid()
+        self._client = AsyncClient(redis, prefix=prefix, queue=queue, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +58,7 @@ class Client:
         >>> client.submit("user-123", "In an hour", agent=agent, delay=3600).status()
         'queued'
         """
-        return Turn(call(self._current().submit(session, text, **options)))
+        return Turn(call(self._client.submit(session, text, **options)))
 
     def submit_many(self, submissions: Iterable[Submission]) -> list[Turn]:
         """Hand in several turns, in order.
@@ -72,7 +68,7 @@ class Client:
         >>> [turn.result(timeout=10).text for turn in turns]
         ['You said: One', 'You said: Two']
         """
-        return [Turn(turn) for turn in call(self._current().submit_many(submissions))]
+        return [Turn(turn) for turn in call(self._client.submit_many(submissions))]
 
     def turn(self, turn: str) -> Turn:
         """The handle of a turn by its id. Raises ``TurnNotFound``.
@@ -80,7 +76,7 @@ class Client:
         >>> client.turn(turn.id).result(timeout=10).text
         'You said: Hello'
         """
-        return Turn(call(self._current().turn(turn)))
+        return Turn(call(self._client.turn(turn)))
 
     def session(
         self,
@@ -97,7 +93,7 @@ class Client:
         >>> client.session("user-123", agent=agent).run("Again").text
         'You said: Again'
         """
-        return client_session(self._current, session, agent, ttl, opening, background=True)
+        return client_session(lambda: self._client, session, agent, ttl, opening, background=True)
 
     def sessions(
         self,
@@ -117,8 +113,9 @@ class Client:
         >>> [(info.session_id, info.messages) for info in client.sessions()]
         [('user-123', 2)]
         """
-        current = self._current()
-        return SessionList(current.sessions(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
+        return SessionList(
+            self._client.sessions(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor)
+        )
 
     def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
         """The turns of a session; as ``AsyncClient.turns``.
@@ -126,7 +123,7 @@ class Client:
         >>> [found.status() for found in client.turns("user-123")]
         ['finished']
         """
-        for turn in iterate(self._current().turns(session, status=status)):
+        for turn in iterate(self._client.turns(session, status=status)):
             yield Turn(turn)
 
     def snapshot(self, session: str) -> SessionSnapshot:
@@ -136,7 +133,7 @@ class Client:
         >>> [message.text for message in snapshot.messages], snapshot.turn_id
         (['Hello', 'You said: Hello'], None)
         """
-        return call(self._current().snapshot(session))
+        return call(self._client.snapshot(session))
 
     def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
         """The session's events after a cursor, each once and in order, without end.
@@ -147,7 +144,7 @@ class Client:
         >>> event.response.text
         'You said: Hello'
         """
-        return iterate(self._current().subscribe(session, after))
+        return iterate(self._client.subscribe(session, after))
 
     def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
         """The turns in the order in which they end.
@@ -157,11 +154,5 @@ class Client:
         True
         """
         handles = {id(turn._turn): turn for turn in turns}
-        for done in iterate(self._current().as_completed([turn._turn for turn in handles.values()])):
+        for done in iterate(self._client.as_completed([turn._turn for turn in handles.values()])):
             yield handles[id(done)]
-
-    def _current(self) -> AsyncClient:
-        """The client of this process: connections do not survive a fork."""
-        if self._pid != os.getpid():
-            self._client, self._pid = self._open(), os.getpid()
-        return self._client

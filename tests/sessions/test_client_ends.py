@@ -1,16 +1,19 @@
-"""What a client's end does to those who still use it: readers of a closed one."""
+"""What a client's end does to those who still use it; and what a fork or another event loop does to a client."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
+import traceback
 
 import pytest
 from redis import Redis
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import AsyncClient, Client
-from antiphon.errors import ClientClosed
+from antiphon.errors import ClientClosed, StoreUnavailable, UsageError
 
 pytestmark = pytest.mark.one_server
 
@@ -36,6 +39,21 @@ def outcome_of(work):
     return thread, ended
 
 
+def in_a_fork(work):
+    """The exit code of a child that does the work."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - the child must not go on with the tests
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 READERS = {
     "subscribe": lambda client: list(client.subscribe("s", after=0)),
     "result": lambda client: client.submit("s", "x", queue="nowhere").result(),
@@ -58,13 +76,16 @@ def test_readers_of_a_client_that_is_closed_are_told(read, redis_url):
 
 
 async def test_readers_of_an_asynchronous_client_that_is_closed_are_told(redis_url):
-    client = AsyncClient(redis_url)
+    client, seen = AsyncClient(redis_url), []
+    turn = await client.submit("s", "x", queue="nowhere")
+    await turn.cancel()
 
     async def read():
-        return [event async for event in client.subscribe("s")]
+        async for event in client.subscribe("s", after=0):
+            seen.append(event)  # noqa: PERF401 - seen as they come
 
     reader = asyncio.create_task(read())
-    await wait_until_async(lambda: listens(redis_url), description="the reader listens")
+    await wait_until_async(lambda: len(seen) == 2, description="the reader listens")
     await client.aclose()
     with pytest.raises(ClientClosed):
         await asyncio.wait_for(reader, 10)
@@ -82,3 +103,76 @@ async def test_a_subscription_that_waits_for_redis_ends_with_its_client():
     await client.aclose()
     with pytest.raises(ClientClosed):
         await asyncio.wait_for(reader, 10)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_turn_is_followed_in_the_child_of_a_fork(workers_runtime):
+    with Client(workers_runtime.url) as client:
+        turns = [
+            client.submit("s", "x", agent=workers_runtime.agent()),
+            workers_runtime.agent().session("s").submit("x"),
+        ]
+        for turn in turns:
+            turn.result(20)
+
+        def child():
+            for turn in turns:
+                assert turn.status() == "finished"
+                assert turn.result(10).text == "You said: x"
+                assert list(turn.stream())[-1].type == "turn_finished"
+
+        assert in_a_fork(child) == 0
+        assert [turn.result(10).text for turn in turns] == ["You said: x"] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_takes_nothing_from_the_connections_of_its_parent(redis_url):
+    with Client(redis_url) as client:
+        client.submit("s", "1", queue="nowhere")
+        events = client.subscribe("s", after=0)
+        next(events)
+
+        def child():
+            client.submit("s", "2")
+            client.close()
+            gc.collect()
+
+        assert in_a_fork(child) == 0
+        assert next(events).type == "turn_queued"
+        feed = next(iter(client._client._feeds.values()))
+        heard = feed._heard_at
+        last = client.submit("s", "3")
+        assert next(events).turn_id == last.id
+        wait_until(lambda: feed._heard_at > heard, 4, "it came over the connection that was there")
+        for turn in client.turns("s"):
+            turn.cancel()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_leaving_a_client_in_the_child_of_a_fork_leaves_that_of_the_parent(workers_runtime):
+    with Client(workers_runtime.url) as client:
+        client.submit("s", "x", agent=workers_runtime.agent()).result(20)
+
+        def child():
+            client.close()
+            with pytest.raises(ClientClosed):
+                client.snapshot("s")
+
+        assert in_a_fork(child) == 0
+        assert client.submit("s", "y").result(20).text == "You said: y"
+
+
+def test_an_asynchronous_client_on_a_second_event_loop_is_told_so():
+    client = AsyncClient("redis://localhost:1/0")
+
+    async def use():
+        with pytest.raises(StoreUnavailable):
+            await client.snapshot("s")
+
+    async def use_again():
+        with pytest.raises(UsageError, match=r"for each asyncio\.run"):
+            await client.snapshot("s")
+
+    asyncio.run(use())
+    asyncio.run(use_again())
+    asyncio.run(client.aclose())
