@@ -5,7 +5,7 @@
 #   ENV ANTIPHON_APP=app:app
 FROM python:3.12-slim
 
-RUN useradd --create-home --uid 1000 antiphon
+RUN useradd --create-home --uid 1000 antiphon && install --directory --owner antiphon /archive
 
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -19,6 +19,6 @@ ENV PYTHONUNBUFFERED=1 PYTHONPATH=/app
 
 # SIGTERM drains: running turns are finished, or given back for other workers.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=10s --start-period=10s CMD ["antiphon", "redis", "check"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10s CMD ["antiphon", "worker", "check"]
 ENTRYPOINT ["antiphon"]
 CMD ["worker"]

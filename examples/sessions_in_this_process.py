@@ -1,12 +1,13 @@
 """A conversation that survives restarts, without a server: ``python examples/sessions_in_this_process.py``.
 
 It answers with your own words; give a provider and a model to talk to one:
-``python examples/sessions_in_this_process.py openai gpt-4o``. Say ``/new`` to begin again, and end with Ctrl-D.
+``python examples/sessions_in_this_process.py openai gpt-4o``. Say ``/new`` to begin again, and end with Ctrl-D or Ctrl-C.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from antiphon import Agent
 from antiphon.errors import AgentError
@@ -20,11 +21,14 @@ def main() -> None:
         session = agent.session("example", variables={"name": "somebody"})
         print(f"{len(session.messages)} messages so far.")
         for line in sys.stdin:
-            if line.strip() == "/new":
+            text = line.strip()
+            if not text:
+                continue
+            if text == "/new":
                 session.clear()
                 continue
             try:
-                for event in session.stream(line.strip()):
+                for event in session.stream(text):
                     if event.type == "text_delta":
                         print(event.text, end="", flush=True)
                 print()
@@ -33,4 +37,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):
+        main()

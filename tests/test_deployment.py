@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.eventually import wait_until
 from support.processes import COMMAND
 from support.source_tree import ROOT
 
@@ -67,12 +69,12 @@ def test_a_container_is_given_more_time_to_stop_than_a_worker_takes_to_drain():
 
 
 @needs_settings
-def test_every_variable_of_the_compose_file_is_one_that_a_worker_reads():
+def test_the_compose_file_hands_on_every_setting_of_a_worker_and_no_other():
     from antiphon_worker.settings import Settings
 
     settings = {f"ANTIPHON_{name.upper()}" for name in Settings.__dataclass_fields__}
     ours = {name for name in environment() if name.startswith("ANTIPHON_")}
-    assert ours <= settings
+    assert ours == settings
     assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
 
 
@@ -89,14 +91,32 @@ def test_the_containers_run_commands_that_exist():
 
 
 @needs_command_line
-def test_the_health_check_tells_a_redis_from_none(redis_url):
+def test_the_health_check_tells_a_worker_from_none(redis_url, processes):
     def check(url):
         command = [COMMAND, *WORKER["healthcheck"]["test"][2:]]
         variables = {"ANTIPHON_REDIS_URL": url, "PATH": str(Path(sys.executable).parent)}
-        return subprocess.run(command, env=variables, capture_output=True, timeout=30, check=False).returncode
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
 
-    assert check(redis_url) == 0
-    assert check("redis://127.0.0.1:1/0") != 0
+    nobody = check(redis_url)
+    assert (nobody.returncode, "No worker of this host" in nobody.stderr) == (1, True)
+    worker = processes.worker(redis_url)
+    worker.wait_for_output("takes turns")
+    wait_until(lambda: check(redis_url).returncode == 0, 20, "the worker is healthy")
+    assert socket.gethostname() in check(redis_url).stdout
+    assert check("redis://127.0.0.1:1/0").returncode == 1
+
+
+def test_the_folder_that_workers_are_given_by_default_has_an_app():
+    folder = re.match(r"\$\{ANTIPHON_APP_FOLDER:-(.+?)\}:/app:ro$", WORKER["volumes"][0])[1]
+    assert "app = App(" in (ROOT / folder / "app.py").read_text()
+    assert last("WORKDIR") == "/app"
+
+
+def test_the_volume_of_the_archive_belongs_to_whoever_runs_the_workers():
+    volume, _, directory = WORKER["volumes"][1].partition(":")
+    assert volume in COMPOSE["volumes"]
+    made = [argument for name, argument in dockerfile() if name == "RUN"]
+    assert any(f"install --directory --owner {last('USER')} {directory}" in argument for argument in made)
 
 
 def test_redis_keeps_what_it_has_accepted():

@@ -41,6 +41,11 @@ def test_the_settings_table_is_that_of_the_code():
     assert found[1] == settings_table(), "put settings_table() of this test between the marks"
 
 
+def test_the_first_example_can_be_run_from_its_folder():
+    for name, text in zip(("app.py", "client.py"), blocks("python"), strict=False):
+        assert (ROOT / "examples" / "workers" / name).read_text() == text
+
+
 @pytest.mark.one_server
 def test_the_first_example_runs_word_for_word(redis_url, processes: Processes, tmp_path):
     app, client = blocks("python")[:2]

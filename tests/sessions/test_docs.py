@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -78,6 +80,18 @@ def test_the_example_of_families_runs(processes):
     assert process.wait() == 0, process.output
     assert "reviewer: It lacks facts." in process.output
     assert "researcher: The facts." in process.output
+
+
+def test_the_example_conversation_leaves_empty_lines_out_and_ends_quietly_at_ctrl_c(tmp_path):
+    command = [sys.executable, "-u", ROOT / "examples" / "sessions_in_this_process.py"]
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, bufsize=1, **pipes) as process:
+        assert process.stdout.readline() == "0 messages so far.\n"
+        process.stdin.write("\nHello\n")
+        assert process.stdout.readline() == "You said: Hello\n"
+        process.send_signal(signal.SIGINT)
+        printed, complaints = process.communicate(timeout=20)
+    assert (printed, complaints, process.returncode) == ("", "", 0)
 
 
 def test_the_example_conversation_ends_with_its_input(processes, monkeypatch, tmp_path):

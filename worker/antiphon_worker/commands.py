@@ -7,6 +7,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.arguments import add_redis, command_parser, redis_urls
-from antiphon.errors import MissingPackage, TurnFailed
+from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
     from antiphon.session import Session
@@ -31,7 +32,10 @@ def worker(argv: list[str]) -> int:
     Every option is also a variable: --lease is ANTIPHON_LEASE; an option wins. Durations are seconds, or 500ms,
     30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back; a second one gives them back at once.
     The keys of model services are read from the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    `antiphon worker check` says whether this host's workers live.
     """
+    if argv[:1] == ["check"]:
+        return _check_workers(argv[1:])
     from antiphon_worker.settings import Settings
 
     parser = command_parser(worker)
@@ -50,6 +54,35 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # a wrong one is said here, once, and not by every process
     app.archive(settings.archive)
     asyncio.run(Supervisor(settings).run())
+    return 0
+
+
+def _check_workers(argv: list[str]) -> int:
+    """Say which workers of this host live; exit code 1 where a Redis has not heard of one for a minute"""
+    parser = command_parser(_check_workers, "worker check")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def check() -> None:
+        from antiphon.wire.cell import Cell
+        from antiphon.wire.connect import open_redis, redact
+        from antiphon.wire.overview import workers
+        from antiphon_worker.supervisor import is_of_this_host
+
+        for url in redis_urls(options.redis_url):
+            connection = open_redis(url, retries=0)
+            try:
+                known = await workers(Cell(connection, prefix=options.prefix))
+            finally:
+                await connection.aclose()
+            ours = [name for name in known if is_of_this_host(name)]
+            if not ours:
+                raise AgentError(
+                    f"No worker of this host ({socket.gethostname()}) lives on {redact(url)}: its log says why."
+                )
+            print("\n".join(ours))
+
+    asyncio.run(check())
     return 0
 
 

@@ -22,7 +22,7 @@ from antiphon.wire.connect import open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "is_of_this_host"]
 
 log = logging.getLogger("antiphon.supervisor")
 
@@ -72,7 +72,7 @@ class Supervisor:
         """One place for a process: filled again when it dies, at once where it was fit for work."""
         pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
-            name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(":", "_")
+            name = _new_name()
             began = time.monotonic()
             code = await self._run_one(url, name)
             stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
@@ -126,6 +126,19 @@ def raise_open_files_limit() -> None:
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_of_this_host(worker: str) -> bool:
+    """True for the name of a worker process that a supervisor of this host has started."""
+    return worker.rsplit("-", 2)[0] == _host()
+
+
+def _new_name() -> str:
+    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _host() -> str:
+    return socket.gethostname().replace(":", "_")
 
 
 def _how(code: int) -> str:
