@@ -84,7 +84,7 @@ def test_the_example_of_families_runs(processes):
 
 def test_the_example_conversation_leaves_empty_lines_out_and_ends_quietly_at_ctrl_c(tmp_path):
     command = [sys.executable, "-u", ROOT / "examples" / "sessions_in_this_process.py"]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, cwd=tmp_path, text=True, bufsize=1, **pipes) as process:
         assert process.stdout.readline() == "0 messages so far.\n"
         process.stdin.write("\nHello\n")
