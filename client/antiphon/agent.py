@@ -14,6 +14,7 @@ from antiphon.ids import session_id as checked_session_id
 from antiphon.listing import AsyncSessionList, SessionList, wanted
 from antiphon.opening import opening_of
 from antiphon.parameters import check_params
+from antiphon.prefix import prefix_of
 from antiphon.request import AgentSpec
 from antiphon.runtime import (
     DEFAULT_TTL_SECONDS,
@@ -44,8 +45,9 @@ class Agent:
 
     ``provider`` is the name of a model service (``openai``, ``openai-chat``, ``anthropic``, ``scripted``), or an
     ``antiphon.testing.script``. Without ``redis`` turns run in this process; with it (a URL, a list of URLs or a
-    redis-py client) on workers, which know the tools by their names. ``store`` keeps the sessions of an agent of
-    this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
+    redis-py client) on workers, which know the tools by their names; ``prefix`` is
+    the first part of their keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` keeps the sessions of an agent
+    of this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
     model is sent, a ``Window`` or a ``Summary``. ``queue`` is the workers' queue for its turns, unless their session
     has one of its own. Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn; keys and
     addresses of services do not: ``UsageError`` says where they belong.
@@ -60,6 +62,7 @@ class Agent:
         system: str | None = None,
         tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
         redis: Any = None,
+        prefix: str | None = None,
         store: SessionStore | None = None,
         window: int | Window | None = None,
         max_steps: int | None = None,
@@ -73,12 +76,15 @@ class Agent:
             raise UsageError(f"max_steps= is at least 1, not {max_steps!r}.")
         if redis is not None and runtime is not None:
             raise UsageError("Give redis= or runtime=, not both.")
+        if prefix is not None and redis is None:
+            raise UsageError("prefix= is that of the keys in Redis: give redis= as well.")
         self.provider = provider
         self.model = model
         self.name = name
         self.system = system
         self.tools: list[Tool[..., Any]] = [one if isinstance(one, Tool) else Tool(one) for one in tools]
         self.redis = redis
+        self._prefix = prefix if prefix is None else prefix_of(prefix)
         self.store = store
         self.window = _window(window)
         self.max_steps = max_steps
@@ -194,7 +200,9 @@ class Agent:
         True
         """
         if self._runtime is None:
-            self._runtime = local_runtime() if self.redis is None else _redis_runtime(self.redis)
+            self._runtime = (
+                local_runtime() if self.redis is None else _redis_runtime(self.redis, self._prefix)
+            )
         return self._runtime
 
     @property
@@ -231,15 +239,18 @@ def _window(window: int | Window | None) -> Any:
     return window
 
 
-_runtimes: WeakValueDictionary[str, Any] = WeakValueDictionary()  # agents on one URL share their connections
+_runtimes: WeakValueDictionary[tuple[str, str], Any] = (
+    WeakValueDictionary()
+)  # agents on one URL share their connections
 
 
-def _redis_runtime(redis: Any) -> Runtime:
+def _redis_runtime(redis: Any, prefix: str | None) -> Runtime:
     from antiphon.agent_runtime import AgentRuntime
 
+    first = prefix_of(prefix)
     if not isinstance(redis, str):
-        return AgentRuntime(redis)
-    runtime = _runtimes.get(redis)
+        return AgentRuntime(redis, first)
+    runtime = _runtimes.get((redis, first))
     if runtime is None:
-        runtime = _runtimes[redis] = AgentRuntime(redis)
+        runtime = _runtimes[redis, first] = AgentRuntime(redis, first)
     return runtime

@@ -16,18 +16,19 @@ __all__ = ["AgentRuntime"]
 class AgentRuntime(RedisRuntime):
     """Has a client for each event loop that asks, closed when its loop ends.
 
-    ``redis`` is a URL, a list of URLs or a redis-py client.
+    ``redis`` is a URL, a list of URLs or a redis-py client, ``prefix`` the first part of every key.
     """
 
-    def __init__(self, redis: Any) -> None:
+    def __init__(self, redis: Any, prefix: str) -> None:
         self._redis = redis
+        self._prefix = prefix
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
 
     async def client(self) -> AsyncClient:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
-            client = self._clients[loop] = AsyncClient(self._redis)
+            client = self._clients[loop] = AsyncClient(self._redis, prefix=self._prefix)
             await when_loop_ends(self.aclose)
         return client
 

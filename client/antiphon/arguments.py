@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from antiphon.errors import UsageError
+from antiphon.prefix import PREFIX_VARIABLE
 
 __all__ = ["DEFAULT_URL", "Parser", "add_redis", "command_parser", "redis_urls", "summary"]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
-PREFIX_VARIABLE = "ANTIPHON_PREFIX"
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,9 +12,9 @@ from typing import Any
 
 from antiphon.errors import SettingsError
 from antiphon.ids import cell_hash
+from antiphon.prefix import prefix_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connect import open_like, open_redis
-from antiphon.wire.keys import PREFIX
 
 __all__ = ["Cells", "open_cells"]
 
@@ -47,14 +47,15 @@ class Cells:
         return self._cells[winner]
 
 
-def open_cells(redis: Any, *, prefix: str = PREFIX, **options: Any) -> Cells:
+def open_cells(redis: Any, *, prefix: str | None = None, **options: Any) -> Cells:
     """Cells from a URL, a list of URLs or a redis-py client. Connects to nothing."""
+    first = prefix_of(prefix)
     places = redis if isinstance(redis, list | tuple) else [redis]
     opened = [
         open_redis(place, **options) if isinstance(place, str) else open_like(place, **options)
         for place in places
     ]
-    return Cells([Cell(one, prefix=prefix) for one in opened])
+    return Cells([Cell(one, prefix=first) for one in opened])
 
 
 def _name(cell: Cell) -> str:
