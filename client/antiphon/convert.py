@@ -7,7 +7,6 @@ other become one, because they answer one step.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast, get_args
 
@@ -68,7 +67,7 @@ def to_messages(values: Iterable[MessageLike]) -> list[Message]:
     joins = False
     for number, value in enumerate(values):
         try:
-            found = [copy.copy(value)] if isinstance(value, Message) else _read(value)
+            found = [value] if isinstance(value, Message) else _read(value)
             found = [_checked(message) for message in found]
         except InvalidMessage as exc:
             raise InvalidMessage(f"Message {number}: {exc.message}") from exc
@@ -252,12 +251,11 @@ def _a_text(value: Any) -> str:
 
 
 def _checked(message: Message) -> Message:
-    """What can be stored: lone surrogates have no UTF-8 form."""
+    """The message as it is stored, which shares nothing with the caller's. Lone surrogates have no UTF-8 form."""
     try:
-        message.to_json()
-    except (UnicodeEncodeError, TypeError, ValueError) as exc:
+        return message.copied()
+    except (CorruptRecord, UnicodeEncodeError, TypeError, ValueError) as exc:
         raise InvalidMessage(f"The message has no JSON form: {exc}.") from exc
-    return message
 
 
 def _kind(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -160,7 +161,7 @@ class Keeping(TurnTaking):
             raise UsageError("A file of a session needs a name: File(name=…).")
         if not (file.url or file.file_id):
             raise UsageError("A session keeps files by reference: File(url=…) or File(file_id=…).")
-        await self._edit(Edit(files={file.name: file}))
+        await self._edit(Edit(files={file.name: copy.copy(file)}))
 
     @property
     def system(self) -> str | None:

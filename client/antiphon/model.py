@@ -246,6 +246,15 @@ class Message(Struct, omit_defaults=True):
         """
         return encode(self)
 
+    def copied(self) -> Message:
+        """A copy that shares nothing with this one.
+
+        >>> message = Message.user("Hi")
+        >>> message.copied() == message, message.copied().parts[0] is message.parts[0]
+        (True, False)
+        """
+        return decode_message(encode(self))
+
     def to_dict(self) -> dict[str, Any]:
         """The message in plain types; ``messages=`` and ``add_message`` take it again.
 

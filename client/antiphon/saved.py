@@ -66,6 +66,13 @@ class SavedSession(Struct):
         if self.summary is not None and self.summary.messages > messages:
             self.summary = None
 
+    def copied(self) -> SavedSession:
+        """A copy that shares nothing with this one. Raises ``CorruptRecord`` where it has no JSON form."""
+        try:
+            return msgspec.json.decode(msgspec.json.encode(self), type=SavedSession)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as exc:
+            raise CorruptRecord(f"The saved session has no JSON form: {exc}.") from exc
+
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")

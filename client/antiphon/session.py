@@ -206,7 +206,7 @@ class Session(Keeping):
         >>> Session.from_dict(data, agent).messages[0].text
         'Hi'
         """
-        saved = read_saved(data)
+        saved = read_saved(data).copied()
         opening = Opening(saved=saved, replace=replace)
         return agent.open_session(saved.session_id, opening, ttl=duration(ttl, "ttl"))
 

@@ -84,10 +84,10 @@ class LocalRuntime:
         return turn
 
     async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
-        return (await self._read(session)).messages[start:stop]
+        return [message.copied() for message in (await self._read(session)).messages[start:stop]]
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
-        return (await self._read(session)).saved(messages)
+        return (await self._read(session)).saved(messages).copied()
 
     async def status(self, session: SessionRef) -> SessionStatus:
         return (await self._read(session)).status()
@@ -118,7 +118,7 @@ class LocalRuntime:
             if end == len(state.messages) or any(one.turn_id in turns for one in state.messages[:end]):
                 return False
             state.keep(end)
-            state.messages += messages
+            state.messages += [message.copied() for message in messages]
             await commit(live, state)
             return True
 

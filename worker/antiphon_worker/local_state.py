@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import threading
 import time
@@ -223,7 +224,7 @@ class LocalSession:
         return SessionInfo(
             session_id=self.session_id, status="running" if status.running else "waiting" if turns else "done",
             tenant=self.tenant, agent=agent_name(self.agent), queue=self.queue, messages=len(self.messages),
-            turns=turns, metadata=dict(self.metadata), created=self.created, updated=self.updated,
+            turns=turns, metadata=copy.deepcopy(self.metadata), created=self.created, updated=self.updated,
             closed=self.closed,
         )  # fmt: skip
 

@@ -123,7 +123,7 @@ class LocalTurn:
             before = self._session.variables
             last: list[Event] = [TurnFinished(response=await self._finish(await loop))]
             if self._session.variables != before:
-                last.insert(0, VariablesChanged(variables=dict(self._session.variables)))
+                last.insert(0, VariablesChanged(variables=copy.deepcopy(self._session.variables)))
             yield [self._numbered(event) for event in last]
         except AgentError as exc:
             error = self._placed(exc)
@@ -210,7 +210,7 @@ class LocalTurn:
 
     async def _commit(self, messages: list[Message], summary: SavedSummary | None = None) -> None:
         state = self._session.saved()
-        state.messages += messages
+        state.messages += [message.copied() for message in messages]
         state.summary = summary or state.summary
         state.variables = self._checked_variables()
         if state.agent is None:
