@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
@@ -45,10 +46,10 @@ from antiphon.request import (
     queue_of,
     travelling_agent,
 )
-from antiphon.runtime import AgentLike
+from antiphon.runtime import AgentLike, duration, plain
 from antiphon.session import Session
 from antiphon.subscribe import Subscription
-from antiphon.turns import AsyncTurn, seconds
+from antiphon.turns import AsyncTurn
 from antiphon.turntaking import check_if_busy
 from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
 from antiphon.wire.live import LiveFeed
@@ -159,17 +160,16 @@ class AsyncClient:
         where = session_id(session)
         check_if_busy(if_busy)
         asked = travelling_agent(agent)
-        request = TurnRequest(
-            input_messages(text), asked, dict(params or {}), output, dict(metadata or {}), seconds(timeout)
-        )
-        payload = encode_request(request)
+        payload = encode_request(TurnRequest(
+            input_messages(text), asked, plain(params, "params"), output, plain(metadata, "metadata"),
+            duration(timeout, "timeout"),
+        ))  # fmt: skip
         new_id = turn_id_of_key(where, key) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
             where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",
-            agent_queue=queue_of(request.agent), default_queue=self._queue,
-            ttl_ms=0 if ttl is None else int((seconds(ttl) or 0) * 1000),
-            reject_if_busy=if_busy == "reject", due_in_ms=int((seconds(delay) or 0) * 1000),
+            agent_queue=queue_of(asked), default_queue=self._queue, ttl_ms=_milliseconds(ttl, "ttl"),
+            reject_if_busy=if_busy == "reject", due_in_ms=_milliseconds(delay, "delay"),
             agent=msgspec.json.encode(asked) if asked is not None else b"",
             tenant="" if tenant is None else tenant_id(tenant),
         )  # fmt: skip
@@ -183,9 +183,11 @@ class AsyncClient:
         >>> [(await turn.result(timeout=10)).text for turn in turns]
         ['You said: One', 'You said: Two']
         """
-        return [
-            await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in submissions
-        ]
+        wanted = list(submissions)
+        for one in wanted:
+            if not isinstance(one, Submission):
+                raise UsageError(f"submit_many takes Submission(session_id, text, …), not {one!r:.80}.")
+        return [await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in wanted]
 
     async def turn(self, turn: str) -> AsyncTurn:
         """The handle of a turn by its id. Raises ``TurnNotFound``.
@@ -329,6 +331,11 @@ class AsyncClient:
                 "An AsyncClient belongs to the event loop on which it was first used: open one for each "
                 "asyncio.run, or use Client, which works everywhere."
             )
+
+
+def _milliseconds(value: float | timedelta | None, name: str) -> int:
+    """A duration as the scripts take it: 0 where there is none."""
+    return math.ceil((duration(value, name) or 0) * 1000)
 
 
 _left_behind: list[object] = []

@@ -51,6 +51,7 @@ __all__ = [
 IfBusy: TypeAlias = Literal["enqueue", "reject"]
 
 DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
+LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
 
 
 class SessionRef(Struct, frozen=True):
@@ -277,6 +278,8 @@ def duration(value: float | timedelta | None, name: str) -> float | None:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise UsageError(f"{name}= is a positive number of seconds or a timedelta, not {value!r}.")
+    if seconds > LONGEST_SECONDS:
+        raise UsageError(f"{name}= is at most {LONGEST_SECONDS:.0f} seconds (100 years), not {value!r}.")
     return float(seconds)
 
 

@@ -10,8 +10,9 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from antiphon.background import call, iterate
-from antiphon.errors import CorruptRecord, ResultTimeout, StreamGap, TurnCancelled, TurnFailed
+from antiphon.errors import CorruptRecord, ResultTimeout, StreamGap, TurnCancelled, UsageError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished
+from antiphon.failures import error_of
 from antiphon.ids import SessionId, TurnId
 from antiphon.model import TERMINAL, Response, Status
 from antiphon.subscribe import Subscription
@@ -30,8 +31,11 @@ class Connections(Protocol):
 
 
 def seconds(value: float | timedelta | None) -> float | None:
-    """A duration as callers give it, in seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    """How long a caller waits, in seconds; 0 does not wait. Raises ``UsageError``."""
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if found is None or (isinstance(found, int | float) and not isinstance(found, bool) and found >= 0):
+        return found
+    raise UsageError(f"timeout= is a number of seconds or a timedelta, not {value!r}.")
 
 
 class AsyncTurn:
@@ -63,18 +67,20 @@ class AsyncTurn:
     async def result(self, timeout: float | timedelta | None = None) -> Response:
         """Wait for the end and give the response.
 
-        Raises ``TurnFailed`` or ``TurnCancelled`` as the turn ended; after ``timeout`` seconds ``ResultTimeout``,
+        Raises as ``Session.run`` where the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``, …) or
+        was cancelled (``TurnCancelled``), always an ``AgentError``; after ``timeout`` seconds ``ResultTimeout``,
         which leaves the turn alone: call again to go on waiting.
 
         >>> (await turn.result(timeout=10)).text
         'You said: Hello'
         """
+        patience = seconds(timeout)
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with asyncio.timeout(patience):
                 return _response(await self.ended())
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {seconds(timeout):g} s; it goes on.",
+                f"The turn has not ended within {patience:g} s; it goes on.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
 
@@ -206,7 +212,7 @@ class Turn:
 def _response(record: TurnRecord) -> Response:
     where: dict[str, Any] = {"session_id": record.session_id, "turn_id": record.turn_id}
     if record.status == "failed":
-        raise TurnFailed(record.error or None, code=record.error_code or None, **where)
+        raise error_of(record.error_code, record.error, record.session_id, record.turn_id)
     if record.status == "cancelled":
         raise TurnCancelled(record.error or None, **where)
     try:

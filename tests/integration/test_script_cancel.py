@@ -151,3 +151,13 @@ async def test_an_unknown_turn_is_not_found(redis_url):
     async with open_cell(redis_url) as cell:
         with pytest.raises(TurnNotFound):
             await cell.cancel("t1", "enough")
+
+
+async def test_a_turn_cancelled_while_it_waited_keeps_the_reason(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        await cell.put("t3", due_in_ms=5_000)
+        for turn in ("t1", "t2", "t3"):
+            await cell.cancel(turn, f"{turn} is not wanted")
+            assert (await cell.turn(turn)).error == f"{turn} is not wanted"

@@ -303,3 +303,14 @@ async def test_scripts_that_the_server_has_forgotten_are_sent_again(redis_url):
             await cell.redis.script_flush()
             assert await cell.end(turn)
         assert len(await cell.history()) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"due_in_ms": "inf"}, {"due_in_ms": "nan"}, {"due_in_ms": -1}, {"ttl_ms": "inf"}]
+)
+async def test_a_wait_that_nobody_can_wait_is_refused_before_anything_is_written(wrong, redis_url):
+    async with open_cell(redis_url) as cell:
+        before = await cell.contents()
+        with pytest.raises(UsageError, match="100 years"):
+            await cell.put("t1", **wrong)
+        assert await cell.contents() == before

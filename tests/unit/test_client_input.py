@@ -1,11 +1,14 @@
 """What a client is handed before anything reaches Redis."""
 
+from datetime import timedelta
+
 import pytest
 
 from antiphon import AsyncClient, Client
 from antiphon.cells import open_cells
+from antiphon.client import Submission
 from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
-from antiphon.ids import check_queue, new_turn_id
+from antiphon.ids import SessionId, TurnId, check_queue, new_turn_id
 from antiphon.model import Image, Message, Text
 from antiphon.request import (
     MAX_REQUEST_BYTES,
@@ -16,6 +19,7 @@ from antiphon.request import (
     input_messages,
 )
 from antiphon.subscribe import parse_cursor
+from antiphon.turns import AsyncTurn
 
 NOWHERE = "redis://localhost:1/0"
 
@@ -74,6 +78,13 @@ def test_a_url_that_names_no_redis_is_refused_without_its_password(url):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h", "unix:///x.sock", "redis+sentinel://h/name/0"])
+def test_an_option_of_a_url_that_does_not_exist_is_refused(url):
+    AsyncClient(url)
+    with pytest.raises(SettingsError, match="nope"):
+        AsyncClient(f"{url}?nope=1")
+
+
 def test_something_that_is_no_redis_at_all_is_refused():
     with pytest.raises(SettingsError):
         AsyncClient(object())
@@ -101,6 +112,40 @@ async def test_wrong_options_of_submit_are_named():
             await client.submit("s", "hi", agent=7)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="window"):
             await client.submit("s", "hi", agent=AgentSpec("openai", "m", window=0))
+
+
+WRONG_OPTIONS = [
+    *(
+        {name: value}
+        for name in ("delay", "ttl", "timeout")
+        for value in (0, -1, "1", float("nan"), float("inf"), 1e300, True, timedelta(0))
+    ),
+    {"params": [1]},
+    {"params": {"f": object()}},
+    {"metadata": [1]},
+    {"metadata": "x"},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_OPTIONS, ids=str)
+async def test_an_option_of_submit_that_makes_no_sense_is_refused_by_its_name(wrong):
+    async with AsyncClient(NOWHERE) as client:
+        with pytest.raises(UsageError, match=f"{next(iter(wrong))}="):
+            await client.submit("s", "hi", **wrong)
+
+
+async def test_submit_many_refuses_all_where_one_is_no_submission():
+    async with AsyncClient(NOWHERE) as client:
+        with pytest.raises(UsageError, match="Submission"):
+            await client.submit_many([Submission("s", "x"), {"session_id": "s", "text": "x"}])
+
+
+@pytest.mark.parametrize("wrong", ["x", "1", -1, float("nan"), True])
+async def test_the_patience_for_a_result_is_a_number(wrong):
+    async with AsyncClient(NOWHERE) as client:
+        turn = AsyncTurn(client, TurnId("t"), SessionId("s"))
+        with pytest.raises(UsageError, match="timeout="):
+            await turn.result(wrong)
 
 
 def test_a_session_and_its_turns_live_on_one_cell_whatever_the_order_of_the_urls():

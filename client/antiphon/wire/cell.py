@@ -112,6 +112,8 @@ class Cell:
                 raise UsageError("The session is closed.", session_id=session_id)
             case [b"OTHER_TENANT"]:
                 raise other_tenant(session_id, tenant)
+            case [b"OUT_OF_RANGE"]:
+                raise UsageError("delay= and ttl= are at most 100 years.", session_id=session_id)
             case _:
                 raise _unexpected("submit", answer)
 

@@ -44,17 +44,26 @@ def open_redis(
     options: dict[str, Any] = {
         "socket_timeout": timeout_seconds,
         "socket_connect_timeout": timeout_seconds,
-        "socket_keepalive": True,
         "health_check_interval": 0,
         "retry": Retry(ExponentialWithJitterBackoff(base=0.02, cap=0.5), retries),
         "protocol": 2,
     }
+    if scheme != "unix":
+        options["socket_keepalive"] = True
     try:
-        if scheme == "redis+sentinel":
-            return _open_sentinel(url, max_connections, options)
-        pool = BlockingConnectionPool.from_url(url, max_connections=max_connections, timeout=20, **options)
+        redis = (_open_sentinel if scheme == "redis+sentinel" else _open)(url, max_connections, options)
+        redis.connection_pool.make_connection()  # connects to nothing, and takes no option that it does not know
     except ValueError as exc:
         raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {exc}.") from exc
+    except TypeError as exc:
+        raise SettingsError(
+            f"The Redis URL {redact(url)!r} has an option that is not one of redis-py's: {exc}."
+        ) from exc
+    return redis
+
+
+def _open(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+    pool = BlockingConnectionPool.from_url(url, max_connections=max_connections, timeout=20, **options)
     pool.connection_class = _cancellable(pool.connection_class)
     return ScriptRedis.from_pool(pool)
 

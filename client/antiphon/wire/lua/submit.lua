@@ -8,8 +8,13 @@
 -- -> INBOX_FULL, length
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one
+-- -> OUT_OF_RANGE          no Redis can wait or keep that long
 -- @include publish rq_view inbox
 local KEPT_TURNS = 1000
+local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms)
+for _, ms in ipairs({due_in or -1, life or -1}) do
+  if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
+end
 local known = redis.call('HMGET', key_turn(turn), 'digest', 'session', 'position')
 if known[1] then
   if known[1] == digest and known[2] == session then return {'ACCEPTED', known[3]} end
@@ -22,7 +27,6 @@ local length = redis.call('LLEN', key_inbox(session))
 if length > 0 and busy == 'reject' then return {'SESSION_BUSY'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 
-local now, due_in = now_ms(), tonumber(due_in_ms)
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
 local first_named = queue ~= '' and not home -- it becomes the session's
 if queue == '' then queue = home or default_queue end
@@ -37,7 +41,7 @@ end
 if first_named then redis.call('HSET', key_session(session), 'queue', queue) end
 if tenant ~= '' and not kept[2] then redis.call('HSET', key_session(session), 'tenant', tenant) end
 if redis.call('RPUSH', key_turns(session), turn) > KEPT_TURNS then redis.call('LPOP', key_turns(session)) end
-list_session(session, now, tonumber(ttl_ms))
+list_session(session, now, life)
 if due_in > 0 then
   redis.call('ZADD', key_due(), now + due_in, turn)
   redis.call('HSET', key_turn(turn), 'due_at', now + due_in)
