@@ -87,7 +87,7 @@ async def _print_answer(turn: AsyncTurn) -> None:
     async for last in turn.stream():
         match last.type:
             case "text_delta" | "refusal_delta":
-                sys.stdout.write(printable(last.text))  # type: ignore[attr-defined]
+                sys.stdout.write(printable(last.text))
                 sys.stdout.flush()
             case "turn_retrying":
                 sys.stdout.write("\n[the answer starts again]\n")
