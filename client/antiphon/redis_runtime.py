@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from antiphon.cells import Cells
-from antiphon.errors import ResultTimeout, TurnError
+from antiphon.errors import ResultTimeout
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.failures import error_of
 from antiphon.forking import fork_in_redis
@@ -196,13 +196,15 @@ class RedisRuntime(ABC):
 
 
 async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
-    """Return when the turn has ended, however it did."""
+    """Return when the turn has ended, however it did. Raises ``ResultTimeout``."""
+    timer = asyncio.timeout(timeout)
     try:
-        await turn.result(timeout)
-    except ResultTimeout:
-        raise
-    except TurnError:
-        return
+        async with timer:
+            await turn.ended()
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise ResultTimeout(session_id=turn.session_id, turn_id=turn.id) from None
 
 
 def _travelling(work: Work) -> tuple[str | AgentSpec | None, dict[str, Any]]:

@@ -17,7 +17,7 @@ from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
 
 from antiphon import Agent, Session
-from antiphon.errors import StreamGap, TurnCancelled, TurnFailed, UsageError
+from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon_worker import archiver
 from antiphon_worker.settings import Settings
@@ -230,7 +230,7 @@ async def test_a_closed_session_stays_closed(working, redis_url):
         await ended(ensemble)
         turns = [await ensemble.submit("s", text, ttl=SOON) for text in ("and on", "please")]
         for turn in turns:
-            with pytest.raises(TurnFailed, match="The session is closed"):
+            with pytest.raises(UsageError, match="The session is closed"):
                 await turn.result(20)
         with pytest.raises(UsageError, match="closed"):
             await ensemble.submit("s", "once more")
@@ -248,7 +248,7 @@ async def test_a_session_of_a_tenant_is_not_given_to_another_one(working):
         await ended(ensemble)
         turns = [await ensemble.submit("s", text, tenant="others", ttl=SOON) for text in ("tell", "me")]
         for turn in turns:
-            with pytest.raises(TurnFailed, match="belongs to another tenant"):
+            with pytest.raises(UsageError, match="belongs to another tenant"):
                 await turn.result(20)
         with pytest.raises(UsageError, match="does not belong to the tenant 'others'"):
             await ensemble.submit("s", "now", tenant="others")
@@ -396,7 +396,7 @@ async def test_a_damaged_copy_fails_the_turn_and_stays_as_it_is(working, own):
         await ended(ensemble)
         own.texts["s"] = damaged = own.texts["s"].replace('"version": 1', '"version": 99')
         turn = await ensemble.submit("s", "and on", ttl=SOON)
-        with pytest.raises(TurnFailed, match="format version 99"):
+        with pytest.raises(CorruptRecord, match="format version 99"):
             await turn.result(20)
         assert own.texts["s"] == damaged
         assert len(ensemble.stage.notes("asked")) == 1

@@ -17,7 +17,7 @@ from rq.serializers import JSONSerializer
 from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
 
-from antiphon.errors import TurnCancelled, TurnFailed
+from antiphon.errors import ProviderRejected, TurnCancelled
 from antiphon.request import AgentSpec
 from antiphon_worker.modelserver import ModelServer
 
@@ -67,7 +67,7 @@ async def test_a_stock_worker_runs_turns_in_order(kind, redis, redis_url, tmp_pa
         for turn in turns:
             assert (await turn.result(1)).text
             assert job_of(redis, turn).get_status() == "finished"
-        with pytest.raises(TurnFailed, match="The stage refuses"):
+        with pytest.raises(ProviderRejected, match="The stage refuses"):
             await failing.result(1)
         assert job_of(redis, failing).get_status() == "failed"
         await ensemble.whole("s0", "s1", "f")
@@ -115,7 +115,7 @@ async def test_rq_info_shows_our_worker_idle_and_busy(redis_url, tmp_path, proce
 async def test_rq_requeue_runs_a_failed_turn_again(redis, redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
         turn = await ensemble.submit("s", "at first not fail:rejected*1")
-        with pytest.raises(TurnFailed):
+        with pytest.raises(ProviderRejected):
             await turn.result(10)
         await asyncio.to_thread(
             rq, processes, redis_url, "requeue", "--serializer", "json", "--queue", "antiphon", "--all"

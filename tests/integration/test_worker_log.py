@@ -8,7 +8,7 @@ from support.ensemble import open_ensemble
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Client
-from antiphon.errors import TurnFailed
+from antiphon.errors import ProviderUnauthorized
 from antiphon.request import AgentSpec
 
 pytestmark = pytest.mark.one_server
@@ -48,7 +48,7 @@ async def test_a_turn_that_finished_is_called_so(working, caplog):
 async def test_a_turn_that_failed_says_why_and_is_a_warning(working, caplog):
     async with working() as ensemble:
         turn = await ensemble.submit("s", "no fail:unauthorized")
-        with pytest.raises(TurnFailed):
+        with pytest.raises(ProviderUnauthorized):
             await turn.result(10)
         record = await line(caplog, "turn_failed")
         assert record.levelname == "WARNING"
