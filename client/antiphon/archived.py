@@ -22,7 +22,7 @@ from antiphon.wire.editing import FieldChange
 
 __all__ = ["Restoration", "archived_form", "restoration"]
 
-ONLY_IN_REDIS = ("closed", "children", "ttl", "window", "agent_queue")
+ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
 
 
 class Restoration(Struct):
@@ -56,7 +56,7 @@ def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
     if not cleared:
         summary = saved.summary.to_field() if saved.summary else b""
         fields |= {"window": kept.get("window", b""), "summary": summary}
-    refuse: Refusal = "tenant" if foreign else "closed" if "closed" in kept else ""
+    refuse: Refusal = "tenant" if foreign else "closed" if saved.closed else ""
     messages = [] if cleared else [encode(message) for message in saved.messages]
     return Restoration(_changes(found, fields), messages, refuse)
 
@@ -68,15 +68,17 @@ def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict
     }
     if saved.agent is not None:
         fields |= {"agent": archived["agent"], "agent_queue": archived["agent_queue"]}
-    fields |= {name: kept[name] for name in ("closed", "ttl") if name in kept}
+    if saved.closed:
+        fields["closed"] = archived["closed"]
+    if "ttl" in kept:
+        fields["ttl"] = kept["ttl"]
     if saved.created:
         fields["created"] = str(saved.created).encode()
-    children = [*dict.fromkeys([*kept.get("children", b"").decode().split("\n"), *live.children])]
     metadata = {**saved.metadata, **live.value("metadata", dict[str, Any], {})}
     files = {**saved.files, **live.value("files", dict[str, File], {})}
     return {
         **fields,
-        "children": "\n".join(child for child in children if child).encode(),
+        "children": "\n".join(dict.fromkeys([*saved.children, *live.children])).encode(),
         "variables": _json(_variables(live, saved)),
         "metadata": _json(metadata),
         "files": _json(files),

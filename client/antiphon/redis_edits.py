@@ -86,6 +86,8 @@ class Found(Struct):
             queue=self.text("queue") or None,
             files=self.value("files", dict[str, File], {}),
             parent=self.text("parent") or None,
+            children=self.children,
+            closed=self.closed,
             summary=SavedSummary.from_field(self.fields.get("summary")),
             created=self.created,
             updated=self.updated,
@@ -180,6 +182,7 @@ class Edits:
             fields = {**fields_of(saved), "created": str(saved.created or "").encode(), "restored": b"1"}
             _check_tenant(found, saved.tenant, self._session.id)
             fields["tenant"] = fields["tenant"] or found.fields.get("tenant", b"")
+            fields["children"] = "\n".join(dict.fromkeys([*saved.children, *found.children])).encode()
             change = _difference(found, fields)
             change.length, change.keep, change.messages = found.length, 0, _encoded(saved.messages)
             return change
@@ -317,6 +320,8 @@ def fields_of(saved: SavedSession) -> dict[str, bytes]:
         "queue": (saved.queue or "").encode(),
         "agent_queue": _queue_of(saved.agent),
         "parent": (saved.parent or "").encode(),
+        "children": "\n".join(saved.children).encode(),
+        "closed": b"1" if saved.closed else b"",
         "summary": saved.summary.to_field() if saved.summary else b"",
         **{name: encode(value) if value else b"" for name, value in values.items()},
     }

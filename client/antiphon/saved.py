@@ -1,8 +1,8 @@
 """The saved form of a session: a dictionary of plain types, the same from every runtime.
 
 ``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``tenant``, ``queue``,
-``files``, ``parent`` and ``summary`` where there are any. Times are ms since 1970. Readers ignore keys that they do
-not know.
+``files``, ``parent``, ``children``, ``closed`` and ``summary`` where there are any. Times are ms since 1970. Readers
+ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "queue": (str | None, "the name of a queue or null"),
     "files": (dict[str, File], "a dictionary of files"),
     "parent": (str | None, "text or null"),
+    "children": (list[str], "a list of session ids"),
+    "closed": (bool, "true or false"),
     "summary": (SavedSummary | None, "a dictionary of messages and text, or null"),
     "created": (int, "a number of ms"),
     "updated": (int, "a number of ms"),
@@ -56,6 +58,8 @@ class SavedSession(Struct):
     queue: str | None = None
     files: dict[str, File] = field(default_factory=dict)
     parent: str | None = None
+    children: list[str] = field(default_factory=list)
+    closed: bool = False
     summary: SavedSummary | None = None
     created: int = 0
     updated: int = 0
@@ -76,7 +80,11 @@ class SavedSession(Struct):
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
-        more = {key: plain[key] for key in ("tenant", "queue", "files", "parent", "summary") if plain[key]}
+        more = {
+            key: plain[key]
+            for key in ("tenant", "queue", "files", "parent", "children", "closed", "summary")
+            if plain[key]
+        }
         return {"version": VERSION, **{key: plain[key] for key in keys}, **more}
 
 

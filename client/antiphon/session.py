@@ -231,6 +231,8 @@ class Session(Keeping):
         """
         if isinstance(agent, str):
             raise UsageError(f"agent= takes an Agent, not {agent!r}: the child's id is session_id=.")
+        if session_id == self.session_id:
+            raise UsageError("A session cannot be its own child: give another session_id=, or none.")
         pending = self._opening or Opening()
         opening = opening_of(
             system=system, variables=variables, tenant=pending.tenant, queue=pending.queue if queue is None else queue,

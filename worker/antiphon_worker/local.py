@@ -130,6 +130,7 @@ class LocalRuntime:
                 raise SessionExists(f"There is a session {fork.id!r} already.", session_id=fork.id)
             state = source.saved()
             state.session_id, state.created = fork.id, now_ms()
+            state.parent, state.children, state.closed = None, [], False
             target.openings.add("fork")
             await commit(target, state)
 
@@ -139,7 +140,10 @@ class LocalRuntime:
     async def close(self, session: SessionRef) -> None:
         live = self._sessions.get(session)
         async with live.inbox.place(Place()):
-            live.closed = True
+            await refresh(live)
+            state = live.saved()
+            state.closed = True
+            await commit(live, state)
 
     async def delete(self, session: SessionRef) -> bool:
         live = await self._read(session)
@@ -200,14 +204,20 @@ class LocalRuntime:
     ) -> None:
         """Begin, and save where no turn does (``hold``): the turn that runs saves what it finds at its end."""
         parent = await self._parent(opening, live)
+        if parent is not None and live.session_id not in parent.children:
+            _check_open(parent)
         before = live.saved()
         live.begin(opening, parent)
         live.messages += messages
         after = live.saved()
+        if after != before and live.closed:
+            live.openings.discard(opening.token)
+            live.restore(before)
+            _check_open(live)
         if after != before and live.store is not None and hold:
             await commit(live, after)
         if parent is not None and live.session_id not in parent.children:
-            parent.children.append(live.session_id)
+            await _add_child(parent, live.session_id)
 
     async def _replace(self, live: LocalSession, opening: Opening) -> None:
         """Put what the opening brings in place of an empty history."""
@@ -275,6 +285,15 @@ class LocalRuntime:
 def _check_open(live: LocalSession) -> None:
     if live.closed:
         raise UsageError("The session is closed.", session_id=live.session_id)
+
+
+async def _add_child(parent: LocalSession, child: str) -> None:
+    """Note the child; where a turn of the parent runs, the end of the turn saves it."""
+    parent.children.append(child)
+    if parent.store is not None and parent.inbox.current is None:
+        async with parent.inbox.place(Place()):
+            await refresh(parent)
+            await commit(parent, parent.saved())
 
 
 def _request(work: Work) -> bytes:

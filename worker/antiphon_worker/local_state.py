@@ -176,6 +176,8 @@ class LocalSession:
             queue=self.queue,
             files=dict(self.files),
             parent=self.parent,
+            children=list(self.children),
+            closed=self.closed,
             summary=self.summary,
             created=self.created,
             updated=self.updated,
@@ -190,6 +192,10 @@ class LocalSession:
         self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)
         self.tenant, self.queue = saved.tenant, saved.queue
         self.files, self.summary = dict(saved.files), saved.summary
+        self.closed = saved.closed
+        self.children = list(
+            dict.fromkeys([*saved.children, *self.children])
+        )  # some may have begun meanwhile
         self.created = saved.created or self.created
         self.updated = saved.updated or self.updated
 
@@ -336,7 +342,8 @@ async def refresh(session: LocalSession) -> None:
     session.stamp = stamp
     if data is not None:
         session.restore(read_saved(data))
-    elif session.messages:  # it was deleted there
+    elif session.messages or session.closed:  # it was deleted there
+        session.children.clear()
         session.restore(SavedSession(session.session_id, created=session.created))
 
 
