@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakValueDictionary
 
 from antiphon.convert import MessageLike
@@ -13,6 +13,7 @@ from antiphon.ids import check_queue, new_session_id
 from antiphon.ids import session_id as checked_session_id
 from antiphon.listing import AsyncSessionList, SessionList, wanted
 from antiphon.opening import opening_of
+from antiphon.options import ListOptions
 from antiphon.parameters import check_params
 from antiphon.prefix import prefix_of
 from antiphon.request import AgentSpec
@@ -150,7 +151,7 @@ class Agent:
         """
         return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
 
-    def sessions_async(self, **which: Any) -> AsyncSessionList:
+    def sessions_async(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """``sessions``, for ``async for``.
 
         >>> response = await agent.session("user-7", metadata={"plan": "paid"}).run_async("Hello")

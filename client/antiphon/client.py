@@ -14,12 +14,13 @@ import math
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, Unpack, get_args
 
 import msgspec
 
 from antiphon.cells import Cells, open_cells
 from antiphon.client_sessions import client_session
+from antiphon.convert import Input, to_input
 from antiphon.errors import ClientClosed, SessionNotFound, UsageError
 from antiphon.events import Event
 from antiphon.ids import (
@@ -34,15 +35,14 @@ from antiphon.ids import (
 )
 from antiphon.listing import AsyncSessionList, wanted
 from antiphon.model import Message, Status, decode_message
+from antiphon.options import ListOptions, OpeningOptions
 from antiphon.redis_listing import list_sessions, list_turns
 from antiphon.request import (
     AgentSpec,
-    Input,
     OutputSpec,
     Travelling,
     TurnRequest,
     encode_request,
-    input_messages,
     queue_of,
     travelling_agent,
 )
@@ -161,7 +161,7 @@ class AsyncClient:
         check_if_busy(if_busy)
         asked = travelling_agent(agent)
         payload = encode_request(TurnRequest(
-            input_messages(text), asked, plain(params, "params"), output, plain(metadata, "metadata"),
+            to_input(text), asked, plain(params, "params"), output, plain(metadata, "metadata"),
             duration(timeout, "timeout"),
         ))  # fmt: skip
         new_id = turn_id_of_key(where, key) if key is not None else new_turn_id(where)
@@ -205,7 +205,7 @@ class AsyncClient:
         *,
         agent: AgentLike | str | None = None,
         ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
-        **opening: Any,
+        **opening: Unpack[OpeningOptions],
     ) -> Session:
         """The session of this id on this client, or a new one. Nothing is read or written before it is used.
 
@@ -220,7 +220,7 @@ class AsyncClient:
         """
         return client_session(lambda: self, session, agent, ttl, opening, background=False)
 
-    def sessions(self, **which: Any) -> AsyncSessionList:
+    def sessions(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``.
 
         >>> [info.session_id async for info in client.sessions()]

@@ -11,6 +11,7 @@ from antiphon.errors import UsageError
 from antiphon.ids import new_session_id
 from antiphon.ids import session_id as checked_session_id
 from antiphon.opening import opening_of
+from antiphon.options import OpeningOptions
 from antiphon.redis_runtime import RedisRuntime, SessionClient
 from antiphon.request import Travelling
 from antiphon.runtime import SessionRef, duration
@@ -24,7 +25,7 @@ def client_session(
     session_id: str | None,
     agent: Any,
     ttl: float | timedelta | None,
-    opening: dict[str, Any],
+    opening: OpeningOptions,
     *,
     background: bool,
 ) -> Session:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from antiphon.background import call, iterate
 from antiphon.client import DEFAULT_QUEUE, AsyncClient, SessionSnapshot, Submission
 from antiphon.client_sessions import client_session
+from antiphon.convert import Input
 from antiphon.events import Event
 from antiphon.listing import SessionList
 from antiphon.model import Status
-from antiphon.request import Input
+from antiphon.options import OpeningOptions, SubmitOptions
 from antiphon.runtime import AgentLike
 from antiphon.session import Session
 from antiphon.turns import Turn
@@ -52,7 +53,7 @@ class Client:
         """
         call(self._client.aclose())
 
-    def submit(self, session: str, text: Input, **options: Any) -> Turn:
+    def submit(self, session: str, text: Input, **options: Unpack[SubmitOptions]) -> Turn:
         """Hand in a turn; options and errors as in ``AsyncClient.submit``.
 
         >>> client.submit("user-123", "In an hour", agent=agent, delay=3600).status()
@@ -84,7 +85,7 @@ class Client:
         *,
         agent: AgentLike | str | None = None,
         ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
-        **opening: Any,
+        **opening: Unpack[OpeningOptions],
     ) -> Session:
         """The session of this id on this client, or a new one; options as in ``AsyncClient.session``.
 
