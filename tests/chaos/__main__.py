@@ -21,8 +21,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
     options = parser.parse_args()
+    if options.keep and options.keep.exists() and any(options.keep.iterdir()):
+        parser.error(f"--keep needs an empty folder: in {options.keep} are the notes of another run")
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(options.seed, options.seconds, folder, server=options.server)
         if options.plan:
             print("\n".join(map(str, chaos.plan)))

@@ -114,11 +114,12 @@ class Chaos:
 
     @property
     def disturbances(self) -> list[tuple[float, float]]:
-        """When Redis was not in reach of everybody: from when to when, in ms."""
+        """When Redis was not in reach of everybody, or one more host was lost: from when to when, in ms."""
         return [
             (hit.began_ms, hit.ended_ms)
             for hit in self.hits
-            if "redis" in hit.fault.kind or hit.fault.kind.endswith(" workers") or hit.fault.kind == "lose a reply"
+            if "redis" in hit.fault.kind or hit.fault.kind.endswith(" workers")
+            or hit.fault.kind in ("lose a reply", "kill host")
         ]  # fmt: skip
 
     async def _carry_out(self, fault: Fault) -> None:

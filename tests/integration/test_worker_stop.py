@@ -153,6 +153,26 @@ async def test_a_process_that_runs_one_turn_gives_it_back_when_its_worker_stops(
         assert await ensemble.field(turn, "attempt") == "3"
 
 
+@our_side
+async def test_a_process_that_runs_one_turn_finishes_it_when_its_worker_dies(redis_url, tmp_path, processes):
+    """As workers do whose supervisor is gone: by the drain's deadline, and then it ends."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(drain=30)
+        supervised.ready()
+        turn = await ensemble.submit("s", "a bad start die*2 gate:g")
+        alone = await ensemble.waits("g")
+        (worker,) = supervised.workers
+        signal_process(worker, signal.SIGKILL)
+        wait_until(lambda: gone(worker), 10, "the worker is gone")
+        ensemble.stage.open("g")
+        await turn.result(10)
+        wait_until(lambda: gone(alone), 10, "the process is gone")
+        await ensemble.whole("s")
+        assert [await ensemble.field(turn, name) for name in ("crashes", "attempt")] == ["2", "3"]
+        assert len(ensemble.stage.notes("waits", gate="g")) == 1
+        assert "Traceback" not in supervised.process.output
+
+
 async def test_a_rolling_restart_under_load_loses_nothing_and_burns_no_attempt(
     redis_url, tmp_path, processes
 ):

@@ -2,8 +2,8 @@
 with them.
 
 The worker's side starts a few such processes and gives each one turn at a time, a line on its standard input; the
-process answers with a line when the turn has ended, and is used again. When the pipe closes, because the worker stops
-or is gone, the turn is given back.
+process answers with a line when the turn has ended, and is used again. An empty line says that the worker stops: the
+turn is given back. When the pipe closes without one, the worker has died: the turn is finished by the drain's deadline.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class AloneTurns:
     def stop(self) -> None:
         """Let every process give its turn back, and end."""
         for process in self._processes.values():
+            if process.stdin is not None and not process.stdin.is_closing():
+                process.stdin.write(b"\n")
             _close(process)
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
@@ -202,7 +204,7 @@ async def _main(worker: str, settings: Settings) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches the whole group: the worker says what it means
     turns: asyncio.Queue[TurnId | None] = asyncio.Queue()
-    reading = asyncio.create_task(_read_turns(turns, stopping))
+    reading = asyncio.create_task(_read_turns(turns, stopping, settings.drain))
     app = load_app(settings.app)
 
     def open_cell() -> Cell:
@@ -222,13 +224,19 @@ async def _main(worker: str, settings: Settings) -> None:
         await app.aclose()
 
 
-async def _read_turns(turns: asyncio.Queue[TurnId | None], stopping: asyncio.Event) -> None:
+async def _read_turns(
+    turns: asyncio.Queue[TurnId | None], stopping: asyncio.Event, drain_seconds: float
+) -> None:
     loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while line := await lines.readline():
-        turns.put_nowait(TurnId(line.decode().strip()))
-    stopping.set()
+    while line := (await lines.readline()).decode():
+        if line.strip():
+            turns.put_nowait(TurnId(line.strip()))
+        else:
+            stopping.set()
     turns.put_nowait(None)
+    await asyncio.sleep(drain_seconds)
+    stopping.set()
 
 
 def main(worker: str) -> int:
