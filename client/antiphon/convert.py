@@ -44,7 +44,14 @@ _ROLES: dict[str, Role] = {
 
 
 def to_input(value: Input) -> list[Message]:
-    """What a caller hands to ``run``: text, parts, a message or several. Raises ``InvalidMessage``."""
+    """What a turn says: text, parts, a message or several. Raises ``InvalidMessage``, also where it says nothing."""
+    messages = _input(value)
+    if not any(_says_something(part) for message in messages for part in message.parts):
+        raise InvalidMessage("A turn says something: text that is not blank, an image, a file, …")
+    return messages
+
+
+def _input(value: Input) -> list[Message]:
     if isinstance(value, str):
         return [_checked(Message.user(value))]
     if isinstance(value, get_args(Part)):
@@ -57,6 +64,10 @@ def to_input(value: Input) -> list[Message]:
         return to_messages(cast("Sequence[MessageLike]", value))
     parts = [part for one in value for part in _parts_of(one, "user")]
     return [_checked(Message.user(parts))]
+
+
+def _says_something(part: Part) -> bool:
+    return not isinstance(part, Text) or bool(part.text.strip())
 
 
 def to_messages(values: Iterable[MessageLike]) -> list[Message]:

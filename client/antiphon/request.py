@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
 from antiphon.ids import check_queue
-from antiphon.model import Message, Part
+from antiphon.model import Message
 from antiphon.parameters import check_secrets
 from antiphon.window import Window, window_of
 
 __all__ = [
     "MAX_REQUEST_BYTES",
     "AgentSpec",
-    "Input",
     "OutputSpec",
     "Travelling",
     "TurnRequest",
     "decode_request",
     "encode_request",
-    "input_messages",
     "queue_of",
     "travelling_agent",
 ]
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
-
-Input: TypeAlias = str | Message | Sequence[Part] | Sequence[Message]
 
 
 class AgentSpec(Struct, omit_defaults=True):
@@ -93,24 +88,6 @@ class Travelling(Protocol):
     """An agent that can travel with a turn."""
 
     def spec(self) -> AgentSpec: ...
-
-
-def input_messages(text: Input) -> list[Message]:
-    """What a turn says, as messages. Raises ``InvalidMessage``."""
-    if isinstance(text, str):
-        if not text.strip():
-            raise InvalidMessage("The text of a turn is empty.")
-        return [Message.user(text)]
-    if isinstance(text, Message):
-        return [text]
-    if not isinstance(text, Sequence) or not text:
-        raise InvalidMessage(f"A turn says text, a Message, or a list of parts, not {type(text).__name__}.")
-    messages = [one for one in text if isinstance(one, Message)]
-    if not messages:
-        return [Message.user(list(text))]  # type: ignore[arg-type]
-    if len(messages) != len(text):
-        raise InvalidMessage("A turn says a list of parts or a list of messages, not both in one.")
-    return messages
 
 
 def encode_request(request: TurnRequest) -> bytes:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from antiphon import Agent, AsyncClient, Client, Message
-from antiphon.errors import ClientClosed, ProviderRejected, SessionExists, UnknownAgent, UsageError
+from antiphon.errors import (
+    ClientClosed,
+    InvalidMessage,
+    ProviderRejected,
+    SessionExists,
+    UnknownAgent,
+    UsageError,
+)
+from antiphon.model import Image, Text
 from antiphon.testing import script
 
 
@@ -147,3 +155,35 @@ async def test_turns_are_iterated_without_await(workers_runtime, agent):
         assert [one.id async for one in client.turns("s")] == [turn.id]
         with pytest.raises(UsageError, match="status= is one of queued"):
             [one async for one in client.turns("s", status="asleep")]
+
+
+SAID = [
+    Text("a"),
+    {"role": "user", "content": "a"},
+    ["a", Text("b")],
+    [{"type": "text", "text": "a"}, Image(url="https://example.com/a.png")],
+]
+
+
+@pytest.mark.parametrize("said", SAID, ids=str)
+def test_a_client_reads_all_that_a_session_reads(said, client, agent):
+    client.submit("by the client", said, agent=agent).result(20)
+    session = client.session("by a session", agent=agent)
+    session.run(said)
+    by_client, by_session = (one.messages[0] for one in (client.snapshot("by the client"), session))
+    assert by_client.parts == by_session.parts
+
+
+@pytest.mark.parametrize("blank", ["", " \n", Text(""), {"role": "user", "content": " "}])
+def test_a_turn_that_says_nothing_is_refused_by_a_client(blank, client, agent):
+    with pytest.raises(InvalidMessage, match="says something"):
+        client.submit("s", blank, agent=agent)
+
+
+@pytest.mark.parametrize("blank", ["", " \n", Text(""), {"role": "user", "content": " "}])
+def test_a_turn_that_says_nothing_is_refused_by_a_session(blank, runtime):
+    session = runtime.agent().session("s")
+    for say in (session.run, session.submit, lambda text: list(session.stream(text))):
+        with pytest.raises(InvalidMessage, match="says something"):
+            say(blank)
+    assert session.messages == []

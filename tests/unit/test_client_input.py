@@ -7,6 +7,7 @@ import pytest
 from antiphon import AsyncClient, Client
 from antiphon.cells import open_cells
 from antiphon.client import Submission
+from antiphon.convert import to_input
 from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
 from antiphon.ids import SessionId, TurnId, check_queue, new_turn_id
 from antiphon.model import Image, Message, Text
@@ -16,7 +17,6 @@ from antiphon.request import (
     TurnRequest,
     decode_request,
     encode_request,
-    input_messages,
 )
 from antiphon.subscribe import parse_cursor
 from antiphon.turns import AsyncTurn
@@ -25,31 +25,33 @@ NOWHERE = "redis://localhost:1/0"
 
 
 def test_text_parts_and_messages_are_all_input():
-    assert input_messages("hi") == [Message.user("hi")]
-    assert input_messages([Text("a"), Image(url="http://x/y.png")])[0].role == "user"
-    assert input_messages([Message.user("a"), Message.assistant("b")])[1].role == "assistant"
+    assert to_input("hi") == [Message.user("hi")]
+    assert to_input([Text("a"), Image(url="http://x/y.png")])[0].role == "user"
+    assert to_input([Message.user("a"), Message.assistant("b")])[1].role == "assistant"
 
 
-@pytest.mark.parametrize("bad", ["", "  ", 7, None, [], [Message.user("a"), Text("b")], {"role": "user"}])
+@pytest.mark.parametrize(
+    "bad", ["", "  ", 7, None, [], [Message.user("a"), Text("b")], {"role": "user"}, [" ", Text("")]]
+)
 def test_input_that_says_nothing_is_refused(bad):
     with pytest.raises(InvalidMessage):
-        input_messages(bad)
+        to_input(bad)
 
 
 def test_a_request_that_is_too_large_says_its_size_and_the_limit():
     with pytest.raises(InvalidMessage, match=str(MAX_REQUEST_BYTES)):
-        encode_request(TurnRequest(input_messages("x" * (MAX_REQUEST_BYTES + 1))))
+        encode_request(TurnRequest(to_input("x" * (MAX_REQUEST_BYTES + 1))))
 
 
 def test_a_request_that_cannot_be_encoded_is_refused():
     with pytest.raises(InvalidMessage):
-        encode_request(TurnRequest(input_messages("x"), params={"f": object()}))
+        encode_request(TurnRequest(to_input("x"), params={"f": object()}))
     with pytest.raises(InvalidMessage):
         encode_request(TurnRequest([Message.user("\ud800")]))
 
 
 def test_a_request_comes_back_as_it_was():
-    request = TurnRequest(input_messages("x"), AgentSpec("openai", "m", tools=["t"]), {"temperature": 0.5})
+    request = TurnRequest(to_input("x"), AgentSpec("openai", "m", tools=["t"]), {"temperature": 0.5})
     assert decode_request(encode_request(request)) == request
 
 
@@ -121,7 +123,7 @@ WRONG_OPTIONS = [
         for value in (0, -1, "1", float("nan"), float("inf"), 1e300, True, timedelta(0))
     ),
     {"params": [1]},
-    {"params": {"f": object()}},
+    {"params": {"f": object}},
     {"metadata": [1]},
     {"metadata": "x"},
 ]

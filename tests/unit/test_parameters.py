@@ -3,8 +3,9 @@
 import pytest
 
 from antiphon import Agent, Client
+from antiphon.convert import to_input
 from antiphon.errors import UsageError
-from antiphon.request import AgentSpec, TurnRequest, encode_request, input_messages
+from antiphon.request import AgentSpec, TurnRequest, encode_request
 
 SECRETS = [
     {"api_key": "sk-SECRET"},
@@ -30,8 +31,8 @@ def test_a_key_of_a_service_is_no_parameter_of_an_agent_or_a_turn(params):
 @pytest.mark.parametrize("params", SECRETS)
 def test_a_key_of_a_service_does_not_travel_whoever_wrote_the_request(params):
     for request in (
-        TurnRequest(input_messages("hi"), params=params),
-        TurnRequest(input_messages("hi"), agent=AgentSpec("openai", "gpt-4o", params=params)),
+        TurnRequest(to_input("hi"), params=params),
+        TurnRequest(to_input("hi"), agent=AgentSpec("openai", "gpt-4o", params=params)),
     ):
         with pytest.raises(UsageError, match="environment"):
             encode_request(request)

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from antiphon.convert import to_input
 from antiphon.errors import InvalidMessage
 from antiphon.ids import session_id, turn_id
-from antiphon.request import AgentSpec, TurnRequest, encode_request, input_messages
+from antiphon.request import AgentSpec, TurnRequest, encode_request
 from antiphon.wire.cell import Cell
 
 __all__ = ["submit_job"]
@@ -40,9 +41,7 @@ async def submit_job(
         chosen = msgspec.convert(given, _Options)
     except msgspec.ValidationError as exc:
         raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
-    request = TurnRequest(
-        input_messages(text), chosen.agent, chosen.params, None, chosen.metadata, chosen.timeout
-    )
+    request = TurnRequest(to_input(text), chosen.agent, chosen.params, None, chosen.metadata, chosen.timeout)
     payload = encode_request(request)
     await cell.submit(
         session_id(session), turn_id(job_id), payload, digest=hashlib.sha256(payload).hexdigest(), queue=queue,
