@@ -12,7 +12,7 @@ from antiphon.model import File
 from antiphon.runtime import Edit, SessionStatus, plain
 from antiphon.saved import SavedSession
 from antiphon.turntaking import TurnTaking, check_if_busy
-from antiphon.variables import Variables
+from antiphon.variables import Metadata, Variables
 
 __all__ = ["Keeping"]
 
@@ -58,16 +58,18 @@ class Keeping(TurnTaking):
         await self._edit(Edit(variables=plain(variables, "variables"), remove=list(remove)))
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """A copy of the metadata: what the caller wants to find sessions by. Models do not see it.
+    def metadata(self) -> Metadata:
+        """What the caller wants to find sessions by, to read and to set: ``session.metadata["plan"] = "paid"``.
+
+        Models do not see it.
 
         >>> agent.session("user-7", metadata={"plan": "free"}).metadata
         {'plan': 'free'}
         """
-        return call(self._saved()).metadata
+        return Metadata(self, call(self._saved()).metadata)
 
     async def metadata_async(self) -> dict[str, Any]:
-        """``metadata``, awaited.
+        """A copy of the metadata.
 
         >>> await session.metadata_async()
         {}

@@ -96,6 +96,19 @@ def test_a_closed_session_takes_neither_another_opening_nor_children(runtime):
     assert session.children() == []
 
 
+def test_metadata_are_set_in_the_session_at_once(runtime):
+    agent = runtime.agent()
+    metadata = agent.session("s", metadata={"a": 1}).metadata
+    metadata["b"] = 2
+    metadata.update(c=3)
+    assert metadata == agent.session("s").metadata == {"a": 1, "b": 2, "c": 3}
+    with pytest.raises(UsageError, match="set 'a' to None instead"):
+        del metadata["a"]
+    with pytest.raises(UsageError, match="never taken away"):
+        metadata.clear()
+    assert len(agent.session("s").metadata) == 3
+
+
 def test_a_session_is_not_its_own_child(runtime):
     session = runtime.agent().session("s")
     with pytest.raises(UsageError, match="its own child"):
