@@ -7,16 +7,16 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import AgentError, SettingsError, UnknownAgent, UnknownTool
-from antiphon.request import AgentSpec
+from antiphon.request import AgentSpec, Travelling
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
 from antiphon_worker.archive import Archive, store_at
 from antiphon_worker.providers.base import Provider
-from antiphon_worker.providers.registry import close_providers, provider_for
+from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
 from antiphon_worker.toolbox import ToolBox
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class App:
     own tools are known as well), ``providers`` are model services under names of their own. ``store`` is where sessions
     are archived before their life in Redis ends, and restored from when they are used again; it may block.
 
+    Raises ``SettingsError`` where two agents or two tools have one name, and ``UnknownProvider`` for an agent whose
+    provider is neither built in nor given.
+
     >>> from antiphon import Agent, tool
     >>> @tool
     ... def add(a: int, b: int) -> int:
@@ -47,8 +50,8 @@ class App:
 
     def __init__(
         self,
-        agents: Sequence[Agent] = (),
-        tools: Sequence[Tool[..., Any]] = (),
+        agents: Iterable[Agent] = (),
+        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
         providers: Mapping[str, Provider] | None = None,
         store: SessionStore | None = None,
     ) -> None:
@@ -59,16 +62,36 @@ class App:
         self._store = store
         self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
-        self._tools = {tool.name: tool for tool in tools}
-        self._providers: dict[str, Provider] = dict(providers or {})
+        self._tools: dict[str, Tool[..., Any]] = {}
+        self._providers = _checked_providers(providers or {})
         self._opening: dict[str, asyncio.Future[Provider]] = {}
-        for agent in agents:
-            spec = agent.spec()
-            if not spec.name:
-                raise SettingsError("An agent of an App needs a name: Agent(name=…).")
-            self._agents[spec.name] = spec
-            self._tools |= {tool.name: tool for tool in agent.tools}
+        for tool in _listed(tools, "tools"):
+            self._add_tool(tool if isinstance(tool, Tool) else Tool(tool))
+        for agent in _listed(agents, "agents"):
+            self._add_agent(agent)
         self.toolbox = ToolBox(list(self._tools.values()))
+
+    def _add_agent(self, agent: Agent) -> None:
+        if not isinstance(agent, Travelling):
+            raise SettingsError(f"agents= is a list of Agents, not of {type(agent).__name__}.")
+        spec = agent.spec()
+        if not spec.name:
+            raise SettingsError("An agent of an App needs a name: Agent(name=…).")
+        if spec.name in self._agents:
+            raise SettingsError(
+                f"Two agents of the App are called {spec.name!r}: give each a name of its own."
+            )
+        check_provider(spec.provider, self._providers)
+        self._agents[spec.name] = spec
+        for tool in agent.tools:
+            self._add_tool(tool)
+
+    def _add_tool(self, tool: Tool[..., Any]) -> None:
+        known = self._tools.setdefault(tool.name, tool)
+        if known is not tool and _what(known) != _what(tool):
+            raise SettingsError(
+                f"Two tools of the App are called {tool.name!r}, and turns name them: give each a name of its own."
+            )
 
     def agent(self, asked: str | AgentSpec | None) -> AgentSpec:
         """The agent a turn asks for: itself, one of ours by name, or the only one there is. Raises ``UnknownAgent``.
@@ -160,6 +183,30 @@ class App:
         for provider in self._providers.values():
             await provider.aclose()
         await close_providers()
+
+
+def _listed(things: Any, name: str) -> Iterable[Any]:
+    if not isinstance(things, Iterable) or isinstance(things, str):
+        raise SettingsError(f"{name}= is a list, not {type(things).__name__}.")
+    return things
+
+
+def _checked_providers(providers: Any) -> dict[str, Provider]:
+    if not isinstance(providers, Mapping):
+        raise SettingsError(
+            f"providers= is a dictionary of providers by name, not {type(providers).__name__}."
+        )
+    for name, provider in providers.items():
+        if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
+            raise SettingsError(
+                f"providers= has {provider!r} under {name!r}: it takes a provider, such as OpenAIChat(base_url=…)."
+            )
+    return dict(providers)
+
+
+def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
+    """What a tool does and how: agents may each make one of the same function."""
+    return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict
 
 
 def load_app(path: str) -> App:

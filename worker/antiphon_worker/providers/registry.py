@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from antiphon.errors import UnknownProvider
 from antiphon_worker.providers.base import Provider
 
-__all__ = ["BUILT_IN", "close_providers", "provider_for"]
+__all__ = ["BUILT_IN", "check_provider", "close_providers", "provider_for"]
 
 
 def _openai() -> Provider:
@@ -53,12 +53,16 @@ def provider_for(name: str, providers: Mapping[str, Provider] | None = None) -> 
         _name(provider, name)
         return provider
     if name not in _made:
-        make = BUILT_IN.get(name)
-        if make is None:
-            known = ", ".join(sorted({*BUILT_IN, *(providers or {})}))
-            raise UnknownProvider(f"There is no provider {name!r}. Known here: {known}.")
-        return _made.setdefault(name, make())  # two threads may ask at once: both get the same
+        check_provider(name, providers or {})
+        return _made.setdefault(name, BUILT_IN[name]())  # two threads may ask at once: both get the same
     return _made[name]
+
+
+def check_provider(name: str, providers: Mapping[str, Provider]) -> None:
+    """Raise ``UnknownProvider`` where none has this name."""
+    if name not in providers and name not in BUILT_IN:
+        known = ", ".join(sorted({*BUILT_IN, *providers}))
+        raise UnknownProvider(f"There is no provider {name!r}. Known here: {known}.")
 
 
 async def close_providers() -> None:
