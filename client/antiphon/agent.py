@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakValueDictionary
 
 from antiphon.convert import MessageLike
@@ -71,10 +71,13 @@ class Agent:
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
+        _check_provider(provider)
         if not isinstance(model, str) or not model:
             raise UsageError(f"model= is the name of a model, not {model!r}.")
-        if max_steps is not None and max_steps < 1:
-            raise UsageError(f"max_steps= is at least 1, not {max_steps!r}.")
+        _check_text(name, "name")
+        _check_text(system, "system")
+        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+            raise UsageError(f"max_steps= is a whole number, at least 1, not {max_steps!r}.")
         if redis is not None and runtime is not None:
             raise UsageError("Give redis= or runtime=, not both.")
         if prefix is not None and redis is None:
@@ -83,7 +86,7 @@ class Agent:
         self.model = model
         self.name = name
         self.system = system
-        self.tools: list[Tool[..., Any]] = [one if isinstance(one, Tool) else Tool(one) for one in tools]
+        self.tools = _tools(tools)
         self.redis = redis
         self._prefix = prefix if prefix is None else prefix_of(prefix)
         self.store = store
@@ -231,6 +234,29 @@ class Agent:
             )
         ref = SessionRef(known, store or self.store, ttl)
         return Session(self, ref, opening)
+
+
+def _check_provider(provider: object) -> None:
+    if isinstance(provider, str) and provider:
+        return
+    from antiphon.testing import Script
+
+    if not isinstance(provider, Script) and not callable(getattr(provider, "stream", None)):
+        raise UsageError(
+            "provider= is the name of a model service, such as 'openai', or an antiphon.testing.script, "
+            f"not {provider!r}."
+        )
+
+
+def _check_text(value: object, name: str) -> None:
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name}= is text, not {type(value).__name__}.")
+
+
+def _tools(tools: Any) -> list[Tool[..., Any]]:
+    if not isinstance(tools, Iterable):
+        raise UsageError(f"tools= is a list of functions or tools, not {tools!r}: tools=[…].")
+    return [one if isinstance(one, Tool) else Tool(one) for one in cast("Iterable[Any]", tools)]
 
 
 def _window(window: int | Window | None) -> Any:

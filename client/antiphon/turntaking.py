@@ -18,6 +18,7 @@ from antiphon.events import Event, TurnFinished
 from antiphon.ids import check_queue
 from antiphon.model import Message, Response
 from antiphon.parameters import check_params
+from antiphon.request import Travelling
 from antiphon.runtime import (
     AgentLike,
     IfBusy,
@@ -270,6 +271,7 @@ class TurnTaking:
     ) -> Work:
         check_if_busy(if_busy)
         check_params(params)
+        _check_agent(agent)
         return Work(
             messages=to_input(text),
             agent=self._agent if agent is None else agent,
@@ -279,6 +281,11 @@ class TurnTaking:
             if_busy=if_busy,
             queue=None if queue is None else check_queue(queue),
         )
+
+
+def _check_agent(agent: object) -> None:
+    if agent is not None and not isinstance(agent, str | Travelling):
+        raise UsageError(f"agent= takes an Agent or an agent's name, not {type(agent).__name__}.")
 
 
 def check_if_busy(value: object) -> None:
