@@ -87,7 +87,11 @@ class LocalRuntime:
         return [message.copied() for message in (await self._read(session)).messages[start:stop]]
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
-        return (await self._read(session)).saved(messages).copied()
+        live = await self._read(session)
+        state = live.saved(messages).copied()
+        if not live.used:
+            state.created = state.updated = 0
+        return state
 
     async def status(self, session: SessionRef) -> SessionStatus:
         return (await self._read(session)).status()
@@ -147,7 +151,7 @@ class LocalRuntime:
 
     async def delete(self, session: SessionRef) -> bool:
         live = await self._read(session)
-        existed = live.exists
+        existed = live.used
         await live.inbox.check_others_turn()
         for turn in list(live.turns.values()):
             await turn.cancel("the session was deleted")

@@ -164,6 +164,11 @@ class LocalSession:
         """False for a session that was only looked at."""
         return bool(self.messages or self.agent or self.openings or self.stamp or self.closed)
 
+    @property
+    def used(self) -> bool:
+        """True from the first turn or change that was asked for."""
+        return self.exists or self.inbox.current is not None
+
     def saved(self, messages: bool = True) -> SavedSession:
         return SavedSession(
             session_id=self.session_id,
@@ -188,7 +193,7 @@ class LocalSession:
         if len(saved.messages) < len(self.messages):
             self.window = (0, 0)
         self.messages = list(saved.messages)
-        self.agent, self.system, self.parent = saved.agent, saved.system, saved.parent
+        self.agent, self.system, self.parent = saved.agent, saved.system or None, saved.parent
         self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)
         self.tenant, self.queue = saved.tenant, saved.queue
         self.files, self.summary = dict(saved.files), saved.summary
@@ -207,7 +212,7 @@ class LocalSession:
         self.tenant = self.tenant or opening.tenant or (parent and parent.tenant)
         self.queue = opening.queue or self.queue or (parent and parent.queue)
         if opening.system is not None:
-            self.system = opening.system
+            self.system = opening.system or None
         self.variables = {**opening.variables, **self.variables}
         self.metadata = {**self.metadata, **opening.metadata}
         self.parent = opening.parent or self.parent
@@ -220,8 +225,8 @@ class LocalSession:
             messages=len(self.messages),
             running=running,
             waiting=[place.turn_id for place in self.inbox.waiting if place.turn_id],
-            created=self.created,
-            updated=self.updated,
+            created=self.created if self.used else 0,
+            updated=self.updated if self.used else 0,
         )
 
     def info(self) -> SessionInfo:
