@@ -36,7 +36,8 @@ def submit(argv: list[str]) -> int:
     """Hand in a turn, and print its id
 
     The agent is one that the workers know by its name, or it travels with the turn: a provider and a model,
-    with a system prompt and the names of tools. Without either it is the only agent that the workers have.
+    with a system prompt and the names of tools. Without either it is the one that the session began with; of a new
+    session, the only agent that the workers have.
     """
     parser = command_parser(submit)
     parser.add_argument("session", help="the session's id; it begins with its first turn")

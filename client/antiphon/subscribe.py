@@ -160,8 +160,13 @@ class Subscription:
         oldest = entries[0][0] if entries else None
         replaced = at_cursor is not None and self._entry is not None and at_cursor[1] != self._entry
         if newest < cursor or replaced or (newest > cursor and oldest != cursor + 1):
+            missing = (
+                f"There is no event {cursor}, the session's last one is {newest}"
+                if newest < cursor
+                else f"Events after {cursor} are no longer kept"
+            )
             raise StreamGap(
-                f"Events after {cursor} are no longer kept: take a snapshot and go on from its cursor.",
+                f"{missing}: take a snapshot and go on from its cursor.",
                 cursor=cursor, oldest=oldest, session_id=self.session_id,
             )  # fmt: skip
 

@@ -332,6 +332,9 @@ async def test_a_cursor_that_is_no_longer_kept_is_a_gap_and_a_snapshot_leads_on(
         with pytest.raises(StreamGap) as gap:
             await anext(ensemble.client.subscribe("s", 1))
         assert gap.value.cursor == 1
+        assert gap.value.message.startswith("Events after 1 are no longer kept")
+        with pytest.raises(StreamGap, match=r"^There is no event 99999, the session's last one is \d+:"):
+            await anext(ensemble.client.subscribe("s", 99999))
         snapshot = await ensemble.client.snapshot("s")
         seen = []
         reader = asyncio.create_task(collect(ensemble.client, "s", seen, snapshot.cursor))

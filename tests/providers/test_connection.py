@@ -147,6 +147,7 @@ async def test_without_a_key_the_error_names_the_variable(kind, monkeypatch, tmp
     with pytest.raises(ProviderUnauthorized, match=VARIABLE[kind]) as raised:
         await hear(provider)
     assert not raised.value.retryable
+    assert "worker" not in raised.value.message, "there is none in a local run"
     await provider.aclose()
 
 

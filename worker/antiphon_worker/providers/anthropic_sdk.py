@@ -24,7 +24,7 @@ except ImportError as exc:
 
 __all__ = ["AnthropicConnection", "map_anthropic_error"]
 
-_NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the worker's environment."
+_NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the environment of the process that runs the turns."
 
 
 class AnthropicConnection(Connection):

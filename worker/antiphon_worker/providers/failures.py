@@ -71,7 +71,7 @@ _BY_WORD: tuple[tuple[str, type[ProviderError]], ...] = (
     ("residency", ProviderRejected),
 )
 _ADVICE: dict[type[ProviderError], str] = {
-    ProviderUnauthorized: "Check the key in the worker's environment and what it may use.",
+    ProviderUnauthorized: "Check the key in the environment of the process that runs the turns, and what it may use.",
     ProviderRateLimited: "Wait, or ask the service for a higher limit.",
     ProviderOverloaded: "Try again later.",
     ProviderTimedOut: "Try again, or raise the provider's timeout.",

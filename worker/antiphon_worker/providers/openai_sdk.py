@@ -49,7 +49,8 @@ class OpenAIConnection(Connection):
         except openai.OpenAIError as exc:
             if options.base_url is None:
                 raise ProviderUnauthorized(
-                    "There is no key for OpenAI: set OPENAI_API_KEY in the worker's environment."
+                    "There is no key for OpenAI: set OPENAI_API_KEY in the environment of the process that runs "
+                    "the turns."
                 ) from exc
             return openai.AsyncOpenAI(api_key=_NO_KEY, **settings)
 
