@@ -26,6 +26,7 @@ from antiphon.events import Event
 from antiphon.ids import (
     SessionId,
     TurnId,
+    check_key,
     check_queue,
     new_turn_id,
     session_id,
@@ -164,7 +165,7 @@ class AsyncClient:
             to_input(text), asked, plain(params, "params"), output, plain(metadata, "metadata"),
             duration(timeout, "timeout"),
         ))  # fmt: skip
-        new_id = turn_id_of_key(where, key) if key is not None else new_turn_id(where)
+        new_id = turn_id_of_key(where, check_key(key)) if key is not None else new_turn_id(where)
         await self.cell_of_session(where).submit(
             where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",

@@ -18,6 +18,7 @@ __all__ = [
     "SessionId",
     "TurnId",
     "cell_hash",
+    "check_key",
     "check_queue",
     "new_session_id",
     "new_turn_id",
@@ -95,6 +96,17 @@ def new_session_id() -> SessionId:
 
 def new_turn_id(session: str) -> TurnId:
     return TurnId(cell_hash(session) + secrets.token_hex(11))
+
+
+def check_key(key: object) -> str:
+    """Check an idempotency key: text that is not empty, because all that have the same one are one turn."""
+    if not isinstance(key, str) or not key or _no_utf8(key):
+        raise UsageError(f"key= is text that names what is submitted, not {key!r}.")
+    return key
+
+
+def _no_utf8(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def turn_id_of_key(session: str, key: str) -> TurnId:

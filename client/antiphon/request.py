@@ -95,14 +95,14 @@ def encode_request(request: TurnRequest) -> bytes:
 
     Keys of services never travel: raises ``UsageError``.
     """
-    check_secrets(request.params)
-    if isinstance(request.agent, AgentSpec):
-        check_secrets(request.agent.params)
     try:
         payload = request.to_json()
         msgspec.json.decode(payload, type=TurnRequest)
     except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as exc:
         raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
+    check_secrets(request.params)
+    if isinstance(request.agent, AgentSpec):
+        check_secrets(request.agent.params)
     if len(payload) > MAX_REQUEST_BYTES:
         raise InvalidMessage(
             f"The turn has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}: pass large files by URL."

@@ -15,7 +15,7 @@ from antiphon.convert import Input, to_input
 from antiphon.deadline import Deadline
 from antiphon.errors import InvalidOutput, UsageError
 from antiphon.events import Event, TurnFinished
-from antiphon.ids import check_queue
+from antiphon.ids import check_key, check_queue
 from antiphon.model import Message, Response
 from antiphon.parameters import check_params
 from antiphon.request import Travelling
@@ -180,7 +180,7 @@ class TurnTaking:
         """
         key, delay = options.pop("key", None), duration(options.pop("delay", None), "delay")
         work = self._work(text, **options)
-        work.key, work.delay = key, delay
+        work.key, work.delay = None if key is None else check_key(key), delay
         return await (await self._ready()).submit(self._ref, work)
 
     @property

@@ -187,3 +187,9 @@ def test_a_turn_that_says_nothing_is_refused_by_a_session(blank, runtime):
         with pytest.raises(InvalidMessage, match="says something"):
             say(blank)
     assert session.messages == []
+
+
+@pytest.mark.parametrize("key", [5, "", "\ud800"])
+def test_a_key_that_names_nothing_is_refused_by_a_session(key, runtime):
+    with pytest.raises(UsageError, match="key="):
+        runtime.agent().session("s").submit("x", key=key)

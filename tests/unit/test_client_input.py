@@ -114,6 +114,8 @@ async def test_wrong_options_of_submit_are_named():
             await client.submit("s", "hi", agent=7)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="window"):
             await client.submit("s", "hi", agent=AgentSpec("openai", "m", window=0))
+        with pytest.raises(InvalidMessage, match="params"):
+            await client.submit("s", "hi", agent=AgentSpec("openai", "m", params=[1]))  # type: ignore[arg-type]
 
 
 WRONG_OPTIONS = [
@@ -126,6 +128,9 @@ WRONG_OPTIONS = [
     {"params": {"f": object}},
     {"metadata": [1]},
     {"metadata": "x"},
+    {"key": 5},
+    {"key": ""},
+    {"key": "\ud800"},
 ]
 
 
