@@ -114,7 +114,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Turns go on.
+        """Close all connections. Turns go on; whoever still reads or waits gets ``ClientClosed``.
 
         >>> await client.aclose()
         """

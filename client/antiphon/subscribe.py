@@ -40,9 +40,9 @@ def parse_cursor(after: int | str | None) -> int | None:
     if after is None:
         return None
     try:
-        cursor = int(after)
+        cursor = int(after) if isinstance(after, int | str) else -1
     except ValueError:
-        raise UsageError(f"after= takes the seq of an event, 0 or None, not {after!r}.") from None
+        cursor = -1
     if cursor < 0:
         raise UsageError(f"after= takes the seq of an event, 0 or None, not {after!r}.")
     return cursor

@@ -45,7 +45,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Turns go on.
+        """Close all connections. Turns go on; threads that still read or wait get ``ClientClosed``.
 
         >>> with Client("redis://localhost:6379/0") as other:  # closed at the end
         ...     other.turn(turn.id).status()
