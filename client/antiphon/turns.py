@@ -15,9 +15,11 @@ from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFini
 from antiphon.failures import error_of
 from antiphon.ids import SessionId, TurnId
 from antiphon.model import TERMINAL, Response, Status
+from antiphon.redis_edits import found_in
 from antiphon.subscribe import Subscription
 from antiphon.wire.cell import Cell, TurnRecord
 from antiphon.wire.live import LiveFeed
+from antiphon.within import own_turns, waits_for_itself
 
 __all__ = ["AsyncTurn", "Turn", "seconds"]
 
@@ -69,12 +71,15 @@ class AsyncTurn:
 
         Raises as ``Session.run`` where the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``, …) or
         was cancelled (``TurnCancelled``), always an ``AgentError``; after ``timeout`` seconds ``ResultTimeout``,
-        which leaves the turn alone: call again to go on waiting.
+        which leaves the turn alone: call again to go on waiting. Without ``timeout`` it raises ``UsageError`` in a tool
+        of a turn that this one waits for.
 
         >>> (await turn.result(timeout=10)).text
         'You said: Hello'
         """
         patience = seconds(timeout)
+        if patience is None:
+            await self._check_others_turn()
         try:
             async with asyncio.timeout(patience):
                 return _response(await self.ended())
@@ -119,6 +124,14 @@ class AsyncTurn:
         'cancelled'
         """
         return await self._client.cell_of_turn(self.id).cancel(self.id, reason)
+
+    async def _check_others_turn(self) -> None:
+        """Before waiting without an end: raises ``UsageError`` in a tool of a turn that the session still has to do."""
+        own = own_turns(self.session_id)
+        if own and (await self._record()).status not in TERMINAL:
+            found = await found_in(self._client.cell_of_turn(self.id), self.session_id)
+            if not own.isdisjoint(found.inbox):
+                raise waits_for_itself(self.session_id)
 
     async def _record(self) -> TurnRecord:
         return await self._client.cell_of_turn(self.id).turn(self.id)

@@ -62,6 +62,16 @@ def test_a_call_that_would_wait_for_the_turn_being_read_here_says_so(call):
     CALLS[call](session)
 
 
+def test_the_result_of_a_later_turn_is_not_waited_for_while_reading():
+    session, turns = Agent("scripted", "any").session("s"), []
+    for event in session.stream("a"):
+        if event.type == "turn_started":
+            turns.append(session.submit("b"))
+            with pytest.raises(UsageError, match="events are being read here"):
+                turns[0].result()
+    assert turns[0].result().text == "You said: b"
+
+
 async def test_an_asynchronous_call_that_would_wait_for_the_turn_being_read_here_says_so():
     session = Agent("scripted", "any").session("s")
     async for event in session.stream_async("a"):

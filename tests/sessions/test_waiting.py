@@ -10,7 +10,7 @@ import pytest
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Message, redis_runtime
-from antiphon.errors import AgentError, UsageError
+from antiphon.errors import AgentError, ResultTimeout, UsageError
 from antiphon.testing import script, tool_call
 
 
@@ -132,6 +132,27 @@ def test_a_tool_is_told_that_its_call_would_wait_for_itself(runtime, call, submi
     assert response.text == "Done."
     assert "would wait for the turn that it is part of" in response.tool_calls[0].result
     assert len(session.messages) == 4
+
+
+def test_a_tool_may_submit_turns_of_its_own_session_for_later(runtime):
+    turns, told = [], []
+
+    def later() -> str:
+        """Go on later."""
+        turns.extend([session.submit("1"), session.submit("2", delay=0.01)])
+        for timeout in (0, None):
+            try:
+                turns[0].result(timeout)
+            except AgentError as error:
+                told.append(error)
+        return "submitted"
+
+    runtime.use(script(tool_call("later"), "Done.", "a", "b"))
+    session = runtime.agent(tools=[later]).session("s")
+    assert session.run("Go").tool_calls[0].result == "submitted"
+    assert {turn.result(20).text for turn in turns} == {"a", "b"}
+    assert [type(error) for error in told] == [ResultTimeout, UsageError]
+    assert "would wait for the turn that it is part of" in told[1].message
 
 
 def test_what_a_tool_leaves_behind_may_use_the_session_when_the_turn_has_ended(runtime):

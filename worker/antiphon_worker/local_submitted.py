@@ -70,14 +70,20 @@ class SubmittedTurn:
         return self._status
 
     async def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response; raises as the turn ended, or ``ResultTimeout``."""
+        """Wait for the end and give the response; raises as the turn ended, or ``ResultTimeout``.
+
+        Without ``timeout`` it raises ``UsageError`` where the turn at work waits for the caller.
+        """
+        patience = seconds(timeout)
+        if patience is None and self._status not in TERMINAL:
+            await self._session.inbox.check_others_turn()
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with asyncio.timeout(patience):
                 async with aclosing(self.stream()) as events:
                     last = [event async for event in events][-1]
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {seconds(timeout):g} s; it goes on.",
+                f"The turn has not ended within {patience:g} s; it goes on.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
         if isinstance(last, TurnFinished) and last.response is not None:
