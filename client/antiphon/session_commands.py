@@ -16,7 +16,7 @@ import msgspec
 from antiphon.arguments import Parser, add_redis, command_parser, redis_urls
 from antiphon.cells import Cells, open_cells
 from antiphon.client import DEFAULT_QUEUE, AsyncClient
-from antiphon.errors import InvalidMessage, TurnFailed
+from antiphon.errors import InvalidMessage, TurnFailed, UsageError
 from antiphon.events import Event, TurnFailedEvent
 from antiphon.ids import check_queue, session_id, turn_id
 from antiphon.model import decode_message
@@ -76,10 +76,18 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
         if unserved:
             print(unserved, file=sys.stderr)
         if options.wait:
-            print(printable((await turn.result()).text))
+            print(printable(await _answer(turn)))
         elif options.stream:
             await _print_answer(turn)
     return 0
+
+
+async def _answer(turn: AsyncTurn) -> str:
+    """The whole text. Raises ``TurnFailed`` where the turn fails: whatever it failed of, the command was right."""
+    try:
+        return (await turn.result()).text
+    except UsageError as exc:
+        raise TurnFailed(exc.message, code=str(exc.code)) from exc
 
 
 async def _print_answer(turn: AsyncTurn) -> None:
