@@ -101,7 +101,7 @@ def test_a_misspelt_command_is_told_what_was_meant():
         (["submit", "s", "hello", "--model", "m"], "--model needs --provider"),
         (["submit", "s", "hello", "--provider", "openai"], "--provider needs --model"),
         (["submit", "s", "hello", "--agent", "a", *ECHO], "--agent names an agent"),
-        (["submit", "s", "  "], "empty"),
+        (["submit", "s", "  "], "not blank"),
         (["submit", "s\n", "hello"], "control characters"),
         (["submit", "s", "hello", "--queue", "a:b"], "A queue's name"),
         (["cancel", "no turn id"], "A turn id is"),
