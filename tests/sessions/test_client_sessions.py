@@ -10,6 +10,7 @@ from antiphon.errors import (
     InvalidMessage,
     ProviderRejected,
     SessionExists,
+    TurnCancelled,
     UnknownAgent,
     UsageError,
 )
@@ -193,3 +194,11 @@ def test_a_turn_that_says_nothing_is_refused_by_a_session(blank, runtime):
 def test_a_key_that_names_nothing_is_refused_by_a_session(key, runtime):
     with pytest.raises(UsageError, match="key="):
         runtime.agent().session("s").submit("x", key=key)
+
+
+def test_a_turn_that_is_cancelled_before_it_began_says_why(runtime):
+    turn = runtime.agent().session("s").submit("x", delay=3600)
+    turn.cancel("not wanted any more")
+    with pytest.raises(TurnCancelled, match="not wanted any more"):
+        turn.result(10)
+    assert list(turn.stream())[-1].reason == "not wanted any more"
