@@ -114,6 +114,32 @@ async def test_closing_fails_what_is_under_way_and_leaves_no_connection(redis_ur
     await wait_until_async(lambda: proxy.connections == 0, 5, "no connection is left")
 
 
+@pytest.mark.parametrize("steps", range(1, 60, 3))
+async def test_closing_while_a_connection_is_opened_leaves_none(steps, redis_url, proxy):
+    """At whatever step of the way the caller is: the test's own check finds a task that goes on."""
+    redis = open_redis(proxy.url)
+    calls = [asyncio.create_task(echo(redis, str(n))) for n in range(2)]
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await redis.aclose()
+    for answer in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(answer, bytes | RedisConnectionError)
+    await wait_until_async(lambda: proxy.connections == 0, 5, "no connection is left")
+
+
+async def test_a_command_under_way_when_it_is_closed_opens_no_other_connection(redis_url, proxy):
+    redis = open_redis(proxy.url)
+    await echo(redis, "warm")
+    proxy.blackhole()
+    calls = [asyncio.create_task(echo(redis, str(n))) for n in range(3)]
+    await asyncio.sleep(0)
+    await redis.aclose()
+    proxy.heal()
+    for answer in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(answer, RedisConnectionError)
+    assert proxy.accepted == 1
+
+
 def test_a_client_that_comes_to_another_loop_connects_there(redis_url):
     redis = open_redis(redis_url)
 

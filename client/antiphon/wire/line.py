@@ -53,12 +53,13 @@ class ScriptLine:
         self._pool = pool
         self._timeout: float | None = settings.get("socket_timeout")
         self._retries: int = settings["retry"].get_retries() if settings.get("retry") else 0
+        self._closings = 0
         self._wire: _Wire | None = None
         self._opening: asyncio.Task[_Wire] | None = None
 
     async def call(self, *command: Any) -> Any:
         """The answer to a command. Raises what redis-py raises."""
-        lost = 0
+        lost, era = 0, self._closings
         while True:
             wire = self._wire
             if wire is None or not wire.usable:
@@ -67,13 +68,14 @@ class ScriptLine:
                 return await self._answer(wire, command)
             except (RedisConnectionError, RedisTimeoutError):
                 lost += 1
-                if lost > self._retries:
+                if lost > self._retries or era != self._closings:
                     raise
 
     async def aclose(self) -> None:
-        """Close the connection; commands under way fail."""
+        """Close the connection; commands under way fail, and open no other one."""
+        self._closings += 1
         opening, self._opening = self._opening, None
-        if opening is not None:
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
         wire, self._wire = self._wire, None
@@ -93,9 +95,16 @@ class ScriptLine:
         """One new connection, however many wait for it; whoever gives up waiting leaves it to the others."""
         opening = self._opening
         if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
-            opening = self._opening = asyncio.create_task(_Wire.open(self._pool), name="antiphon script line")
-        wire = await asyncio.shield(opening)
-        self._wire = wire
+            opening = self._opening = asyncio.create_task(self._opened(), name="antiphon script line")
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled() or _cancelled():
+                raise
+            raise RedisConnectionError("The connection was closed.") from None
+
+    async def _opened(self) -> _Wire:
+        self._wire = wire = await _Wire.open(self._pool)
         return wire
 
 
@@ -130,6 +139,8 @@ class _Wire:
 
     async def send(self, command: tuple[Any, ...]) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
+        if self._broken:
+            raise RedisConnectionError("The connection was closed.")
         packed = self._packed(command)  # may refuse an argument: before anybody waits
         self._waiting.append(answer)
         self._connection.write_soon(packed)
@@ -181,3 +192,9 @@ class _Wire:
             answer.set_exception(reply)
         else:
             answer.set_result(reply)
+
+
+def _cancelled() -> bool:
+    """Whether it is the running task that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
