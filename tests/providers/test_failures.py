@@ -1,4 +1,4 @@
-"""Whatever the SDKs, httpx2 and aiohttp can raise is one of our errors."""
+"""Whatever the SDKs and httpx2 can raise is one of our errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ssl
 from types import ModuleType
 from typing import Any
 
-import aiohttp
 import anthropic
 import anyio
 import httpx2
@@ -117,10 +116,9 @@ NOT_OF_A_CONNECTION = {
     "httpx2.CookieConflict"
 }  # about cookies that are asked for by name, which nothing here does
 HTTPX2 = {name: kind for name, kind in exceptions(httpx2).items() if name not in NOT_OF_A_CONNECTION}
-AIOHTTP = {name: kind for name, kind in exceptions(aiohttp).items() if issubclass(kind, aiohttp.ClientError)}
 
 
-@pytest.mark.parametrize("kind", [*HTTPX2.values(), *AIOHTTP.values()], ids=[*HTTPX2, *AIOHTTP])
+@pytest.mark.parametrize("kind", HTTPX2.values(), ids=HTTPX2)
 def test_every_exception_of_the_transport_is_caught_and_mapped(kind):
     assert issubclass(kind, TransportErrors)
 
@@ -143,9 +141,6 @@ def test_every_exception_of_httpx2_is_one_of_our_errors(kind):
         (httpx2.DecodingError("x"), ProviderUnreachable, ProviderStreamBroken),
         (ConnectionResetError("x"), ProviderUnreachable, ProviderStreamBroken),
         (ssl.SSLError("x"), ProviderUnreachable, ProviderStreamBroken),
-        (aiohttp.ClientPayloadError("x"), ProviderUnreachable, ProviderStreamBroken),
-        (aiohttp.ServerDisconnectedError(), ProviderUnreachable, ProviderStreamBroken),
-        (aiohttp.ServerTimeoutError("x"), ProviderTimedOut, ProviderTimedOut),
         (httpx2.UnsupportedProtocol("x"), ProviderRejected, ProviderRejected),
         (httpx2.InvalidURL("x"), ProviderRejected, ProviderRejected),
     ],
@@ -154,13 +149,6 @@ def test_every_exception_of_httpx2_is_one_of_our_errors(kind):
 def test_what_a_connection_does_is_named(error, before, within):
     assert type(map_transport_error("here", error)) is before
     assert type(map_transport_error("here", error, begun=True)) is within
-
-
-def test_a_dropped_connection_that_the_transport_calls_a_time_out_is_a_dropped_connection():
-    error = openai.APITimeoutError(REQUEST)
-    error.__cause__ = httpx2.ConnectTimeout("x")
-    error.__cause__.__cause__ = aiohttp.ServerDisconnectedError()
-    assert type(map_openai_error("here", error)) is ProviderUnreachable
 
 
 @pytest.mark.parametrize("kind", [anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,7 @@ from antiphon_worker.providers.base import Increment, StepResult
 from antiphon_worker.providers.connection import Call, Connection, Options
 from antiphon_worker.providers.openai_chat_stream import ChatDecoder
 from antiphon_worker.providers.openai_responses_stream import ResponsesDecoder
-from antiphon_worker.providers.streaming import stream_answer
+from antiphon_worker.providers.streaming import AnswerStream
 
 DECODERS: dict[str, Any] = {
     "openai-chat": ChatDecoder,
@@ -43,11 +43,10 @@ class Given:
 
     def __init__(self, chunks: list[bytes], content_type: str) -> None:
         self.headers = {"content-type": content_type}
-        self._chunks = chunks
+        self._chunks = iter(chunks)
 
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        for chunk in self._chunks:
-            yield chunk
+    async def into(self, take: Callable[[bytes], bool]) -> bool:
+        return all(take(chunk) for chunk in self._chunks)
 
     async def aclose(self) -> None:
         return None
@@ -77,7 +76,7 @@ def outcome(
         line = Line(Given(chunks, content_type))
         heard: list[Increment] = []
         try:
-            async for increment in stream_answer(line, kind, Call("/", b""), DECODERS[kind](kind, "m")):
+            async for increment in AnswerStream(line, kind, Call("/", b""), DECODERS[kind](kind, "m")):
                 heard.append(increment)  # noqa: PERF401 - what came before an error counts as well
         except ProviderError as error:
             assert not any(isinstance(increment, StepResult) for increment in heard)

@@ -57,7 +57,7 @@ def test_naming_providers_imports_no_sdk():
 import sys
 from antiphon_worker.providers.registry import provider_for
 provider_for("scripted")
-assert not {"openai", "anthropic", "httpx2", "aiohttp"} & set(sys.modules), sys.modules
+assert not {"openai", "anthropic", "httpx2", "httptools"} & set(sys.modules), sys.modules
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -26,15 +26,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from antiphon.errors import ProviderStreamBroken, StepLimitReached
+from antiphon.errors import StepLimitReached
 from antiphon.events import (
     Event,
-    ItemEvent,
-    ReasoningDelta,
-    RefusalDelta,
     StepFinished,
-    TextDelta,
-    ToolCallDelta,
     ToolCallEvent,
     ToolResultEvent,
 )
@@ -42,18 +37,8 @@ from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOu
 from antiphon.request import OutputSpec
 from antiphon.tools import Context, Tool
 from antiphon.window import Window, windowed
-from antiphon_worker.providers.base import (
-    Increment,
-    ItemPart,
-    ModelRequest,
-    OutputSchema,
-    Provider,
-    ReasoningPiece,
-    RefusalPiece,
-    StepResult,
-    TextPiece,
-    ToolCallPiece,
-)
+from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
+from antiphon_worker.step_events import Sink, StepEvents, forwarded
 from antiphon_worker.steps import (
     JournalEntry,
     Step,
@@ -111,21 +96,6 @@ class Journal(Protocol):
 
     async def checkpoint(self) -> None:
         """A safe point: may raise a stop signal, or wait while the lease is in doubt."""
-        ...
-
-
-class Sink(Protocol):
-    """Where events that need not survive are published."""
-
-    def put(self, event: Event) -> None:
-        """Take an event; never waits."""
-        ...
-
-    @property
-    def full(self) -> bool: ...
-
-    async def drain(self) -> None:
-        """Return when there is room again."""
         ...
 
 
@@ -246,25 +216,10 @@ class _Loop:
 
     async def _stream(self, number: int) -> StepResult:
         """One model call: every increment becomes an event at once; waits only while the sink is full."""
-        sink, put, result = self.sink, self.sink.put, None
         stream = self.provider.stream(self._request())
-        try:
-            async for increment in stream:
-                if type(increment) is TextPiece:
-                    put(TextDelta(step=number, text=increment.text))
-                elif type(increment) is StepResult:
-                    result = increment
-                else:
-                    put(_event_of(increment, number, self.provider.name))
-                if sink.full:
-                    await sink.drain()
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-        if result is None:
-            raise ProviderStreamBroken("The provider's answer ended without a result.")
-        return result
+        outlet = StepEvents(number, self.provider.name, self.sink)
+        into = getattr(stream, "into", None)
+        return await (into(outlet) if into is not None else forwarded(stream, outlet))
 
     def _request(self) -> ModelRequest:
         inp, output = self.inp, self.inp.output
@@ -348,20 +303,6 @@ def _ends_turn(entry: StepEntry) -> bool:
     if message.tool_calls:
         return entry.stop_reason not in RUNS_TOOLS
     return entry.stop_reason != "tool_use" or not any(isinstance(part, Item) for part in message.parts)
-
-
-def _event_of(increment: Increment, step: int, provider: str) -> Event:
-    match increment:
-        case ReasoningPiece(text=text):
-            return ReasoningDelta(step=step, text=text)
-        case ToolCallPiece(call_id=call_id, name=name, arguments=arguments):
-            return ToolCallDelta(step=step, call_id=call_id, name=name, arguments=arguments)
-        case RefusalPiece(text=text):
-            return RefusalDelta(step=step, text=text)
-        case ItemPart(item=item):
-            return ItemEvent(step=step, provider=provider, item=item)
-        case _:
-            raise TypeError(f"The provider {provider!r} yielded a {type(increment).__name__}.")
 
 
 def _result_event(result: ToolResult, step: int) -> ToolResultEvent:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Unpack
 
 from antiphon_worker.providers.anthropic_request import anthropic_call
 from antiphon_worker.providers.anthropic_sdk import AnthropicConnection
 from antiphon_worker.providers.anthropic_stream import AnthropicDecoder
-from antiphon_worker.providers.base import Increment, ModelRequest
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.service import ModelService, OptionFields
+from antiphon_worker.providers.streaming import AnswerStream
 
 __all__ = ["Anthropic"]
 
@@ -30,6 +30,6 @@ class Anthropic(ModelService):
     def connection(self) -> AnthropicConnection:
         return self._connection
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Increment, None]:
+    def stream(self, request: ModelRequest) -> AnswerStream:
         call = anthropic_call(request, self.name, max_tokens=self._max_tokens)
         return self.send(call, AnthropicDecoder(self.name, request.model))

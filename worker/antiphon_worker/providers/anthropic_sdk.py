@@ -33,7 +33,7 @@ class AnthropicConnection(Connection):
     request_id_header = "request-id"
 
     def make_http_client(self, **settings: Any) -> HttpClient:
-        return anthropic.DefaultAioHttpClient(**settings)
+        return anthropic.DefaultAsyncHttpxClient(**settings)
 
     def make_client(self, http_client: HttpClient) -> anthropic.AsyncAnthropic:
         options = self.options

@@ -2,6 +2,9 @@
 
 ``Provider.stream(request)`` yields the increments of one model call as they arrive and, last, exactly one
 ``StepResult``; it ends early only by raising a ``ProviderError``. Closing the iterator closes the connection.
+
+An iterator may have ``async def into(outlet) -> StepResult`` too: the same answer, handed to an ``Outlet`` where it is
+read, without a task being woken for each piece. It is used instead of the iteration where it is there.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ __all__ = [
     "Increment",
     "ItemPart",
     "ModelRequest",
+    "Outlet",
     "OutputSchema",
     "Provider",
     "ReasoningPiece",
@@ -98,6 +102,23 @@ class StepResult(Struct):
 
 
 Increment: TypeAlias = TextPiece | ReasoningPiece | RefusalPiece | ToolCallPiece | ItemPart | StepResult
+
+
+class Outlet(Protocol):
+    """Where increments go."""
+
+    def put(self, increment: Increment) -> None:
+        """Take an increment; never waits."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether to wait before more is put."""
+        ...
+
+    async def drain(self) -> None:
+        """Return when there is room again."""
+        ...
 
 
 class Provider(Protocol):

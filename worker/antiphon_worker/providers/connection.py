@@ -1,7 +1,7 @@
 """How requests leave this process: one pool of connections per provider and event loop, and what can go wrong there.
 
-The only module that knows httpx2 and aiohttp. The two modules that own an SDK derive from ``Connection`` and say how
-its client is made and which of its exceptions mean what.
+The two modules that own an SDK derive from ``Connection`` and say how its client is made and which of its exceptions
+mean what.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import inspect
 import ipaddress
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
@@ -28,8 +28,10 @@ from antiphon.errors import (
 from antiphon_worker.providers.failures import retry_after, without_keys
 
 try:
-    import aiohttp
     import httpx2
+
+    from antiphon_worker.providers.proxies import ProxyRoutes, proxies_of
+    from antiphon_worker.providers.transport import DirectTransport, exchange_of
 except ImportError as exc:
     raise MissingPackage(
         "Model services need the worker's packages: pip install 'antiphon[worker]'."
@@ -63,7 +65,6 @@ TransportErrors = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
     httpx2.StreamError,
-    aiohttp.ClientError,
     OSError,
     EOFError,
 )
@@ -103,24 +104,29 @@ class Call(Struct, frozen=True):
 class Answer:
     """A response whose status is fine and whose body has not been read yet."""
 
-    __slots__ = ("_response",)
+    __slots__ = ("_pieces", "_response", "into")
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
+        self._pieces: AsyncIterator[bytes] | None = None
+        exchange = exchange_of(response) if "content-encoding" not in response.headers else None
+        self.into = exchange.into if exchange is not None else self._into
+        """Hand each piece of the body to a function, until that says False or the body ends: then it is True."""
 
     @property
     def headers(self) -> Mapping[str, str]:
         return self._response.headers
 
-    def chunks(self) -> AsyncGenerator[bytes]:
-        """The body as it comes; without the layers for compression where there is none."""
-        if "content-encoding" in self._response.headers:
-            return self._response.aiter_bytes()
-        stream = cast(httpx2.AsyncByteStream, self._response.stream)
-        return cast(AsyncGenerator[bytes], aiter(stream))
-
     async def aclose(self) -> None:
         await self._response.aclose()
+
+    async def _into(self, take: Callable[[bytes], bool]) -> bool:
+        if self._pieces is None:
+            self._pieces = self._response.aiter_bytes()
+        async for piece in self._pieces:
+            if not take(piece):
+                return False
+        return True
 
 
 class Connection(ABC):
@@ -140,7 +146,7 @@ class Connection(ABC):
 
     @abstractmethod
     def make_http_client(self, **settings: Any) -> HttpClient:
-        """The SDK's HTTP client on aiohttp."""
+        """The SDK's HTTP client, as it comes but for these settings."""
 
     @abstractmethod
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
@@ -230,23 +236,27 @@ class Connection(ABC):
         return client
 
     def _http_client(self) -> HttpClient:
-        options = self.options
         forbidden = os.environ.get(FORBID_NETWORK, "") not in ("", "0")
-        settings: dict[str, Any] = {
-            "limits": httpx2.Limits(
-                max_connections=options.max_connections,
-                max_keepalive_connections=options.max_connections,
-                keepalive_expiry=options.keepalive,
-            ),
-        }
-        if options.proxy:
-            settings["proxy"] = options.proxy
         hooks: dict[str, list[Any]] = {"response": [_leave_long_waits_to_the_caller]}
-        settings["event_hooks"] = hooks
         if forbidden:
-            settings["trust_env"] = False
             hooks["request"] = [_refuse_other_machines]
-        return self.make_http_client(**settings)
+        return self.make_http_client(
+            transport=self._transport(environment=not forbidden), trust_env=not forbidden, event_hooks=hooks
+        )
+
+    def _transport(self, *, environment: bool) -> httpx2.AsyncBaseTransport:
+        """The way out; proxies of the environment count unless only this machine may be reached."""
+        options = self.options
+        direct = DirectTransport(max_connections=options.max_connections, keepalive=options.keepalive)
+        proxies = proxies_of(options.proxy, environment=environment)
+        if not proxies:
+            return direct
+        limits = httpx2.Limits(
+            max_connections=options.max_connections,
+            max_keepalive_connections=options.max_connections,
+            keepalive_expiry=options.keepalive,
+        )
+        return ProxyRoutes(direct, proxies, limits, given=options.proxy is not None)
 
 
 _inherited: list[Any] = []
@@ -289,12 +299,7 @@ def map_transport_error(provider: str, error: BaseException, *, begun: bool = Fa
         return ProviderRejected(
             f"The request to {provider} cannot be sent: {_said(causes)}. Correct key and headers."
         )
-    # aiohttp's word counts first: the transport calls a dropped connection a time-out.
-    dropped = any(
-        isinstance(cause, aiohttp.ClientConnectionError) and not isinstance(cause, TimeoutError)
-        for cause in causes
-    )
-    if not dropped and any(isinstance(cause, httpx2.TimeoutException | TimeoutError) for cause in causes):
+    if any(isinstance(cause, httpx2.TimeoutException | TimeoutError) for cause in causes):
         return ProviderTimedOut(f"{provider} fell silent: nothing came before the time-out. Try again later.")
     if begun:
         return ProviderStreamBroken(f"The answer of {provider} broke off: {_said(causes)}.")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Unpack
 
-from antiphon_worker.providers.base import Increment, ModelRequest
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.openai_chat_request import chat_call
 from antiphon_worker.providers.openai_chat_stream import ChatDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection
 from antiphon_worker.providers.service import ModelService, OptionFields
+from antiphon_worker.providers.streaming import AnswerStream
 
 __all__ = ["OpenAIChat"]
 
@@ -34,7 +34,7 @@ class OpenAIChat(ModelService):
     def connection(self) -> OpenAIConnection:
         return self._connection
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Increment, None]:
+    def stream(self, request: ModelRequest) -> AnswerStream:
         url = self.options.base_url or "https://api.openai.com"
         ours = "openai.com" in url or "openai.azure.com" in url
         call = chat_call(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Unpack
 
-from antiphon_worker.providers.base import Increment, ModelRequest
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.openai_responses_request import responses_call
 from antiphon_worker.providers.openai_responses_stream import ResponsesDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection
 from antiphon_worker.providers.service import ModelService, OptionFields
+from antiphon_worker.providers.streaming import AnswerStream
 
 __all__ = ["OpenAIResponses"]
 
@@ -27,5 +27,5 @@ class OpenAIResponses(ModelService):
     def connection(self) -> OpenAIConnection:
         return self._connection
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Increment, None]:
+    def stream(self, request: ModelRequest) -> AnswerStream:
         return self.send(responses_call(request, self.name), ResponsesDecoder(self.name, request.model))

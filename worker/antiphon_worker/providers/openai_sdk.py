@@ -31,7 +31,7 @@ class OpenAIConnection(Connection):
     request_id_header = "x-request-id"
 
     def make_http_client(self, **settings: Any) -> HttpClient:
-        return openai.DefaultAioHttpClient(**settings)
+        return openai.DefaultAsyncHttpxClient(**settings)
 
     def make_client(self, http_client: HttpClient) -> openai.AsyncOpenAI:
         options = self.options

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
 from typing import Any, ClassVar, TypedDict
 
-from antiphon_worker.providers.base import Increment, ModelRequest
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.connection import ApiKey, Call, Connection, Options
-from antiphon_worker.providers.streaming import Decoder, stream_answer
+from antiphon_worker.providers.streaming import AnswerStream, Decoder
 
 __all__ = ["ModelService", "OptionFields"]
 
@@ -52,11 +51,11 @@ class ModelService(ABC):
     def connection(self) -> Connection: ...
 
     @abstractmethod
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Increment, None]:
+    def stream(self, request: ModelRequest) -> AnswerStream:
         """Send a request; yields increments and, last, the ``StepResult``. Raises ``ProviderError``."""
 
-    def send(self, call: Call, decoder: Decoder) -> AsyncGenerator[Increment, None]:
-        return stream_answer(self.connection, self.name, call, decoder)
+    def send(self, call: Call, decoder: Decoder) -> AnswerStream:
+        return AnswerStream(self.connection, self.name, call, decoder)
 
     async def aclose(self) -> None:
         """Close every connection."""

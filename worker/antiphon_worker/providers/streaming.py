@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
-from antiphon_worker.providers.base import Increment, StepResult
+from antiphon_worker.providers.base import Increment, Outlet, StepResult
 from antiphon_worker.providers.connection import (
     Answer,
     Call,
@@ -23,7 +24,7 @@ from antiphon_worker.providers.connection import (
 )
 from antiphon_worker.providers.sse import EventSplitter
 
-__all__ = ["Decoder", "stream_answer"]
+__all__ = ["AnswerStream", "Decoder"]
 
 log = logging.getLogger("antiphon.providers")
 
@@ -51,62 +52,116 @@ class Decoder(Protocol):
         ...
 
 
-async def stream_answer(
-    connection: Connection, provider: str, call: Call, decoder: Decoder
-) -> AsyncGenerator[Increment, None]:
-    """Send a request and yield what comes back; the last one is the ``StepResult``."""
-    answer = await connection.open(provider, call)
-    request_id = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
-    log.debug("%s answers, request id %s", provider, request_id)
-    body = _Body(decoder, connection.options, json=_is_json(answer))
-    try:
-        with _failures(connection, provider, request_id):
-            async with aclosing(answer.chunks()) as chunks:
-                async for chunk in chunks:
-                    for increment in body.take(chunk):
-                        yield increment
+class AnswerStream:
+    """The answer to one request, which is sent when it is first asked for.
+
+    By iteration: increments and, last, the ``StepResult``. By ``into``: the same, handed over where it is read.
+    Raises ``ProviderError`` either way.
+    """
+
+    def __init__(self, connection: Connection, provider: str, call: Call, decoder: Decoder) -> None:
+        self._connection = connection
+        self._provider = provider
+        self._call = call
+        self._decoder = decoder
+        self._iteration = self._iterate()
+
+    def __aiter__(self) -> AsyncIterator[Increment]:
+        return self._iteration
+
+    async def __anext__(self) -> Increment:
+        return await anext(self._iteration)
+
+    async def aclose(self) -> None:
+        """Give up the rest of an iteration, and close the connection."""
+        await self._iteration.aclose()
+
+    async def into(self, outlet: Outlet) -> StepResult:
+        """Put the increments into an outlet, and give the result."""
+        result: StepResult | None = None
+        async with aclosing(self._read(outlet)) as parts:
+            async for result in parts:
+                if result is None:
+                    await outlet.drain()
+        assert result is not None
+        return result
+
+    async def _iterate(self) -> AsyncGenerator[Increment, None]:
+        kept = _Kept()
+        async with aclosing(self._read(kept)) as parts:
+            async for result in parts:
+                while kept.increments:
+                    yield kept.increments.popleft()
+                if result is not None:
+                    yield result
+
+    async def _read(self, outlet: Outlet) -> AsyncGenerator[StepResult | None, None]:
+        """Send the request and read its answer. Yields None each time that the outlet is full; then the result."""
+        connection, decoder = self._connection, self._decoder
+        answer = await connection.open(self._provider, self._call)
+        request_id = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
+        log.debug("%s answers, request id %s", self._provider, request_id)
+        body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
+        try:
+            with _failures(connection, self._provider, request_id):
+                while not await answer.into(body.take):
                     if decoder.finished:
-                        await _read_to_end(chunks)
+                        await _read_to_end(answer)
                         break
-            for increment in body.end():
-                yield increment
-            ending: list[Increment] = []
-            result = decoder.result(ending)
-            result.request_id = request_id
-            for increment in ending:
-                yield increment
-            yield result
-    finally:
-        await answer.aclose()
+                    yield None
+                result = body.end()
+                result.request_id = request_id
+                yield result
+        finally:
+            await answer.aclose()
+
+
+class _Kept:
+    """Increments until they are asked for."""
+
+    full = True
+
+    def __init__(self) -> None:
+        self.increments: deque[Increment] = deque()
+        self.put = self.increments.append
+
+    async def drain(self) -> None:
+        """Never called: whoever iterates takes them."""
 
 
 class _Body:
     """What has come of an answer, one chunk after the other: events, or one JSON value."""
 
-    __slots__ = ("_decoder", "_json", "_left", "_limit", "_splitter", "_start", "_whole")
+    __slots__ = ("_decoder", "_json", "_left", "_limit", "_outlet", "_splitter", "_start", "_whole")
 
-    def __init__(self, decoder: Decoder, options: Options, *, json: bool) -> None:
+    def __init__(self, decoder: Decoder, options: Options, outlet: Outlet, *, json: bool) -> None:
         self._decoder = decoder
+        self._outlet = outlet
         self._limit = self._left = options.max_answer_bytes
         self._splitter = EventSplitter(options.max_event_bytes)
         self._json = json  # what the headers say
         self._start: bytes | None = b""  # white space that has come, until the body shows what it is
         self._whole: bytearray | None = None
 
-    def take(self, chunk: bytes) -> list[Increment]:
+    def take(self, chunk: bytes) -> bool:
+        """Put what a chunk holds into the outlet. False where no more is to be read for now."""
         self._left -= len(chunk)
         if self._left < 0:
             raise ValueError(f"it is longer than {self._limit} bytes")
-        out: list[Increment] = []
         if self._start is not None:
             chunk = self._begin(chunk)
         if self._whole is not None:
             self._whole += chunk
-            return out
-        decode = self._decoder.event
-        for name, data in self._splitter.feed(chunk):
-            decode(name, data, out)
-        return out
+            return True
+        decoder, outlet = self._decoder, self._outlet
+        out: list[Increment] = []
+        try:
+            for name, data in self._splitter.feed(chunk):
+                decoder.event(name, data, out)
+        finally:
+            for increment in out:
+                outlet.put(increment)
+        return not (decoder.finished or outlet.full)
 
     def _begin(self, chunk: bytes) -> bytes:
         """Look at the first character: servers send JSON as a stream of events, and events as JSON."""
@@ -120,18 +175,26 @@ class _Body:
             self._whole = bytearray()
         return chunk
 
-    def end(self) -> list[Increment]:
+    def end(self) -> StepResult:
+        """The body is over: the rest into the outlet, and the result."""
         out: list[Increment] = []
+        try:
+            self._flush(out)
+            return self._decoder.result(out)
+        finally:
+            for increment in out:
+                self._outlet.put(increment)
+
+    def _flush(self, out: list[Increment]) -> None:
         if self._whole is not None or (self._json and self._start is not None):
             self._decoder.whole(bytes(self._whole or b""), out)
-            return out
+            return
         for name, data in self._splitter.flush():
             # An event that lost its blank line counts where it is whole; what is torn is as good as not sent.
             try:
                 self._decoder.event(name, data, out)
             except ValueError:
                 log.debug("The body ends in the middle of an event.")
-        return out
 
 
 @contextmanager
@@ -158,11 +221,11 @@ def _is_json(answer: Answer) -> bool:
     return "json" in kind and "event-stream" not in kind
 
 
-async def _read_to_end(chunks: AsyncIterator[bytes]) -> None:
+async def _read_to_end(answer: Answer) -> None:
     """Leave the connection fit for another request, if its answer ends soon."""
     try:
         async with asyncio.timeout(END_OF_BODY_SECONDS):
-            async for _ in chunks:
+            while not await answer.into(lambda _: True):
                 continue
     except TransportErrors:
         log.debug("The connection ended after the answer.")

@@ -1,0 +1,141 @@
+"""Direct connections to model services: as many as are needed, kept for the next request.
+
+An httpx transport of our own, because the answers of hundreds of models pass through it a few bytes at a time: it
+needs a third of the processor time of the others. Proxies are left to httpx's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections import defaultdict
+from typing import TypeAlias
+
+import httpx2
+
+from antiphon_worker.providers.http1 import Exchange, Http1Connection
+
+__all__ = ["DirectTransport", "exchange_of"]
+
+Origin: TypeAlias = tuple[str, str, int]
+_EXCHANGE = "antiphon.exchange"
+_PORTS = {"http": 80, "https": 443}
+_BREAKS = re.compile(rb"[\r\n\0]")
+
+
+class DirectTransport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 over at most ``max_connections`` at once; an idle one is closed after ``keepalive`` seconds."""
+
+    def __init__(self, *, max_connections: int, keepalive: float) -> None:
+        self._room = asyncio.Semaphore(max_connections)
+        self._keepalive = keepalive
+        self._origins: dict[Http1Connection, Origin] = {}
+        self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
+        self._tls: ssl.SSLContext | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        timeouts = request.extensions.get("timeout", {})
+        message = _head(request) + await request.aread()
+        await self._enter(timeouts.get("pool"))
+        try:
+            connection = self._rested(_origin(request)) or await self._connect(
+                request, timeouts.get("connect")
+            )
+        except BaseException:
+            self._room.release()
+            raise
+        exchange = connection.begin(message, timeouts.get("read"))
+        try:
+            await exchange.head()
+        except BaseException:
+            await exchange.aclose()
+            raise
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
+        return httpx2.Response(
+            exchange.status, headers=exchange.headers, stream=exchange, extensions=extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection; answers under way end with an error."""
+        for connection in list(self._origins):
+            connection.abort()
+
+    async def _enter(self, timeout: float | None) -> None:
+        """Wait until there is room for one more request."""
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._room.acquire()
+        except TimeoutError:
+            raise httpx2.PoolTimeout(f"No connection was free for {timeout:g} s.") from None
+
+    def _rested(self, origin: Origin) -> Http1Connection | None:
+        """The connection that was used last, of those that are idle."""
+        idle = self._idle[origin]
+        while idle:
+            connection, _ = idle.popitem()
+            if connection.open:
+                return connection
+        return None
+
+    async def _connect(self, request: httpx2.Request, timeout: float | None) -> Http1Connection:
+        origin = scheme, host, port = _origin(request)
+        tls = self._tls_context() if scheme == "https" else None
+        name = request.extensions.get("sni_hostname") or host
+        try:
+            async with asyncio.timeout(timeout):
+                transport, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Http1Connection(self._ended, self._lost),
+                    host, port, ssl=tls, server_hostname=name if tls else None,
+                )  # fmt: skip
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"{host}:{port} did not answer.") from None
+        except OSError as exc:
+            raise httpx2.ConnectError(str(exc)) from exc
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._origins[connection] = origin
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = httpx2.create_ssl_context()
+        return self._tls
+
+    def _ended(self, connection: Http1Connection, reusable: bool) -> None:
+        self._room.release()
+        if reusable:
+            self._idle[self._origins[connection]][connection] = None
+            connection.rest(self._keepalive)
+
+    def _lost(self, connection: Http1Connection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            self._idle[origin].pop(connection, None)
+
+
+def exchange_of(response: httpx2.Response) -> Exchange | None:
+    """The exchange that brought a response; None where another transport did."""
+    return response.extensions.get(_EXCHANGE)
+
+
+def _origin(request: httpx2.Request) -> Origin:
+    url = request.url
+    if url.scheme not in _PORTS:
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} begins with neither http:// nor https://.")
+    if not url.host:
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} names no host.")
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+
+
+def _head(request: httpx2.Request) -> bytes:
+    """The request up to its body. Raises ``ValueError`` for a header that would break out of its line."""
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if _BREAKS.search(value) or _BREAKS.search(name):
+            raise ValueError(f"the header {name.decode('latin-1')!r} holds a line break")
+        lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join([*lines, b"", b""])

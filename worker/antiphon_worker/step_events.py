@@ -1,0 +1,90 @@
+"""What a model call says, as events of its step."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from antiphon.errors import ProviderStreamBroken
+from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from antiphon_worker.providers.base import (
+    Increment,
+    ItemPart,
+    Outlet,
+    ReasoningPiece,
+    RefusalPiece,
+    StepResult,
+    TextPiece,
+    ToolCallPiece,
+)
+
+__all__ = ["Sink", "StepEvents", "forwarded"]
+
+
+class Sink(Protocol):
+    """Where events that need not survive are published."""
+
+    def put(self, event: Event) -> None:
+        """Take an event; never waits."""
+        ...
+
+    @property
+    def full(self) -> bool: ...
+
+    async def drain(self) -> None:
+        """Return when there is room again."""
+        ...
+
+
+class StepEvents:
+    """The increments of one model call on their way to a sink; a provider's ``Outlet``."""
+
+    def __init__(self, step: int, provider: str, sink: Sink) -> None:
+        self._step = step
+        self._provider = provider
+        self._sink = sink
+        self.drain = sink.drain
+
+    @property
+    def full(self) -> bool:
+        return self._sink.full
+
+    def put(self, increment: Increment) -> None:
+        if type(increment) is TextPiece:
+            self._sink.put(TextDelta(step=self._step, text=increment.text))
+        else:
+            self._sink.put(self._event_of(increment))
+
+    def _event_of(self, increment: Increment) -> Event:
+        step, provider = self._step, self._provider
+        match increment:
+            case ReasoningPiece(text=text):
+                return ReasoningDelta(step=step, text=text)
+            case ToolCallPiece(call_id=call_id, name=name, arguments=arguments):
+                return ToolCallDelta(step=step, call_id=call_id, name=name, arguments=arguments)
+            case RefusalPiece(text=text):
+                return RefusalDelta(step=step, text=text)
+            case ItemPart(item=item):
+                return ItemEvent(step=step, provider=provider, item=item)
+            case _:
+                raise TypeError(f"The provider {provider!r} yielded a {type(increment).__name__}.")
+
+
+async def forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
+    """Put all that a stream yields into an outlet, and give its result."""
+    result = None
+    try:
+        async for increment in stream:
+            if type(increment) is StepResult:
+                result = increment
+                continue
+            outlet.put(increment)
+            if outlet.full:
+                await outlet.drain()
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    if result is None:
+        raise ProviderStreamBroken("The provider's answer ended without a result.")
+    return result
