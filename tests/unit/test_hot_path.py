@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.events import TextDelta
 from antiphon.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.connect import open_redis
 from antiphon_worker.lease import Lease
-from antiphon_worker.providers.base import Increment
 from antiphon_worker.providers.openai_chat_stream import ChatDecoder
 from antiphon_worker.providers.sse import EventSplitter
 from antiphon_worker.publisher import Publisher, TurnSink
+from antiphon_worker.step_events import StepEvents
 
 NUMBER = 500
 # From the bytes of a chunk to a delta in the sink.
@@ -50,15 +49,13 @@ class Way:
         lease = Lease(turn.session_id, turn.turn_id, turn.fence, time.monotonic() + 600)
         self.sink = TurnSink(turn, lease, Publisher(Cell(open_redis("redis://localhost:1"))))
         self._splitter, self._decoder = EventSplitter(), ChatDecoder("p", "m")
+        self._outlet = StepEvents(1, "p", self.sink)
 
     def carry(self, first: int, number: int = NUMBER) -> None:
         """Take so many chunks."""
         for index in range(first, first + number):
-            out: list[Increment] = []
             for name, data in self._splitter.feed(CHUNK % index):
-                self._decoder.event(name, data, out)
-            for piece in out:
-                self.sink.put(TextDelta(step=1, text=piece.text))  # type: ignore[union-attr]
+                self._decoder.event(name, data, self._outlet)
 
     def leave(self) -> None:
         """Publish what is in the sink, and have it answered."""

@@ -67,6 +67,9 @@ class MemorySink:
         assert not self.full
         self.events.append(event)
 
+    def text(self, step, text):
+        self.put(TextDelta(step=step, text=text))
+
     async def drain(self):
         self.drained += 1
         self.full = False

@@ -88,6 +88,9 @@ class Unlimited:
     def put(self, event):
         pass
 
+    def text(self, step, text):
+        pass
+
     async def drain(self):
         pass
 

@@ -138,3 +138,35 @@ async def test_a_sink_is_full_before_it_grows_without_bound_and_empties_with_an_
     sink.answer("")
     await draining
     assert not sink.full
+
+
+class Unreliable:
+    """A cell whose first emit fails, and which says what has left."""
+
+    def __init__(self) -> None:
+        self.left: asyncio.Queue[list[str]] = asyncio.Queue()
+        self._calls = 0
+
+    async def emit(self, emits):
+        self._calls += 1
+        texts = [json.loads(body)["text"] for one in emits for body in one.bodies]
+        self.left.put_nowait(texts)
+        return [StoreUnavailable("away") if self._calls == 1 else "" for _ in emits]
+
+
+async def test_what_came_while_an_emit_failed_leaves_after_it_without_being_asked(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 1000.0)
+    cell = Unreliable()
+    publisher = Publisher(cell)  # type: ignore[arg-type]
+    lease = Lease(TURN.session_id, TURN.turn_id, TURN.fence, time.monotonic() + 60)
+    sink = TurnSink(TURN, lease, publisher)
+    running = asyncio.ensure_future(publisher.run())
+    async with asyncio.timeout(10):
+        sink.text(1, "one")
+        assert await cell.left.get() == ["one"]
+        sink.text(1, "two")
+        sink.text(1, " more")
+        assert await cell.left.get() == ["one"]
+        assert await cell.left.get() == ["two more"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

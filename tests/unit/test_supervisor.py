@@ -21,8 +21,8 @@ class Lives(Supervisor):
         self._held = held
         self.handed_back = 0
 
-    async def _run_one(self, url, name):
-        return self._codes.pop(0)
+    async def _run_one(self, url):
+        return "any", self._codes.pop(0)
 
     async def _hand_back(self, url, name):
         self.handed_back += 1
@@ -62,9 +62,9 @@ async def test_one_that_can_never_start_is_not_followed(pauses):
 @pytest.mark.parametrize(("code", "died"), [(-signal.SIGTERM, 0), (-signal.SIGKILL, 1)])
 async def test_one_that_is_stopped_while_it_starts_has_not_died(code, died, caplog, pauses):
     class Stopped(Lives):
-        async def _run_one(self, url, name):
+        async def _run_one(self, url):
             self.drain()
-            return await super()._run_one(url, name)
+            return await super()._run_one(url)
 
     lives = Stopped([code])
     await lives._keep_one("redis://any")

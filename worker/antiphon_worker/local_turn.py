@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import AgentError, TurnFailed
-from antiphon.events import Event, TurnFailedEvent, TurnFinished, TurnStarted, VariablesChanged
+from antiphon.events import Event, TextDelta, TurnFailedEvent, TurnFinished, TurnStarted, VariablesChanged
 from antiphon.model import Message, Response
 from antiphon.prompt import filled
 from antiphon.runtime import AgentLike, Work
@@ -44,6 +44,9 @@ class _Feed:
         self._events.append(self._session.numbered(event, self._place.turn_id))
         self._place.step = max(self._place.step, event.step)
         self._changed.set()
+
+    def text(self, step: int, text: str) -> None:
+        self.put(TextDelta(step=step, text=text))
 
     @property
     def full(self) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from antiphon.errors import StoreError
 from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
@@ -44,6 +43,7 @@ class TurnSink:
         self._bodies: list[bytes] = []
         self._texts: list[str] = []  # pieces of the delta that is still growing
         self._growing: bytes = b""  # the front of that delta's body
+        self._text_step = 0  # the step whose text it is, where it is one
         self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
         self.unanswered: Emit | None = None
         self._answered = asyncio.Event()
@@ -51,18 +51,30 @@ class TurnSink:
     def put(self, event: Event) -> None:
         """Take an event; never waits. Consecutive pieces of one delta are joined."""
         kind = type(event)
-        if kind is TextDelta or kind is ReasoningDelta or kind is RefusalDelta:
+        if kind is TextDelta:
+            self.text(event.step, event.text)  # type: ignore[attr-defined]
+        elif kind is ReasoningDelta or kind is RefusalDelta:
             self._grow(self._front(kind, event.step, ""), event.text)  # type: ignore[attr-defined]
         elif kind is ToolCallDelta and not event.name:  # type: ignore[attr-defined]
             self._grow(self._front(kind, event.step, event.call_id), event.arguments)  # type: ignore[attr-defined]
         else:
             self._close_delta()
             self._bodies.append(self.body(event))
-        self._publisher.wake(self)
+            self._publisher.wake(self)
+
+    def text(self, step: int, text: str) -> None:
+        """Take a piece of the answer's text: what putting a ``TextDelta`` does, but for the object."""
+        if step != self._text_step:
+            self._close_delta()
+            self._growing, self._text_step = self._front(TextDelta, step, ""), step
+        texts = self._texts
+        if not texts:
+            self._publisher.wake(self)
+        texts.append(text)
 
     @property
     def full(self) -> bool:
-        return len(self._bodies) + len(self._texts) > FULL_EVENTS
+        return len(self._texts) + len(self._bodies) > FULL_EVENTS
 
     async def drain(self) -> None:
         """Return when there is room again, or when the turn must stop."""
@@ -112,6 +124,8 @@ class TurnSink:
         elif answer and self.lease.stop is None:
             self.lease.end(Stop.CANCELLED, answer)
         self._answered.set()
+        if self._texts or self._bodies:
+            self._publisher.wake(self)
         return True
 
     def release(self) -> None:
@@ -126,14 +140,15 @@ class TurnSink:
     def _grow(self, front: bytes, text: str) -> None:
         if front is not self._growing:
             self._close_delta()
-            self._growing = front
+            self._growing, self._text_step = front, 0
         self._texts.append(text)
+        self._publisher.wake(self)
 
     def _close_delta(self) -> None:
+        """What comes next begins an event of its own."""
         if self._texts:
             self._bodies.append(self._growing + _encode_text("".join(self._texts)) + b"}")
             self._texts = []
-        self._growing = b""
 
     def _front(self, kind: type[Event], step: int, call_id: str) -> bytes:
         """The body of a delta up to its text, encoded once for each step and call."""
@@ -202,10 +217,7 @@ class Publisher:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.wake, sink)
 
     async def _send(self, emits: list[Emit]) -> Sequence[str | Exception]:
-        try:
-            answers = await self._cell.emit(emits)
-        except StoreError as exc:
-            answers = [exc] * len(emits)
+        answers = await self._cell.emit(emits)
         self._note_outage(next((answer for answer in answers if isinstance(answer, Exception)), None))
         return answers
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from antiphon.errors import ProviderStreamBroken
-from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta
 from antiphon_worker.providers.base import (
     Increment,
     ItemPart,
@@ -26,6 +26,10 @@ class Sink(Protocol):
 
     def put(self, event: Event) -> None:
         """Take an event; never waits."""
+        ...
+
+    def text(self, step: int, text: str) -> None:
+        """Take a piece of the answer's text: what putting a ``TextDelta`` does, but for the object."""
         ...
 
     @property
@@ -49,9 +53,9 @@ class StepEvents:
     def full(self) -> bool:
         return self._sink.full
 
-    def put(self, increment: Increment) -> None:
+    def append(self, increment: Increment) -> None:
         if type(increment) is TextPiece:
-            self._sink.put(TextDelta(step=self._step, text=increment.text))
+            self._sink.text(self._step, increment.text)
         else:
             self._sink.put(self._event_of(increment))
 
@@ -78,7 +82,7 @@ async def forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepRes
             if type(increment) is StepResult:
                 result = increment
                 continue
-            outlet.put(increment)
+            outlet.append(increment)
             if outlet.full:
                 await outlet.drain()
     finally:

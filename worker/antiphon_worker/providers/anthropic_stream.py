@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.errors import ProviderStreamBroken
 from antiphon.model import Item, Message, Part, Reasoning, StopReason, Text, ToolCall, Usage
 from antiphon_worker.providers.base import (
-    Increment,
+    Increments,
     ItemPart,
     ReasoningPiece,
     StepResult,
@@ -102,7 +102,7 @@ class AnthropicDecoder:
         )
         self._mending: dict[int, Mending] = {}
 
-    def event(self, name: bytes, data: bytes, out: list[Increment]) -> None:
+    def event(self, name: bytes, data: bytes, out: Increments) -> None:
         try:
             event = _decode(data)
         except (msgspec.MsgspecError, UnicodeError):
@@ -131,7 +131,7 @@ class AnthropicDecoder:
         elif kind == "error" or name == b"error" or kind is None:
             raise error_of_body(self._provider, read_any(data))
 
-    def whole(self, body: bytes, out: list[Increment]) -> None:
+    def whole(self, body: bytes, out: Increments) -> None:
         message = as_dict(read_any(body)) or {}
         if message.get("type") != "message" and not isinstance(message.get("content"), list):
             raise error_of_body(self._provider, message, default=ProviderStreamBroken)
@@ -142,7 +142,7 @@ class AnthropicDecoder:
         self._stop_reason = as_text(message.get("stop_reason"))
         self.finished = True
 
-    def result(self, out: list[Increment]) -> StepResult:
+    def result(self, out: Increments) -> StepResult:
         if not self.finished and self._stop_reason is None:
             raise ProviderStreamBroken(f"The answer of {self._provider} ended without its last event.")
         for index, mending in self._mending.items():
@@ -165,7 +165,7 @@ class AnthropicDecoder:
         """Later counts are totals: they replace earlier ones, unless they say nothing."""
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
-    def _start(self, index: int, start: dict[str, Any], out: list[Increment]) -> None:
+    def _start(self, index: int, start: dict[str, Any], out: Increments) -> None:
         block = self._blocks[index] = _Block(start)
         kind = start.get("type")
         if kind == "text" or kind == "thinking":
@@ -173,13 +173,14 @@ class AnthropicDecoder:
             start[kind] = ""
             if said:
                 self._said_text(index, block, said, out)
-            out.extend(ItemPart(citation) for citation in as_dicts(start.get("citations")))
+            for citation in as_dicts(start.get("citations")):
+                out.append(ItemPart(citation))
         elif kind == "tool_use":
             given = start.get("input")
             text = msgspec.json.encode(given).decode() if given else ""
             out.append(ToolCallPiece(as_text(start.get("id")) or "", as_text(start.get("name")) or "", text))
 
-    def _delta(self, index: int, block: _Block, delta: _Delta, data: bytes, out: list[Increment]) -> None:
+    def _delta(self, index: int, block: _Block, delta: _Delta, data: bytes, out: Increments) -> None:
         kind = delta.type
         if kind == "text_delta":
             if delta.text:
@@ -210,17 +211,17 @@ class AnthropicDecoder:
                     before + value if isinstance(before, str) and isinstance(value, str) else value
                 )
 
-    def _said_text(self, index: int, block: _Block, text: str, out: list[Increment]) -> None:
+    def _said_text(self, index: int, block: _Block, text: str, out: Increments) -> None:
         if self._torn:
             text = self._mending.setdefault(index, Mending()).piece(text)
         if text:
             self._said(block, text, out)
 
-    def _said(self, block: _Block, text: str, out: list[Increment]) -> None:
+    def _said(self, block: _Block, text: str, out: Increments) -> None:
         block.texts.append(text)
         out.append(ReasoningPiece(text) if block.start.get("type") == "thinking" else TextPiece(text))
 
-    def _stop(self, index: int, out: list[Increment]) -> None:
+    def _stop(self, index: int, out: Increments) -> None:
         block = self._blocks.get(index)
         if block is not None and not _is_plain(block.start):
             out.append(ItemPart(block.whole()))

@@ -18,6 +18,7 @@ from antiphon.model import Message, StopReason, Usage
 
 __all__ = [
     "Increment",
+    "Increments",
     "ItemPart",
     "ModelRequest",
     "Outlet",
@@ -104,12 +105,16 @@ class StepResult(Struct):
 Increment: TypeAlias = TextPiece | ReasoningPiece | RefusalPiece | ToolCallPiece | ItemPart | StepResult
 
 
-class Outlet(Protocol):
-    """Where increments go."""
+class Increments(Protocol):
+    """Where increments are appended: a list, or an ``Outlet``."""
 
-    def put(self, increment: Increment) -> None:
+    def append(self, increment: Increment, /) -> None:
         """Take an increment; never waits."""
         ...
+
+
+class Outlet(Increments, Protocol):
+    """Where the increments of a model call go as they come."""
 
     @property
     def full(self) -> bool:

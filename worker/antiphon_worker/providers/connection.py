@@ -312,7 +312,7 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     causes: list[BaseException] = []
     while error is not None and error not in causes:
         causes.append(error)
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return causes
 
 

@@ -16,7 +16,12 @@ import httpx2
 __all__ = ["Exchange", "Http1Connection"]
 
 HIGH_WATER_BYTES = 256 * 1024
-_FRAMED = (b"content-length", b"transfer-encoding")
+MOST_HEAD_BYTES = 1024 * 1024
+PIECE_BYTES = (
+    64 * 1024
+)  # a request is handed to the transport in pieces: what is left of it shows that it moves
+SECOND_LOOK_SECONDS = 0.01
+_NOTHING = memoryview(b"")
 
 
 class Http1Connection(asyncio.Protocol):
@@ -30,34 +35,43 @@ class Http1Connection(asyncio.Protocol):
         self._lost = lost
         self._exchange: Exchange | None = None
         self._rest: asyncio.TimerHandle | None = None
+        self._request = _NOTHING  # what the transport has not been given yet
+        self._full = False  # it has enough for now
 
     @property
     def open(self) -> bool:
         return not self.transport.is_closing()
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes of the request are still here."""
+        return len(self._request) + self.transport.get_write_buffer_size()
+
     def begin(self, request: bytes, timeout: float | None) -> Exchange:
         """Send a request. ``timeout`` is the longest silence in seconds until its answer is over."""
         self._stop_rest()
+        self._request = memoryview(request)
+        self._write()
         self._exchange = exchange = Exchange(self, timeout)
-        self.transport.write(request)
         return exchange
 
     def end(self, *, reusable: bool) -> None:
         """The exchange is over."""
-        reusable = reusable and self.open and not self.transport.get_write_buffer_size()
+        reusable = reusable and self.open and not self.unsent
         if not reusable:
-            self.abort()
-        elif self._exchange is not None:
-            self._exchange = None
+            self._request = _NOTHING
+            self.transport.abort()
+        else:
             self.transport.resume_reading()
-            self._ended(self, True)
+        self._exchange = None
+        self._ended(self, reusable)
 
     def abort(self) -> None:
-        """Close it now, whatever is under way."""
-        self.transport.abort()
+        """Close it now; an exchange that is under way ends with an error."""
         if self._exchange is not None:
-            self._exchange = None
-            self._ended(self, False)
+            self._exchange.fail(httpx2.ReadError("The connections were closed."))
+        else:
+            self.transport.abort()
 
     def rest(self, seconds: float) -> None:
         """Close it, unless it is used within this time."""
@@ -72,11 +86,28 @@ class Http1Connection(asyncio.Protocol):
         else:
             self.transport.abort()  # nobody has asked
 
+    def eof_received(self) -> None:
+        if self._exchange is not None:
+            self._exchange.broken(None)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._write()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_rest()
         self._lost(self)
         if self._exchange is not None:
             self._exchange.broken(exc)
+
+    def _write(self) -> None:
+        """Give the transport as much of the request as it takes."""
+        while self._request and not self._full:
+            piece, self._request = self._request[:PIECE_BYTES], self._request[PIECE_BYTES:]
+            self.transport.write(piece)
 
     def _stop_rest(self) -> None:
         if self._rest is not None:
@@ -98,104 +129,114 @@ class Exchange(httpx2.AsyncByteStream):
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
+        self._parse: Callable[[bytes], object] = self._parse_head
+        self._head_bytes = 0
         self._take: Callable[[bytes], bool] | None = None
         self._pieces: deque[bytes] = deque()
         self._held = 0  # bytes in them
         self._paused = False
-        self._over = False
-        self._error: Exception | None = None
+        self._over = False  # nothing more comes
+        self._whole = False  # because that was all
+        self._error: BaseException | None = None  # or because of this
         self._waiter: asyncio.Future[None] | None = None
         self._timeout = timeout
         self._heard = self._loop.time()
-        self._unsent = 0
+        self._unsent = connection.unsent
+        self._doubted = False
         self._watchdog = self._loop.call_later(timeout, self._watch) if timeout else None
 
     async def head(self) -> None:
         """Return when status and headers are there."""
-        while not self.status and self._error is None:
+        while not (self.status or self._over):
             await self._news()
-        if self._error is not None:
-            raise self._error
+        if not self.status:
+            raise self._failure()
 
     async def into(self, take: Callable[[bytes], bool]) -> bool:
         """Hand each piece of the body to ``take`` as it comes, until that says False or the body ends.
 
         True at the end of the body. After False, the next call goes on. Raises what ``take`` raises, and the
-        errors of httpx.
+        errors of httpx; the connection is closed then.
         """
-        while self._pieces:
-            if not take(self._next()):
-                return False
-        if not self._over and self._error is None:
+        try:
+            while self._pieces:
+                if not take(self._next()):
+                    return False
+        except BaseException:
+            await self.aclose()
+            raise
+        if not self._over:
             self._take = take
             self._resume()
             try:
                 await self._news()
             finally:
                 self._take = None
-        if self._error is not None:
-            raise self._error
-        return self._over and not self._pieces
+        return self._ended()
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         while True:
             while self._pieces:
                 yield self._next()
-            if self._error is not None:
-                raise self._error
-            if self._over:
+            if self._ended():
                 return
             self._resume()
             await self._news()
 
     async def aclose(self) -> None:
-        """Give the connection up, where the answer is not over."""
-        if not self._over and self._error is None:
-            self.fail(httpx2.ReadError("The answer was closed."))
+        """Give the connection up, where the answer is not over, and what was not read of it."""
+        self._pieces.clear()
+        self.fail(httpx2.ReadError("The answer was closed."))
 
     def feed(self, data: bytes) -> None:
         """What has come over the connection."""
         self._heard = self._loop.time()
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.fail(httpx2.RemoteProtocolError("The server asks for another protocol."))
-        except httptools.HttpParserError as exc:
+            self._parse(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: {exc}"))
 
     def broken(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-        if self._over:
-            return
+        """The connection is gone, or the service sends no more over it."""
         if exc is not None:
             self.fail(httpx2.ReadError(str(exc) or type(exc).__name__))
         elif not self.status:
             self.fail(httpx2.RemoteProtocolError("The server closed the connection without an answer."))
         elif self._framed():
             self.fail(httpx2.RemoteProtocolError("The server closed the connection before the answer's end."))
-        else:
+        elif not self._over:
+            self._whole = True
             self._end(reusable=False)
 
-    def fail(self, error: Exception) -> None:
-        """End with an error; the connection is of no use any more."""
-        if not self._over and self._error is None:
+    def fail(self, error: BaseException) -> None:
+        """End with an error; the connection is of no use any more. What is over stays as it is."""
+        if not self._over:
             self._error = error
-            self._stop_watch()
+            self._end(reusable=False)
+
+    def on_message_begin(self) -> None:
+        if self._over:
             self._connection.abort()
-            self._tell()
+            raise ValueError("more than was asked for")  # stops the parser
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
+        if not self.status:  # else it is a trailer
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if 100 <= status < 200:  # another head follows
+        if status == 101:
+            self.fail(httpx2.RemoteProtocolError("The server asks for another protocol."))
+        elif status < 100:
+            self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: the status is {status}."))
+        elif status < 200:  # another head follows
             self.headers, self.reason = [], b""
         else:
             self.status = status
+            self._parse = self._parser.feed_data
             self._tell()
 
     def on_body(self, data: bytes) -> None:
@@ -206,25 +247,44 @@ class Exchange(httpx2.AsyncByteStream):
         try:
             if take(data):
                 return
-        except Exception as exc:  # noqa: BLE001 - whoever waits in ``into`` gets it
+        except BaseException as exc:  # whoever waits in ``into`` gets it
             self.fail(exc)
+            raise  # stops the parser
         self._take = None
         self._pause()
         self._tell()
 
     def on_message_complete(self) -> None:
-        if self.status and not self._over and self._error is None:
+        if self.status and not self._over:
+            self._whole = True
             self._end(reusable=self._parser.should_keep_alive())
-
-    def on_message_begin(self) -> None:
-        if self._over:  # more than was asked for
-            self._connection.abort()
 
     def _end(self, *, reusable: bool) -> None:
         self._over = True
-        self._stop_watch()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        self._parse = _ignore
+        del self._parser  # which holds this exchange
         self._connection.end(reusable=reusable)
         self._tell()
+
+    def _ended(self) -> bool:
+        """Whether the body was read to its end. Raises what went wrong instead."""
+        if self._over and not self._whole:
+            raise self._failure()
+        return self._over and not self._pieces
+
+    def _failure(self) -> BaseException:
+        """What went wrong. It is handed out once: it knows the frames that it passes, and they this exchange."""
+        error, self._error = self._error, None
+        return error or httpx2.ReadError("The answer has failed.")
+
+    def _parse_head(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        if self._head_bytes > MOST_HEAD_BYTES:
+            raise httptools.HttpParserError(f"its head is longer than {MOST_HEAD_BYTES} bytes")
+        self._parser.feed_data(data)
 
     def _hold(self, data: bytes) -> None:
         """Keep a piece until somebody reads it."""
@@ -264,22 +324,28 @@ class Exchange(httpx2.AsyncByteStream):
 
     def _framed(self) -> bool:
         """Whether the headers say where the body ends; else the connection's end is its end."""
-        return any(name.lower() in _FRAMED for name, _ in self.headers)
+        return any(
+            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
+            for name, value in ((name.lower(), value) for name, value in self.headers)
+        )
 
     def _watch(self) -> None:
         """Look whether the service has been silent for too long; what it still takes of the request counts too."""
         assert self._timeout is not None
-        now, unsent = self._loop.time(), self._connection.transport.get_write_buffer_size()
+        now, unsent = self._loop.time(), self._connection.unsent
         if self._paused or unsent < self._unsent:
             self._heard = now
         self._unsent = unsent
         left = self._heard + self._timeout - now
         if left > 0:
-            self._watchdog = self._loop.call_later(left, self._watch)
+            self._doubted = False
+        elif not self._doubted:  # a loop that was held up has yet to read what came meanwhile
+            self._doubted, left = True, SECOND_LOOK_SECONDS
         else:
             self.fail(httpx2.ReadTimeout(f"Nothing came for {self._timeout:g} s."))
+            return
+        self._watchdog = self._loop.call_later(left, self._watch)
 
-    def _stop_watch(self) -> None:
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+
+def _ignore(_data: bytes) -> None:
+    """For what still comes when an exchange is over."""

@@ -1,11 +1,12 @@
 """The chunks of Chat Completions as they stand on the wire.
 
-The typed decoder reads what nearly all chunks look like; a chunk that does not fit is read again, leniently.
+The typed decoder reads what nearly all chunks look like; a chunk that does not fit is read again, leniently. Of those
+that bring a piece of text and nothing else, that is most of them, only the text is read.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,7 @@ __all__ = [
     "Function",
     "merged",
     "merged_details",
+    "plain_text",
     "read_chunk",
     "usage_of",
 ]
@@ -71,7 +73,43 @@ class Chunk(Struct):
     torn: bool = False  # set by the lenient reader: a text may begin or end with half a character
 
 
+class _PlainDelta(Struct, forbid_unknown_fields=True):
+    content: str
+    role: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    reasoning_content: None = None
+    reasoning: None = None
+    audio: None = None
+
+
+class _PlainChoice(Struct):
+    delta: _PlainDelta
+    index: Literal[0] = 0
+    finish_reason: None = None
+    error: None = None
+    usage: None = None
+
+
+class _PlainChunk(Struct):
+    choices: tuple[_PlainChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: None = None
+    error: None = None
+    x_groq: None = None
+
+
 _decode = msgspec.json.Decoder(Chunk).decode
+_decode_plain = msgspec.json.Decoder(_PlainChunk).decode
+
+
+def plain_text(data: bytes) -> str | None:
+    """The piece of text that a chunk brings, where it brings nothing else; None where it must be read whole."""
+    try:
+        return _decode_plain(data).choices[0].delta.content
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def read_chunk(data: bytes) -> Chunk:

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.errors import ProviderStreamBroken
 from antiphon.model import Item, Message, Refusal, StopReason, ToolCall
 from antiphon_worker.providers.base import (
-    Increment,
+    Increments,
     ItemPart,
     ReasoningPiece,
     RefusalPiece,
@@ -27,6 +27,7 @@ from antiphon_worker.providers.openai_chat_chunk import (
     Function,
     merged,
     merged_details,
+    plain_text,
     read_chunk,
     usage_of,
 )
@@ -49,6 +50,10 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 
 
+PLAIN_TRIES = 4
+"""Answers whose chunks are no plain text, tool calls above all, are not read twice for long."""
+
+
 class ChatDecoder:
     """Reads one answer of Chat Completions; of several choices, the first."""
 
@@ -57,7 +62,7 @@ class ChatDecoder:
         self._provider = provider
         self._offered = offered  # names of the tools that the request offered
         self._model = model
-        self._id = ""
+        self._begun = False
         self._answered = False
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -68,9 +73,24 @@ class ChatDecoder:
         self._details: list[dict[str, Any]] = []
         self._audio: dict[str, Any] | None = None
         self._torn = False
+        self._plain = (
+            0  # how many more chunks to try as plain text that are none, once the first has been read
+        )
         self._mending: dict[str, Mending] = {}
 
-    def event(self, name: bytes, data: bytes, out: list[Increment]) -> None:
+    def event(self, name: bytes, data: bytes, out: Increments) -> None:
+        if self._plain and not name:
+            text = plain_text(data)
+            if text is not None:
+                if text:
+                    self._answered = True
+                    self._parts.add("text", text)
+                    out.append(TextPiece(text))
+                return
+            self._plain -= 1
+        self._event(name, data, out)
+
+    def _event(self, name: bytes, data: bytes, out: Increments) -> None:
         if data[:1] != b"{" and data.strip() in (b"[DONE]", b""):
             self.finished = self.finished or bool(data.strip())
             return
@@ -86,19 +106,19 @@ class ChatDecoder:
             self._usage = chunk.usage
         elif chunk.x_groq is not None:
             self._usage = as_dict(chunk.x_groq.get("usage")) or self._usage
-        if not self._id and chunk.id:
-            self._id = chunk.id
+        if not self._begun or self._torn:
+            self._begun, self._plain = True, 0 if self._torn else PLAIN_TRIES
         if chunk.model:
             self._model = chunk.model
 
-    def whole(self, body: bytes, out: list[Increment]) -> None:
+    def whole(self, body: bytes, out: Increments) -> None:
         chunk = read_chunk(body)
         if chunk.error is not None or chunk.choices is None:
             raise error_of_body(self._provider, read_any(body), default=ProviderStreamBroken)
         self.event(b"", body, out)
         self.finished = True
 
-    def result(self, out: list[Increment]) -> StepResult:
+    def result(self, out: Increments) -> StepResult:
         if not self.finished and self._finish_reason is None:
             raise ProviderStreamBroken(f"The answer of {self._provider} ended without its last event.")
         for kind, mending in self._mending.items():
@@ -123,7 +143,7 @@ class ChatDecoder:
                 return "refusal"
         return reason
 
-    def _choice(self, choice: Choice, delta: Delta | None, out: list[Increment]) -> None:
+    def _choice(self, choice: Choice, delta: Delta | None, out: Increments) -> None:
         if delta is not None:
             content = delta.content
             if content:
@@ -144,7 +164,7 @@ class ChatDecoder:
         if choice.error is not None:
             raise error_of_body(self._provider, {"error": choice.error})
 
-    def _others(self, delta: Delta, out: list[Increment]) -> None:
+    def _others(self, delta: Delta, out: Increments) -> None:
         if delta.reasoning_content:
             self._reasoning("reasoning_content", delta.reasoning_content, out)
         elif delta.reasoning:
@@ -163,7 +183,7 @@ class ChatDecoder:
         if delta.audio:
             self._audio = merged(self._audio or {}, delta.audio)
 
-    def _content(self, content: str | list[Any], out: list[Increment]) -> None:
+    def _content(self, content: str | list[Any], out: Increments) -> None:
         """Content as text or as a list of parts (Mistral), with what may be among them."""
         if isinstance(content, str):
             self._text("text", content, "", out)
@@ -174,7 +194,7 @@ class ChatDecoder:
             elif isinstance(part, dict):
                 self._content_part(part, out)
 
-    def _content_part(self, part: dict[str, Any], out: list[Increment]) -> None:
+    def _content_part(self, part: dict[str, Any], out: Increments) -> None:
         kind = part.get("type")
         if kind == "thinking" or kind == "reasoning":
             thought = part.get("thinking") or part.get("text")
@@ -190,13 +210,13 @@ class ChatDecoder:
             self._parts.append(Item(self._provider, part))
             out.append(ItemPart(part))
 
-    def _reasoning(self, source: str, text: str, out: list[Increment]) -> None:
+    def _reasoning(self, source: str, text: str, out: Increments) -> None:
         self._answered = True
         pieces = self._text("reasoning", text, "", out)
         if pieces.item is None:
             pieces.item = {"type": source}
 
-    def _text(self, kind: str, text: str, mended: str, out: list[Increment]) -> TextPieces:
+    def _text(self, kind: str, text: str, mended: str, out: Increments) -> TextPieces:
         if self._torn:
             text = self._mending.setdefault(kind, Mending()).piece(text)
         text += mended
@@ -206,16 +226,17 @@ class ChatDecoder:
             out.append(piece(text))
         return pieces
 
-    def _annotate(self, annotations: list[dict[str, Any]], out: list[Increment]) -> None:
+    def _annotate(self, annotations: list[dict[str, Any]], out: Increments) -> None:
         self._parts.add("text", "").annotations.extend(annotations)
-        out.extend(ItemPart(annotation) for annotation in annotations)
+        for annotation in annotations:
+            out.append(ItemPart(annotation))
 
     def _keep_details(self) -> None:
         """OpenRouter's reasoning blocks go back whole; they belong to the reasoning, or stand for it."""
         pieces = self._parts.first("reasoning") or self._parts.add("reasoning", "")
         pieces.item = {"type": "reasoning_details", "reasoning_details": merged_details(self._details)}
 
-    def _tool_call(self, delta: CallDelta, out: list[Increment]) -> None:
+    def _tool_call(self, delta: CallDelta, out: Increments) -> None:
         self._answered = True
         function = delta.function or Function()
         if delta.custom is not None:
@@ -232,7 +253,7 @@ class ChatDecoder:
         self._last_call = call
         self._extend(call, function, new, out)
 
-    def _extend(self, call: CallPieces, function: Function, new: bool, out: list[Increment]) -> None:
+    def _extend(self, call: CallPieces, function: Function, new: bool, out: Increments) -> None:
         arguments = function.arguments or ""
         if isinstance(arguments, dict):
             arguments = msgspec.json.encode(arguments).decode()
@@ -257,7 +278,7 @@ class ChatDecoder:
             return call if function.name and function.name in call.names else None
         return None if _is_object(arguments) else call
 
-    def _legacy_call(self, function: Function, out: list[Increment]) -> None:
+    def _legacy_call(self, function: Function, out: Increments) -> None:
         call = self._function_call
         new = call is None
         if call is None:

@@ -11,6 +11,7 @@ from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Item, Message, Part, Reasoning, Refusal, StopReason, Text, ToolCall, Usage
 from antiphon_worker.providers.base import (
     Increment,
+    Increments,
     ItemPart,
     ReasoningPiece,
     RefusalPiece,
@@ -88,7 +89,7 @@ class ResponsesDecoder:
         self._response: dict[str, Any] | None = None
         self._torn = False
 
-    def event(self, name: bytes, data: bytes, out: list[Increment]) -> None:
+    def event(self, name: bytes, data: bytes, out: Increments) -> None:
         try:
             event = _decode(data)
         except (msgspec.MsgspecError, UnicodeError):
@@ -111,13 +112,13 @@ class ResponsesDecoder:
         else:
             self._rare(kind, event, name, data, out)
 
-    def whole(self, body: bytes, out: list[Increment]) -> None:
+    def whole(self, body: bytes, out: Increments) -> None:
         response = as_dict(read_any(body)) or {}
         if not isinstance(response.get("output"), list):
             raise error_of_body(self._provider, response, default=ProviderStreamBroken)
         self._end(response, out)
 
-    def result(self, out: list[Increment]) -> StepResult:
+    def result(self, out: Increments) -> StepResult:
         response = self._response
         if response is None:
             raise ProviderStreamBroken(f"The answer of {self._provider} ended without its last event.")
@@ -130,7 +131,7 @@ class ResponsesDecoder:
             message, usage, _stop_reason(response, message), as_text(response.get("status")), self._model
         )
 
-    def _rare(self, kind: str | None, event: _Event, name: bytes, data: bytes, out: list[Increment]) -> None:
+    def _rare(self, kind: str | None, event: _Event, name: bytes, data: bytes, out: Increments) -> None:
         if kind == "response.output_item.added":
             self._added(event.output_index, event.item or {}, out)
         elif kind == "response.output_item.done":
@@ -151,7 +152,7 @@ class ResponsesDecoder:
             response = as_dict(value.get("response") if isinstance(value, dict) else None)
         return response if isinstance(response, dict) else {"status": (event.type or "").rpartition(".")[2]}
 
-    def _text(self, event: _Event, kind: str, out: list[Increment]) -> None:
+    def _text(self, event: _Event, kind: str, out: Increments) -> None:
         text = event.delta
         if not text:
             return
@@ -166,18 +167,18 @@ class ResponsesDecoder:
         if text:
             out.append(_piece(kind, text))
 
-    def _arguments(self, event: _Event, out: list[Increment]) -> None:
+    def _arguments(self, event: _Event, out: Increments) -> None:
         item = self._items.get(event.output_index)
         if item is not None and event.delta:
             item.add("arguments", event.delta)
             out.append(ToolCallPiece(_call_id(item.item), "", event.delta))
 
-    def _added(self, index: int, item: dict[str, Any], out: list[Increment]) -> None:
+    def _added(self, index: int, item: dict[str, Any], out: Increments) -> None:
         self._items[index] = _OutputItem(item)
         if item.get("type") in ("function_call", "custom_tool_call"):
             out.append(ToolCallPiece(_call_id(item), as_text(item.get("name")) or "", ""))
 
-    def _done(self, index: int, item: dict[str, Any], out: list[Increment]) -> None:
+    def _done(self, index: int, item: dict[str, Any], out: Increments) -> None:
         known = self._items.get(index)
         if known is None or known.done:
             self._added(index, item, out)
@@ -193,7 +194,7 @@ class ResponsesDecoder:
                 call = kind == "arguments"
                 out.append(ToolCallPiece(_call_id(item), "", missing) if call else _piece(kind, missing))
 
-    def _end(self, response: dict[str, Any], out: list[Increment]) -> None:
+    def _end(self, response: dict[str, Any], out: Increments) -> None:
         """The response is complete: what no event has brought yet is in it."""
         status = response.get("status")
         if status == "failed" or response.get("error"):

@@ -6,14 +6,19 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
+from antiphon.errors import ProviderRejected
+
 __all__ = ["ProxyRoutes", "proxies_of"]
+
+_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def proxies_of(given: str | None, *, environment: bool) -> dict[str, str]:
-    """Proxies by the scheme of the URL: the one that was given for all, or those of the environment."""
-    if given:
-        return {"all": given}
-    found = getproxies() if environment else {}
+    """Proxies by the scheme of the URL: the one that was given for all, or those of the environment.
+
+    Where a proxy has no scheme, it is one of HTTP.
+    """
+    found = {"all": given} if given else getproxies() if environment else {}
     return {
         scheme: proxy if "://" in proxy else f"http://{proxy}"
         for scheme, proxy in found.items()
@@ -24,7 +29,8 @@ def proxies_of(given: str | None, *, environment: bool) -> dict[str, str]:
 class ProxyRoutes(httpx2.AsyncBaseTransport):
     """Sends through ``proxies``, and ``direct`` where there is none for a URL or ``NO_PROXY`` has its host.
 
-    A proxy that was ``given`` is used for every host.
+    A proxy that was ``given`` is used for every host. Raises ``ProviderRejected`` for one that is none: at once where
+    it was given, else when it is first needed.
     """
 
     def __init__(
@@ -36,10 +42,13 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
         given: bool,
     ) -> None:
         self._direct = direct
+        self._proxies = proxies
+        self._limits = limits
         self._given = given
-        self._routes = {
-            scheme: httpx2.AsyncHTTPTransport(proxy=proxy, limits=limits) for scheme, proxy in proxies.items()
-        }
+        self._routes: dict[str, httpx2.AsyncBaseTransport] = {}
+        self._bypassed: dict[str, bool] = {}
+        if given:
+            self._through("all")
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await self._route(request.url).handle_async_request(request)
@@ -49,6 +58,42 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
             await transport.aclose()
 
     def _route(self, url: httpx2.URL) -> httpx2.AsyncBaseTransport:
-        if not self._given and proxy_bypass(url.host):
+        scheme = url.scheme if url.scheme in self._proxies else "all"
+        if scheme not in self._proxies or (not self._given and self._bypasses(url)):
             return self._direct
-        return self._routes.get(url.scheme) or self._routes.get("all") or self._direct
+        return self._through(scheme)
+
+    def _bypasses(self, url: httpx2.URL) -> bool:
+        """Whether ``NO_PROXY`` has this host, alone or with its port."""
+        place = (
+            url.host
+            if ":" in url.host
+            else f"{url.host}:{url.port or (443 if url.scheme == 'https' else 80)}"
+        )
+        found = self._bypassed.get(place)
+        if found is None:
+            found = self._bypassed[place] = bool(proxy_bypass(place))
+        return found
+
+    def _through(self, scheme: str) -> httpx2.AsyncBaseTransport:
+        transport = self._routes.get(scheme)
+        if transport is None:
+            transport = self._routes[scheme] = self._transport(scheme)
+        return transport
+
+    def _transport(self, scheme: str) -> httpx2.AsyncBaseTransport:
+        name = "proxy" if self._given else f"{scheme.upper()}_PROXY"
+        try:
+            proxy = httpx2.URL(self._proxies[scheme])
+            if proxy.scheme in _SCHEMES and proxy.host:
+                return httpx2.AsyncHTTPTransport(proxy=proxy, limits=self._limits)
+        except ImportError:
+            raise ProviderRejected(
+                f"The SOCKS proxy in {name} needs a package more: pip install socksio."
+            ) from None
+        except httpx2.InvalidURL:
+            pass  # its words may hold a password
+        raise ProviderRejected(
+            f"What {name} says is no URL of a proxy: it is http://, https:// or socks5:// and a host, as in "
+            "http://proxy.example:3128."
+        )

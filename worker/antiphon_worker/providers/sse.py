@@ -19,7 +19,7 @@ class EventTooLong(ValueError):
 class EventSplitter:
     """Turns chunks of a body into events: pairs of name (empty where there is none) and data."""
 
-    __slots__ = ("_after_cr", "_limit", "_pending", "_scanned", "_start")
+    __slots__ = ("_after_cr", "_between", "_limit", "_pending", "_scanned", "_start")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
@@ -29,9 +29,23 @@ class EventSplitter:
         self._after_cr = False  # the last chunk ended with CR: an LF that follows belongs to it
         self._pending = bytearray()  # the beginning of an event
         self._scanned = 0  # how far ``_pending`` is known to hold no blank line
+        self._between = False  # the next byte begins an event: nothing is kept
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
         """The events that are complete with this chunk. Raises ``EventTooLong``."""
+        if (
+            self._between
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+        ):
+            return [(b"", data[6:-2])]  # nearly all chunks look like this
+        events = self._split(data)
+        self._between = not self._pending and not self._after_cr and self._start is None
+        return events
+
+    def _split(self, data: bytes) -> list[tuple[bytes, bytes]]:
         if self._start is not None:
             data = self._without_bom(data)
         if self._after_cr or b"\r" in data:

@@ -13,7 +13,7 @@ from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
-from antiphon_worker.providers.base import Increment, Outlet, StepResult
+from antiphon_worker.providers.base import Increment, Increments, Outlet, StepResult
 from antiphon_worker.providers.connection import (
     Answer,
     Call,
@@ -39,15 +39,15 @@ class Decoder(Protocol):
     finished: bool
     """True once the format's own terminator has come."""
 
-    def event(self, name: bytes, data: bytes, out: list[Increment]) -> None:
+    def event(self, name: bytes, data: bytes, out: Increments) -> None:
         """Take one event. Raises ``ProviderError`` for an error among the events, ``ValueError`` for nonsense."""
         ...
 
-    def whole(self, body: bytes, out: list[Increment]) -> None:
+    def whole(self, body: bytes, out: Increments) -> None:
         """Take an answer that came in one piece, as JSON."""
         ...
 
-    def result(self, out: list[Increment]) -> StepResult:
+    def result(self, out: Increments) -> StepResult:
         """The whole answer. Raises ``ProviderStreamBroken`` where its end is missing."""
         ...
 
@@ -123,7 +123,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.increments: deque[Increment] = deque()
-        self.put = self.increments.append
+        self.append = self.increments.append
 
     async def drain(self) -> None:
         """Never called: whoever iterates takes them."""
@@ -154,13 +154,8 @@ class _Body:
             self._whole += chunk
             return True
         decoder, outlet = self._decoder, self._outlet
-        out: list[Increment] = []
-        try:
-            for name, data in self._splitter.feed(chunk):
-                decoder.event(name, data, out)
-        finally:
-            for increment in out:
-                outlet.put(increment)
+        for name, data in self._splitter.feed(chunk):
+            decoder.event(name, data, outlet)
         return not (decoder.finished or outlet.full)
 
     def _begin(self, chunk: bytes) -> bytes:
@@ -177,22 +172,17 @@ class _Body:
 
     def end(self) -> StepResult:
         """The body is over: the rest into the outlet, and the result."""
-        out: list[Increment] = []
-        try:
-            self._flush(out)
-            return self._decoder.result(out)
-        finally:
-            for increment in out:
-                self._outlet.put(increment)
-
-    def _flush(self, out: list[Increment]) -> None:
         if self._whole is not None or (self._json and self._start is not None):
-            self._decoder.whole(bytes(self._whole or b""), out)
-            return
+            self._decoder.whole(bytes(self._whole or b""), self._outlet)
+        else:
+            self._flush()
+        return self._decoder.result(self._outlet)
+
+    def _flush(self) -> None:
+        """An event that lost its blank line counts where it is whole; what is torn is as good as not sent."""
         for name, data in self._splitter.flush():
-            # An event that lost its blank line counts where it is whole; what is torn is as good as not sent.
             try:
-                self._decoder.event(name, data, out)
+                self._decoder.event(name, data, self._outlet)
             except ValueError:
                 log.debug("The body ends in the middle of an event.")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 import socket
 import ssl
 from collections import defaultdict
@@ -30,19 +31,22 @@ class DirectTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, *, max_connections: int, keepalive: float) -> None:
         self._room = asyncio.Semaphore(max_connections)
+        self._most = max_connections
         self._keepalive = keepalive
         self._origins: dict[Http1Connection, Origin] = {}
         self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
         self._tls: ssl.SSLContext | None = None
+        self._closed = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeouts = request.extensions.get("timeout", {})
-        message = _head(request) + await request.aread()
+        origin, message = _origin(request), await _message(request)
         await self._enter(timeouts.get("pool"))
         try:
-            connection = self._rested(_origin(request)) or await self._connect(
-                request, timeouts.get("connect")
-            )
+            connection = self._rested(origin)
+            if connection is None:
+                name = request.extensions.get("sni_hostname") or origin[1]
+                connection = await self._connect(origin, name, timeouts.get("connect"))
         except BaseException:
             self._room.release()
             raise
@@ -58,7 +62,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection; answers under way end with an error."""
+        """Close every connection; what is under way ends with an error."""
+        self._closed = True
         for connection in list(self._origins):
             connection.abort()
 
@@ -78,17 +83,18 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         idle = self._idle[origin]
         while idle:
             connection, _ = idle.popitem()
-            if connection.open:
+            if connection.open and not _has_come(connection):
                 return connection
+            connection.abort()
         return None
 
-    async def _connect(self, request: httpx2.Request, timeout: float | None) -> Http1Connection:
-        origin = scheme, host, port = _origin(request)
+    async def _connect(self, origin: Origin, name: str, timeout: float | None) -> Http1Connection:
+        self._make_way()
+        scheme, host, port = origin
         tls = self._tls_context() if scheme == "https" else None
-        name = request.extensions.get("sni_hostname") or host
         try:
             async with asyncio.timeout(timeout):
-                transport, connection = await asyncio.get_running_loop().create_connection(
+                _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Http1Connection(self._ended, self._lost),
                     host, port, ssl=tls, server_hostname=name if tls else None,
                 )  # fmt: skip
@@ -96,13 +102,30 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectTimeout(f"{host}:{port} did not answer.") from None
         except OSError as exc:
             raise httpx2.ConnectError(str(exc)) from exc
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except UnicodeError as exc:
+            raise httpx2.InvalidURL(f"{host} is no name of a host: {exc}") from exc
+        if self._closed or not connection.open:
+            connection.abort()
+            raise httpx2.ConnectError("The connection was closed as soon as it was there.")
+        _socket(connection).setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._origins[connection] = origin
         return connection
 
+    def _make_way(self) -> None:
+        """Close the connection that has been idle longest, where one more would be too many: it is to another host."""
+        idle = [connection for idle in self._idle.values() for connection in idle]
+        if idle and len(self._origins) >= self._most:
+            idle[0].abort()
+
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = httpx2.create_ssl_context()
+            try:
+                self._tls = httpx2.create_ssl_context()
+            except OSError as exc:
+                raise httpx2.ConnectError(
+                    f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {exc}"
+                ) from None
+            self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
 
     def _ended(self, connection: Http1Connection, reusable: bool) -> None:
@@ -131,11 +154,27 @@ def _origin(request: httpx2.Request) -> Origin:
     return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
 
 
-def _head(request: httpx2.Request) -> bytes:
-    """The request up to its body. Raises ``ValueError`` for a header that would break out of its line."""
+def _socket(connection: Http1Connection) -> socket.socket:
+    return connection.transport.get_extra_info("socket")
+
+
+def _has_come(connection: Http1Connection) -> bool:
+    """Whether an idle connection has something to read: its end, which this loop has not got round to yet."""
+    if not hasattr(select, "poll"):  # as on Windows: who asks is told when the service is
+        return False
+    poll = select.poll()
+    poll.register(_socket(connection).fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+async def _message(request: httpx2.Request) -> bytes:
+    """The request as it is sent. Raises ``ValueError`` for a header that would break out of its line."""
+    body = await request.aread()
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     for name, value in request.headers.raw:
         if _BREAKS.search(value) or _BREAKS.search(name):
             raise ValueError(f"the header {name.decode('latin-1')!r} holds a line break")
+        if name.lower() == b"transfer-encoding":  # the body is whole
+            name, value = b"Content-Length", b"%d" % len(body)
         lines.append(b"%b: %b" % (name, value))
-    return b"\r\n".join([*lines, b"", b""])
+    return b"\r\n".join([*lines, b"", body])
