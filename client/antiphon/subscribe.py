@@ -121,7 +121,7 @@ class Subscription:
             except TimeoutError:
                 message = RESYNC
                 if await self.patiently(self._newest) > self.cursor:
-                    await self._feed.reconnect()
+                    self._feed.reconnect()
 
     def _accept(self, seq: int, entry: bytes) -> Event:
         self.cursor, self._entry = seq, entry

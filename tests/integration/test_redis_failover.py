@@ -142,7 +142,7 @@ async def test_a_subscription_given_up_as_its_connection_is_lost_leaves_none_ope
         feed = LiveFeed(redis)
         async with feed.listen("ant:live:0:s") as listener:
             assert await listener.get(5) == RESYNC
-            await feed.reconnect()
+            feed.reconnect()
         await feed.aclose()
         await redis.aclose()
         await wait_until_async(lambda: not proxy.connections, 5, "no connection is open")

@@ -311,13 +311,13 @@ async def test_a_reader_too_slow_for_redis_reads_the_rest_from_the_log(server_ki
             reader = asyncio.create_task(collect(slow, "s", seen))
             feed = next(iter(slow._feeds.values()))
             await wait_until_async(lambda: feed._connection is not None)
-            feed._connection._reader._transport.pause_reading()  # its loop does not come to reading any more
+            feed._connection._transport.pause_reading()  # its loop does not come to reading any more
             talker = AgentSpec(provider="scripted", model="says it back", window=1)
             async with ensemble.worker():
                 turns = [await ensemble.submit("s", "x" * 500_000, agent=talker) for _ in range(12)]
                 await turns[-1].result(20)
             await wait_until_async(lambda: "overcoming of output buffer limits" in server.log)
-            await feed.reconnect()
+            feed.reconnect()
             await caught_up(ensemble, "s", seen)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)

@@ -9,8 +9,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from support.eventually import wait_until_async
 from support.proxy import Proxy
 
-from antiphon.wire import line
+from antiphon.wire import direct
 from antiphon.wire.connect import open_redis
+from antiphon.wire.resp import PlainReader
 
 pytestmark = pytest.mark.one_server
 
@@ -31,7 +32,8 @@ async def echo(redis, value):
 @pytest.mark.parametrize("packing", ["hiredis", "plain"])
 async def test_answers_find_their_callers_over_one_connection(packing, redis_url, proxy, monkeypatch):
     if packing == "plain":
-        monkeypatch.setattr(line, "pack_command", None)
+        monkeypatch.setattr(direct, "pack_command", None)
+        monkeypatch.setattr(direct, "reply_reader", PlainReader)
     async with open_redis(proxy.url) as redis:
         answers = await asyncio.gather(*[echo(redis, f"{n}" * 1000) for n in range(200)])
         assert answers == [f"{n}".encode() * 1000 for n in range(200)]
@@ -150,11 +152,13 @@ def test_a_client_that_comes_to_another_loop_connects_there(redis_url):
         assert await echo(redis, "two") == b"two"
         await redis.aclose()
 
+    async def leave(wire):
+        wire.close(RedisConnectionError("Its loop ends."))
+
     loop = asyncio.new_event_loop()
     loop.run_until_complete(first())
+    first_wire = redis._line._wire
     asyncio.run(second())
+    loop.run_until_complete(leave(first_wire))
     loop.run_until_complete(asyncio.sleep(0))
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-        loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()

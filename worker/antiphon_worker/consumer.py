@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from antiphon.errors import StoreError
 from antiphon.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
+from antiphon.wire.line import Line
 from antiphon_worker.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.settings import Settings
 
@@ -50,6 +51,8 @@ class Consumer:
         self._run_foreign = run_foreign
         self._run_alone = run_alone
         self._late = late
+        self._bells = [cell.keys.bell(queue) for queue in settings.queues]
+        self._line = Line(cell.redis.connection_pool, patience=BELL_SECONDS)  # where it hears them
         self._tasks: dict[asyncio.Task[None], Lease | None] = {}
         self._room = asyncio.Event()
         self._token = ""  # names the claim whose answer is still awaited
@@ -66,6 +69,12 @@ class Consumer:
 
     async def run(self) -> None:
         """Take turns until cancelled; turns under way go on."""
+        try:
+            await self._take()
+        finally:
+            await self._line.aclose()  # a bell that rings now is another worker's
+
+    async def _take(self) -> None:
         limit = BATCH
         while True:
             free = self._settings.concurrency - len(self._tasks)
@@ -113,25 +122,25 @@ class Consumer:
         if not self._token:
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
         mono_deadline = self._sent + self._settings.lease
-        claiming = asyncio.ensure_future(
-            self._cell.claim(
-                self._worker, self._token, lease_ms=int(self._settings.lease * 1000), limit=limit,
-                queues=self._settings.queues,
-            )
-        )  # fmt: skip
         try:
-            claims = await asyncio.shield(claiming)
+            claims = await self._ask(limit)
         except StoreError as exc:
             await self._outage(exc)
             return True
         except asyncio.CancelledError:
             with suppress(StoreError):  # what a claim under way brings is ours, and is drained with the rest
-                self._start(await claiming, mono_deadline)
+                self._start(await self._ask(limit), mono_deadline)
             raise
         self._token = ""
         self._back()
         self._start(claims, mono_deadline)
         return len(claims.turns) >= limit
+
+    async def _ask(self, limit: int) -> Claims:
+        lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
+        return await self._cell.claim(
+            self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues
+        )
 
     def _start(self, claims: Claims, mono_deadline: float) -> None:
         for turn in claims.turns:
@@ -167,9 +176,7 @@ class Consumer:
     async def _wait_for_bell(self) -> None:
         """A second at the most: what RQ's own tools push rings no bell."""
         try:
-            await self._cell.redis.blpop(  # pyright: ignore[reportGeneralTypeIssues]
-                [self._cell.keys.bell(queue) for queue in self._settings.queues], timeout=BELL_SECONDS
-            )
+            await self._line.call("BLPOP", *self._bells, BELL_SECONDS)
         except (RedisError, OSError):
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the next claim says what is wrong
 

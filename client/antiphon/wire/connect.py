@@ -78,9 +78,24 @@ class _Cancellable:
     stale = False
     """Whether it leads to a server that is no longer the primary, as far as this process knows."""
 
-    def write_soon(self: Any, command: list[bytes]) -> None:
-        """Write a command without waiting: whoever waits for its answer holds no more than one."""
-        self._writer.writelines(command)
+    follows_primary = False
+    """Whether it is closed, and opened elsewhere, where its server is found to be no longer the primary."""
+
+    def error_of(self: Any, text: str) -> Exception:
+        """redis-py's exception for the text of an error."""
+        return self._parser.parse_error(text)
+
+    def hand_over(self: Any, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """From now on what comes is the protocol's, which writes on the transport, and closes with ``leave``."""
+        self._writer.transport.set_protocol(protocol)
+        return self._writer.transport
+
+    def leave(self: Any) -> None:
+        """Close it, without waiting."""
+        self._parser.on_disconnect()
+        if self._writer is not None:
+            self._writer.close()
+            self._reader = self._writer = None
 
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
@@ -110,6 +125,8 @@ class _Managed:
     """A connection to the primary of a Sentinel. What took its place may have been heard of over another connection:
     one that was a black hole, and is not any more, still takes itself for the primary.
     """
+
+    follows_primary = True
 
     @property
     def stale(self: Any) -> bool:

@@ -1,27 +1,22 @@
 """One connection for all scripts of a process: commands leave as they come, answers come in the same order.
 
-A pool gives each command a connection of its own, and takes three times as long for it. Blocking commands, pipelines
-and subscriptions stay with the pool.
+A pool gives each command a connection of its own, and takes three times as long for it. Pipelines stay with the pool;
+a blocking command that is waited for again and again has a line of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import DataError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-try:
-    from hiredis import pack_command  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-except ImportError:  # the client does without
-    pack_command = None
+from antiphon.wire.direct import DirectConnection
 
-__all__ = ["ScriptLine", "ScriptRedis"]
+__all__ = ["Line", "ScriptRedis"]
 
 
 class ScriptRedis(Redis):
@@ -29,7 +24,7 @@ class ScriptRedis(Redis):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._line = ScriptLine(self.connection_pool)
+        self._line = Line(self.connection_pool)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] in ("EVALSHA", "EVAL"):
@@ -41,17 +36,19 @@ class ScriptRedis(Redis):
         await super().aclose(close_connection_pool)
 
 
-class ScriptLine:
+class Line:
     """Sends commands over a connection that is opened with the first of them, and again when it is lost.
 
     A command whose answer was lost, or took longer than ``socket_timeout``, is sent again as often as the pool's
-    ``retry`` says: for commands that bear it, as all scripts here do.
+    ``retry`` says: for commands that bear it, as all scripts here do. ``patience`` is how many seconds a command may
+    block on the server.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, *, patience: float = 0.0) -> None:
         settings = pool.connection_kwargs
+        timeout: float | None = settings.get("socket_timeout")
         self._pool = pool
-        self._timeout: float | None = settings.get("socket_timeout")
+        self._timeout = timeout + patience if timeout is not None else None
         self._retries: int = settings["retry"].get_retries() if settings.get("retry") else 0
         self._closings = 0
         self._wire: _Wire | None = None
@@ -65,7 +62,7 @@ class ScriptLine:
             if wire is None or not wire.usable:
                 wire = await self._open()  # tries often enough itself
             try:
-                return await self._answer(wire, command)
+                return await wire.ask(command)
             except (RedisConnectionError, RedisTimeoutError):
                 lost += 1
                 if lost > self._retries or era != self._closings:
@@ -80,16 +77,7 @@ class ScriptLine:
             await asyncio.gather(opening, return_exceptions=True)
         wire, self._wire = self._wire, None
         if wire is not None and wire.here:
-            await wire.aclose()
-
-    async def _answer(self, wire: _Wire, command: tuple[Any, ...]) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await wire.send(command)
-        except TimeoutError:
-            error = RedisTimeoutError("Timeout reading from socket")
-            wire.close(error)
-            raise error from None
+            wire.close(RedisConnectionError("The connection was closed."))
 
     async def _open(self) -> _Wire:
         """One new connection, however many wait for it; whoever gives up waiting leaves it to the others."""
@@ -104,94 +92,74 @@ class ScriptLine:
             raise RedisConnectionError("The connection was closed.") from None
 
     async def _opened(self) -> _Wire:
-        self._wire = wire = await _Wire.open(self._pool)
+        self._wire = wire = await _Wire.open(self._pool, self._timeout)
         return wire
 
 
 class _Wire:
-    """One connection, and those who wait for its answers."""
+    """One connection, and those who wait for its answers, none of them longer than ``timeout`` seconds."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    _connection: DirectConnection
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[Any]] = deque()
-        self._broken = False
-        self._reader = asyncio.create_task(self._read(), name="antiphon script answers")
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()  # who, since when
+        self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, pool: ConnectionPool) -> _Wire:
-        connection: Any = pool.make_connection()
-        try:
-            await connection.connect()
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return cls(connection)
+    async def open(cls, pool: ConnectionPool, timeout: float | None) -> _Wire:
+        wire = cls(timeout)
+        wire._connection = await DirectConnection.open(pool, wire._hand_out, wire._lost)
+        return wire
 
     @property
     def here(self) -> bool:
-        """Made on the running loop: another one's, or one inherited through a fork, is neither used nor closed."""
-        return self._loop is asyncio.get_running_loop()
+        return self._connection.here
 
     @property
     def usable(self) -> bool:
-        return not self._broken and self.here and not self._connection.stale
+        return self._connection.usable
 
-    async def send(self, command: tuple[Any, ...]) -> Any:
+    def ask(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Send a command; its answer comes. Raises ``ConnectionError``, ``DataError``."""
+        self._connection.send(*command)  # may refuse an argument: before anybody waits
         answer: asyncio.Future[Any] = self._loop.create_future()
-        if self._broken:
-            raise RedisConnectionError("The connection was closed.")
-        packed = self._packed(command)  # may refuse an argument: before anybody waits
-        self._waiting.append(answer)
-        self._connection.write_soon(packed)
-        return await answer
-
-    def _packed(self, command: tuple[Any, ...]) -> list[bytes]:
-        if pack_command is None:
-            return self._connection.pack_command(*command)
-        try:
-            return [pack_command(command)]
-        except TypeError as exc:
-            raise DataError(f"A command takes bytes, text and numbers: {exc}.") from exc
+        self._waiting.append((answer, self._loop.time()))
+        if self._watch is None and self._timeout is not None:
+            self._watch = self._loop.call_later(self._timeout, self._look, self._timeout)
+        return answer
 
     def close(self, error: Exception) -> None:
         """Fail what is under way; nobody takes this connection again."""
-        if not self._broken:
-            self._broken = True
-            self._reader.cancel()
-            waiting, self._waiting = self._waiting, deque()
-            for answer in waiting:
-                if not answer.done():
-                    answer.set_exception(type(error)(str(error)))
+        self._connection.close(error)
 
-    async def aclose(self) -> None:
-        self.close(RedisConnectionError("The connection was closed."))
-        await asyncio.gather(self._reader, return_exceptions=True)
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                self._hand_out(await self._next())
-        except (RedisError, OSError) as exc:
-            self.close(RedisConnectionError(f"The connection was lost: {exc}"))
-        finally:
-            self._broken = True
-            await self._connection.disconnect(nowait=True)
-
-    async def _next(self) -> Any:
-        try:
-            return await self._connection.read_response(timeout=math.inf, disconnect_on_error=False)
-        except ResponseError as exc:
-            return exc
+    def _look(self, timeout: float) -> None:
+        """One timer for all who wait: whoever was sent first waits longest."""
+        self._watch = None
+        if self._waiting:
+            left = self._waiting[0][1] + timeout - self._loop.time()
+            if left > 0:
+                self._watch = self._loop.call_later(left, self._look, timeout)
+            else:
+                self.close(RedisTimeoutError("Timeout reading from socket"))
 
     def _hand_out(self, reply: Any) -> None:
-        answer = self._waiting.popleft()
+        answer, _ = self._waiting.popleft()
         if answer.done():  # cancelled
             return
         if isinstance(reply, Exception):
             answer.set_exception(reply)
         else:
             answer.set_result(reply)
+
+    def _lost(self, error: Exception) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for answer, _ in waiting:
+            if not answer.done():
+                answer.set_exception(type(error)(str(error)))
 
 
 def _cancelled() -> bool:

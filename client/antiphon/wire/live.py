@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import ClientClosed
+from antiphon.wire.direct import DirectConnection
 
 __all__ = ["RESYNC", "Listener", "LiveFeed"]
 
@@ -40,13 +40,13 @@ class Listener:
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
-        self._ready = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # set while the reader waits
         self._closed = False
 
     def close(self) -> None:
         """Called by the feed when it is closed."""
         self._closed = True
-        self._ready.set()
+        self._wake()
 
     def push(self, message: bytes) -> None:
         """Called by the feed. A reader that fell too far behind starts again from the log."""
@@ -54,17 +54,29 @@ class Listener:
             self._messages.clear()
             message = RESYNC
         self._messages.append(message)
-        self._ready.set()
+        self._wake()
 
     async def get(self, timeout: float) -> bytes:
         """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence, ``ClientClosed``."""
-        while not self._messages and not self._closed:
-            self._ready.clear()
-            async with asyncio.timeout(timeout):
-                await self._ready.wait()
+        if not self._messages and not self._closed:
+            await self._something(timeout)
         if self._closed:
             raise ClientClosed
         return self._messages.popleft()
+
+    async def _something(self, timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        reader = self._reader = loop.create_future()
+        timer = loop.call_later(timeout, _give_up, reader)
+        try:
+            await reader
+        finally:
+            timer.cancel()
+            self._reader = None
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class LiveFeed:
@@ -73,7 +85,7 @@ class LiveFeed:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._listeners: dict[bytes, list[Listener]] = {}
-        self._connection: Any = None
+        self._connection: DirectConnection | None = None
         self._heard_at = 0.0  # the last answer of any kind
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -86,18 +98,18 @@ class LiveFeed:
         known = self._listeners.setdefault(name, [])
         known.append(listener)
         try:
-            await self._begin(name)
+            self._begin(name)
             yield listener
         finally:
             known.remove(listener)
             if not known and self._listeners.get(name) is known:
                 del self._listeners[name]
-                await self._send("UNSUBSCRIBE", name)
+                self._send("UNSUBSCRIBE", name)
 
-    async def reconnect(self) -> None:
+    def reconnect(self) -> None:
         """Open the connection anew: it is silent though events were published."""
         if self._connection is not None:
-            await self._connection.disconnect(nowait=True)
+            self._connection.close(RedisConnectionError("It was silent."))
 
     def check_open(self) -> None:
         """Raise ``ClientClosed`` where this feed is closed."""
@@ -115,79 +127,76 @@ class LiveFeed:
                 await self._task
             self._task = None
 
-    async def _begin(self, name: bytes) -> None:
+    def _begin(self, name: bytes) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="antiphon live feed")
         else:
-            await self._send("SUBSCRIBE", name)
+            self._send("SUBSCRIBE", name)
 
-    async def _send(self, command: str, *names: bytes) -> None:
-        """A failure here is the reader's to notice: it subscribes to everything again."""
+    def _send(self, command: str, *names: bytes) -> None:
+        """A connection that fails here is opened anew, and subscribes to everything again."""
         connection = self._connection
         if connection is None:
             return
-        try:
-            await _send(connection, command, *names)
-        except (RedisError, OSError):
-            await connection.disconnect(nowait=True)
+        if connection.usable:
+            connection.send(command, *names)
+        else:
+            connection.close(RedisConnectionError("Another server is the primary."))
 
     async def _run(self) -> None:
         lost_at, delay = 0.0, 0.05
         while True:
-            connection: Any = self._redis.connection_pool.make_connection()
+            lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             try:
-                await connection.connect()
-                self._connection = connection
+                self._connection = await self._open(lost)
                 if self._listeners:
-                    await _send(connection, "SUBSCRIBE", *self._listeners)
+                    self._send("SUBSCRIBE", *self._listeners)
                 if lost_at:
                     log.info("live channels are back after %.1f s", time.monotonic() - lost_at)
                 lost_at, delay = 0.0, 0.05
-                await self._read(connection)
+                raise await self._until_lost(lost)
             except (RedisError, OSError, TimeoutError) as exc:
                 if not lost_at:
                     lost_at = time.monotonic()
                     log.warning("live channels are cut off (%s); trying again", exc)
             finally:
-                self._connection = None
-                await connection.disconnect(nowait=True)
+                if self._connection is not None:
+                    self._connection.close(RedisConnectionError("It is no longer needed."))
+                    self._connection = None
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
 
-    async def _read(self, connection: Any) -> None:
-        """Until the connection is lost. A server that is gone without a word answers no PING either."""
-        reader, asked_at = asyncio.ensure_future(self._dispatch(connection)), 0.0
-        try:
-            while True:
-                done, _ = await asyncio.wait([reader], timeout=PING_SECONDS)
-                if done:
-                    return reader.result()
-                if self._heard_at < asked_at:
-                    raise RedisTimeoutError(f"no answer within {PING_SECONDS:g} s")
-                asked_at = time.monotonic()
-                await _send(connection, "PING")
-        finally:
-            reader.cancel()
-            with suppress(asyncio.CancelledError, RedisError, OSError):
-                await reader
+    def _open(self, lost: asyncio.Future[Exception]) -> Awaitable[DirectConnection]:
+        def on_lost(error: Exception) -> None:
+            if not lost.done():
+                lost.set_result(error)
 
-    async def _dispatch(self, connection: Any) -> None:
-        listeners = self._listeners
+        return DirectConnection.open(self._redis.connection_pool, self._dispatch, on_lost)
+
+    async def _until_lost(self, lost: asyncio.Future[Exception]) -> Exception:
+        """Why the connection was lost. A server that is gone without a word answers no PING either."""
+        asked_at = 0.0
         while True:
-            reply = await connection.read_response(timeout=math.inf, disconnect_on_error=False)
-            self._heard_at = time.monotonic()
-            if reply[0] == b"message":
-                for listener in listeners.get(reply[1], ()):
-                    listener.push(reply[2])
-            elif reply[0] == b"subscribe":
-                for listener in listeners.get(reply[1], ()):
-                    listener.push(RESYNC)
+            done, _ = await asyncio.wait([lost], timeout=PING_SECONDS)
+            if done:
+                return lost.result()
+            if self._heard_at < asked_at:
+                return RedisTimeoutError(f"no answer within {PING_SECONDS:g} s")
+            asked_at = time.monotonic()
+            self._send("PING")
+
+    def _dispatch(self, reply: Any) -> None:
+        self._heard_at = time.monotonic()
+        if isinstance(reply, Exception):
+            raise reply
+        if reply[0] == b"message":
+            for listener in self._listeners.get(reply[1], ()):
+                listener.push(reply[2])
+        elif reply[0] == b"subscribe":
+            for listener in self._listeners.get(reply[1], ()):
+                listener.push(RESYNC)
 
 
-async def _send(connection: Any, command: str, *names: bytes) -> None:
-    """Send on the connection as it is: redis-py would open one that is lost again, and nobody would close that."""
-    if connection.stale:
-        raise RedisConnectionError("Another server is the primary.")
-    if not connection.is_connected:
-        raise RedisConnectionError("The connection is lost.")
-    await connection.send_command(command, *names, check_health=False)
+def _give_up(reader: asyncio.Future[None]) -> None:
+    if not reader.done():
+        reader.set_exception(TimeoutError())
