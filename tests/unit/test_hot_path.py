@@ -28,7 +28,7 @@ from antiphon_worker.step_events import StepEvents
 
 NUMBER = 500
 # From the bytes of a chunk to a delta in the sink.
-MOST_INSTRUCTIONS_A_CHUNK = 450
+MOST_INSTRUCTIONS_A_CHUNK = 220
 # What stays until the turn ends (its text), and what is there at the most meanwhile.
 MOST_BLOCKS_A_CHUNK = 1.5
 MOST_BYTES_A_CHUNK = 230.0

@@ -1,8 +1,8 @@
-"""Publishing deltas: small windows, one script call a session and window, one pipeline for the whole process.
+"""Publishing deltas: small windows, and rounds in which many sessions share a script call.
 
-The first delta of a silence leaves at once. What comes while a pipeline is under way, or within the window, is
-joined and leaves with the next one. A session has at most one unanswered emit; one that failed is repeated, with
-its batch number, before anything newer leaves.
+The first delta of a silence leaves at once. What comes while a round is under way, or within the window, is joined and
+leaves with the next one; the first words of a turn shorten the window. A session has at most one unanswered emit; one
+that failed is repeated, with its batch number, before anything newer leaves.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
+from antiphon.errors import StoreError
 from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
@@ -24,8 +25,10 @@ __all__ = ["Publisher", "TurnSink"]
 
 log = logging.getLogger("antiphon.publisher")
 
+FIRST_WORDS_SECONDS = 0.003
 WINDOW_SECONDS = 0.015
 LONGEST_WINDOW_SECONDS = 0.035
+EMIT_AT_ONCE = 64
 FULL_EVENTS = 2_000
 RETRY_SECONDS = 0.1
 
@@ -71,6 +74,11 @@ class TurnSink:
         if not texts:
             self._publisher.wake(self)
         texts.append(text)
+
+    @property
+    def begun(self) -> bool:
+        """Something of this attempt has left."""
+        return self._batch > 0
 
     @property
     def full(self) -> bool:
@@ -170,6 +178,7 @@ class Publisher:
         self._cell = cell
         self._waiting: dict[TurnSink, None] = {}
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()  # a turn says its first words
         self._lost_at = 0.0  # when publishing began to fail; 0 while it works
         self._lag = Lag()
 
@@ -182,6 +191,8 @@ class Publisher:
         """A sink has something to send."""
         if not self._waiting:
             self._wake.set()
+        if not sink.begun:
+            self._hurry.set()
         self._waiting[sink] = None
 
     def forget(self, sink: TurnSink) -> None:
@@ -190,36 +201,54 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled. Rounds that take long come seldom, and carry more: deltas are joined meanwhile."""
-        began, window = 0.0, WINDOW_SECONDS
+        began = took = 0.0
         while True:
-            await self._wake.wait()
-            woken = time.monotonic()
-            due = max(woken, began + window)
-            if due > woken:
-                await asyncio.sleep(due - woken)
+            due = await self._due(began, 2 * took)
             began = time.monotonic()
             await self._round()
             ended = time.monotonic()
             self._lag.note(ended, ended - due)
-            window = min(max(WINDOW_SECONDS, 2 * (ended - began)), LONGEST_WINDOW_SECONDS)
+            took = ended - began
+
+    async def _due(self, began: float, pause: float) -> float:
+        """Wait until the next round is due after one that ``began`` then: sooner where a turn says its first words."""
+        await self._wake.wait()
+        now = time.monotonic()
+        due = began + min(max(WINDOW_SECONDS, pause), LONGEST_WINDOW_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, due - now)):
+                await self._hurry.wait()
+                due = began + min(max(FIRST_WORDS_SECONDS, pause), LONGEST_WINDOW_SECONDS)
+        due = max(now, due)
+        await asyncio.sleep(due - time.monotonic())
+        return due
 
     async def _round(self) -> None:
         self._wake.clear()
+        self._hurry.clear()
         sinks, self._waiting = list(self._waiting), {}
         sending = [(sink, emit) for sink in sinks if not sink.lease.frozen and (emit := sink.next_emit())]
-        again = [sink for sink in sinks if sink.lease.frozen and sink.lease.stop is not Stop.SUPERSEDED]
-        if sending:
-            answers = await self._send([emit for _, emit in sending])
-            again += [
-                sink for (sink, _), answer in zip(sending, answers, strict=True) if not sink.answer(answer)
-            ]
-        for sink in again:
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.wake, sink)
+        for sink in sinks:
+            if sink.lease.frozen and sink.lease.stop is not Stop.SUPERSEDED:
+                self._wake_later(sink)
+        parts = [sending[start : start + EMIT_AT_ONCE] for start in range(0, len(sending), EMIT_AT_ONCE)]
+        if parts:
+            failed = await asyncio.gather(*map(self._send, parts))
+            self._note_outage(next(filter(None, failed), None))
 
-    async def _send(self, emits: list[Emit]) -> Sequence[str | Exception]:
-        answers = await self._cell.emit(emits)
-        self._note_outage(next((answer for answer in answers if isinstance(answer, Exception)), None))
-        return answers
+    async def _send(self, part: list[tuple[TurnSink, Emit]]) -> Exception | None:
+        """One call; who could not be served is woken again. Gives what went wrong."""
+        try:
+            answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
+        except StoreError as exc:
+            answers = [exc] * len(part)
+        for (sink, _), answer in zip(part, answers, strict=True):
+            if not sink.answer(answer):
+                self._wake_later(sink)
+        return next((answer for answer in answers if isinstance(answer, Exception)), None)
+
+    def _wake_later(self, sink: TurnSink) -> None:
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self.wake, sink)
 
     def _note_outage(self, failed: Exception | None) -> None:
         """One line when it begins, one when it ends."""

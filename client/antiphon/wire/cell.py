@@ -6,7 +6,6 @@ repeated, by redis-py after a lost reply or by its caller, gives the first answe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from antiphon.errors import (
     KeyReused,
     SessionBusy,
     SessionNotFound,
-    StoreError,
     TurnNotFound,
     UsageError,
 )
@@ -57,7 +55,6 @@ SUPERSEDED = "SUPERSEDED"
 """The answer to a write or renewal whose fence is no longer in force."""
 
 KEEP_EVENTS = 10_000
-EMIT_AT_ONCE = 64
 WINDOW = -2
 """As ``tail``: the history from where the session's window began last time, or where its summary ends."""
 DEFAULT_TTL_MS = 30 * 24 * 3600 * 1000
@@ -148,30 +145,21 @@ class Cell:
                 raise _unexpected("renew", answer)
 
     async def emit(self, emits: Sequence[Emit]) -> list[str | Exception]:
-        """Log and publish one window of several sessions, many in one call; the calls are under way at once.
+        """Log and publish one window of several sessions.
 
-        Per session: '' (done), a stop word (done, but stop), ``SUPERSEDED``, or an error. After a ``StoreError`` it may
-        be done or not: the same window again does nothing twice.
+        Per session: '' (done), a stop word (done, but stop), ``SUPERSEDED``, or the error of that one alone. Raises
+        ``StoreError`` where it is not known what was done: the same call again does nothing twice.
         """
-        if len(emits) <= EMIT_AT_ONCE:
-            return await self._emit(emits)
-        parts = [emits[start : start + EMIT_AT_ONCE] for start in range(0, len(emits), EMIT_AT_ONCE)]
-        return [answer for answers in await asyncio.gather(*map(self._emit, parts)) for answer in answers]
-
-    async def _emit(self, emits: Sequence[Emit]) -> list[str | Exception]:
         windows = [
             value
             for one in emits
             for value in (one.session_id, one.fence, one.batch, len(one.bodies), *one.bodies)
         ]
-        try:
-            match await self._run("emit", *windows):
-                case [b"EMITTED", found]:
-                    return [_emitted(answer) for answer in found]
-                case answer:
-                    raise _unexpected("emit", answer)
-        except StoreError as exc:
-            return [exc] * len(emits)
+        match await self._run("emit", *windows):
+            case [b"EMITTED", found]:
+                return [_emitted(answer) for answer in found]
+            case answer:
+                raise _unexpected("emit", answer)
 
     async def append_step(
         self, turn: ClaimedTurn, *, length: int, step: int, entries: Sequence[bytes], bodies: Sequence[bytes]
