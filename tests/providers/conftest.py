@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import pytest
@@ -13,3 +14,11 @@ def unused_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def any_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coroutines of a test run on each loop that a worker may have."""
+    if request.param == "uvloop":
+        uvloop = pytest.importorskip("uvloop")
+        monkeypatch.setattr(asyncio.events, "new_event_loop", uvloop.new_event_loop)

@@ -224,7 +224,7 @@ class Exchange(httpx2.AsyncByteStream):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.status:  # else it is a trailer
-            self.headers.append((name, value))
+            self.headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
