@@ -71,8 +71,11 @@ Play: TypeAlias = Callable[[RawConnection], Awaitable[None]]
 class RawServer:
     """``async with RawServer(play) as server``: ``play`` is run for each connection, which is closed at its end."""
 
-    def __init__(self, play: Play, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, play: Play, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limit: int = 1 << 26
+    ) -> None:
         self._play = play
+        self._limit = limit  # how much is read that the play has not asked for
         self._host = host
         self._tls = tls
         self.connections: list[RawConnection] = []
@@ -82,7 +85,7 @@ class RawServer:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._accept, self._host, 0, ssl=self._tls, limit=1 << 26, backlog=1024
+            self._accept, self._host, 0, ssl=self._tls, limit=self._limit, backlog=1024
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self

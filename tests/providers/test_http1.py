@@ -458,7 +458,7 @@ async def test_a_turn_leaves_the_garbage_collector_little(kind):
             for _ in range(10):
                 await hear(provider)
             assert exchanges() == []
-            assert gc.collect() / 10 < 60
+            assert gc.collect() < 10
         finally:
             gc.enable()
         await provider.aclose()

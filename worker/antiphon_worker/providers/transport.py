@@ -32,6 +32,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
     def __init__(self, *, max_connections: int, keepalive: float) -> None:
         self._room = asyncio.Semaphore(max_connections)
         self._most = max_connections
+        self._busy = 0  # how many have room
         self._keepalive = keepalive
         self._origins: dict[Http1Connection, Origin] = {}
         self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
@@ -48,7 +49,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
                 name = request.extensions.get("sni_hostname") or origin[1]
                 connection = await self._connect(origin, name, timeouts.get("connect"))
         except BaseException:
-            self._room.release()
+            self._leave()
             raise
         exchange = connection.begin(message, timeouts.get("read"))
         try:
@@ -71,12 +72,17 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         """Wait until there is room for one more request."""
         if not self._room.locked():
             await self._room.acquire()
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await self._room.acquire()
-        except TimeoutError:
-            raise httpx2.PoolTimeout(f"No connection was free for {timeout:g} s.") from None
+        else:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._room.acquire()
+            except TimeoutError:
+                raise httpx2.PoolTimeout(f"No connection was free for {timeout:g} s.") from None
+        self._busy += 1
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        self._room.release()
 
     def _rested(self, origin: Origin) -> Http1Connection | None:
         """The connection that was used last, of those that are idle."""
@@ -89,6 +95,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return None
 
     async def _connect(self, origin: Origin, name: str, timeout: float | None) -> Http1Connection:
+        if self._closed:
+            raise httpx2.ConnectError("The connections were closed.")
         self._make_way()
         scheme, host, port = origin
         tls = self._tls_context() if scheme == "https" else None
@@ -112,9 +120,10 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return connection
 
     def _make_way(self) -> None:
-        """Close the connection that has been idle longest, where one more would be too many: it is to another host."""
+        """Close an idle connection, where one more would be too many: it is to another host."""
         idle = [connection for idle in self._idle.values() for connection in idle]
-        if idle and len(self._origins) >= self._most:
+        if len(idle) + self._busy > self._most:
+            self._lost(idle[0])
             idle[0].abort()
 
     def _tls_context(self) -> ssl.SSLContext:
@@ -129,7 +138,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         return self._tls
 
     def _ended(self, connection: Http1Connection, reusable: bool) -> None:
-        self._room.release()
+        self._leave()
         if reusable:
             self._idle[self._origins[connection]][connection] = None
             connection.rest(self._keepalive)
@@ -160,7 +169,7 @@ def _socket(connection: Http1Connection) -> socket.socket:
 
 def _has_come(connection: Http1Connection) -> bool:
     """Whether an idle connection has something to read: its end, which this loop has not got round to yet."""
-    if not hasattr(select, "poll"):  # as on Windows: who asks is told when the service is
+    if not hasattr(select, "poll"):  # on Windows: the request finds out
         return False
     poll = select.poll()
     poll.register(_socket(connection).fileno(), select.POLLIN)
