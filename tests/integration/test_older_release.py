@@ -23,7 +23,7 @@ with Client(sys.argv[1]) as client:
     for n in range(3):
         turn = client.submit("s", f"words:3 {n}", agent=AgentSpec(provider="stage", model="m"))
         heard = "".join(event.text for event in turn.stream() if event.type == "text_delta")
-        assert heard.endswith(turn.result(30).text), heard
+        assert heard.split()[-1] == turn.result(30).text.split()[-1], heard
     print(len(client.session("s").history()), antiphon.__file__)
 """
 
