@@ -1,7 +1,8 @@
 """``python -m bench.sdk calls|streams|raw-calls|raw-chunks …``: clients without any queue, each in its own process.
 
-Prints one line of JSON. ``calls`` and ``streams`` are what anyone writes with ``AsyncOpenAI``; the raw ones are a
-bare socket protocol, to show what the model server itself can do.
+Prints one line of JSON. ``calls`` and ``streams`` are what anyone writes with ``AsyncOpenAI``, on its own transport or
+on aiohttp, which the extra ``bench`` brings and nothing else here needs; the raw ones are a bare socket protocol, to
+show what the model server itself can do.
 """
 
 from __future__ import annotations
