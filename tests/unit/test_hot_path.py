@@ -7,6 +7,7 @@ other versions of Python: who needs more says so here, who needs less lowers it.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import time
@@ -21,14 +22,19 @@ from antiphon.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.connect import open_redis
 from antiphon_worker.lease import Lease
+from antiphon_worker.providers.connection import Options
+from antiphon_worker.providers.http1 import Http1Connection
 from antiphon_worker.providers.openai_chat_stream import ChatDecoder
 from antiphon_worker.providers.sse import EventSplitter
+from antiphon_worker.providers.streaming import _Body
 from antiphon_worker.publisher import Publisher, TurnSink
 from antiphon_worker.step_events import StepEvents
 
 NUMBER = 500
 # From the bytes of a chunk to a delta in the sink.
 MOST_INSTRUCTIONS_A_CHUNK = 220
+# The same from where the loop hands over what it has read.
+MOST_INSTRUCTIONS_FROM_THE_SOCKET = 300
 # What stays until the turn ends (its text), and what is there at the most meanwhile.
 MOST_BLOCKS_A_CHUNK = 1.5
 MOST_BYTES_A_CHUNK = 230.0
@@ -73,6 +79,40 @@ def way():
 
 def test_a_chunk_takes_few_instructions(way):
     assert instructions(lambda: way.carry(NUMBER)) / NUMBER <= MOST_INSTRUCTIONS_A_CHUNK
+
+
+class Open(asyncio.Transport):
+    """A transport over which nothing is sent."""
+
+    def write(self, data: object) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def test_a_chunk_takes_few_instructions_from_the_socket_on(way):
+    connection = Http1Connection(lambda *_: None, lambda *_: None)
+    connection.connection_made(Open())
+    exchange = connection.begin(b"", None)
+    connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    body = _Body(ChatDecoder("p", "m"), Options(), StepEvents(1, "p", way.sink), json=False)
+    reading = asyncio.create_task(exchange.into(body.take))
+    await asyncio.sleep(0)
+    packets = [b"%x\r\n%b\r\n" % (len(CHUNK % index), CHUNK % index) for index in range(2 * NUMBER)]
+
+    def carry(some: list[bytes]) -> None:
+        for packet in some:
+            connection.data_received(packet)
+
+    carry(packets[:NUMBER])
+    way.leave()
+    assert instructions(lambda: carry(packets[NUMBER:])) / NUMBER <= MOST_INSTRUCTIONS_FROM_THE_SOCKET
+    assert len(way.sink._texts) == NUMBER
+    assert not reading.done(), "no task is woken for a chunk"
+    reading.cancel()
 
 
 def test_a_chunk_leaves_only_its_text_behind(way):
