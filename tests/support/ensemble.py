@@ -41,8 +41,13 @@ class Supervised:
 
     @property
     def workers(self) -> list[int]:
-        """The worker processes that run now."""
-        return self.process.children()
+        """The worker processes that take turns now."""
+        output = self.process.output
+        return [
+            pid
+            for pid in self.process.children()
+            if (name := worker_name(pid)) and f"worker {name} takes turns" in output
+        ]
 
     def ready(self, workers: int = 1) -> None:
         """Return when so many workers have taken up work since the start."""

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import sys
 
 from antiphon.errors import AgentError
+from antiphon_worker.alone import run_single_turns
 from antiphon_worker.app import App, load_app
+from antiphon_worker.lifeline import ALONE, WORK, Lifeline
 from antiphon_worker.settings import Settings
 from antiphon_worker.worker import Worker
+
+log = logging.getLogger("antiphon.process")
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 
 
 def main() -> int:
     """Run until drained. 0 when all was finished or given back, 2 where the settings are wrong."""
+    lifeline = None
+    if os.environ.get("ANTIPHON_SUPERVISED"):
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches the whole group: the supervisor passes it on
+        lifeline = Lifeline.of_standard_input()
+    gc.disable()  # until all is loaded: nothing of it is garbage
     try:
         settings = Settings.load()
         set_up_logging(settings.log_level)
@@ -27,7 +39,7 @@ def main() -> int:
         sys.stderr.write(f"antiphon worker: {exc}\n")
         return 2
     run = _runner()
-    run(_work(settings, app))
+    run(_serve(settings, app, lifeline))
     return 0
 
 
@@ -40,36 +52,35 @@ def set_up_logging(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-async def _work(settings: Settings, app: App) -> None:
-    worker = Worker(
-        settings, app, url=os.environ.get("ANTIPHON_CELL_URL"), name=os.environ.get("ANTIPHON_WORKER_NAME")
-    )
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, worker.drain)
-    if os.environ.get("ANTIPHON_SUPERVISED"):
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # Ctrl-C reaches the whole group: the supervisor passes it on
-        _drain_when_orphaned(loop, worker)
-    else:
-        loop.add_signal_handler(signal.SIGINT, worker.drain)
+async def _serve(settings: Settings, app: App, lifeline: Lifeline | None) -> None:
     try:
         await app.preload()  # before the first turn is taken: other workers are quicker until then
-        await worker.run()
+        gc.freeze()
+        gc.enable()
+        if lifeline is None:
+            return await _work(Worker(settings, app), None)
+        match await lifeline.purpose():
+            case [what, name, url] if what == WORK:
+                await _work(Worker(settings, app, url=url, name=name, spare=lifeline.spare), lifeline)
+            case [what, name, url] if what == ALONE:
+                await run_single_turns(lifeline.socket, app, settings, name, url)
+            case _:
+                log.debug("this process was not needed")
     finally:
         await app.aclose()
 
 
-def _drain_when_orphaned(loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
-    """The supervisor holds the other end of our standard input; its end is the supervisor's."""
-    source = sys.stdin.fileno()
-
-    def readable() -> None:
-        if not os.read(source, 1024):
-            loop.remove_reader(source)
-            worker.drain()
-
-    loop.add_reader(source, readable)
+async def _work(worker: Worker, lifeline: Lifeline | None) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, worker.drain)
+    if lifeline is None:
+        loop.add_signal_handler(signal.SIGINT, worker.drain)
+        return await worker.run()
+    lifeline.watch(worker.drain)
+    try:
+        return await worker.run()
+    finally:
+        lifeline.close()
 
 
 def _runner():

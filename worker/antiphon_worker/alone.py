@@ -1,52 +1,115 @@
 """Turns in processes that run nothing else: for those that crashed their worker twice, so that they take no neighbour
 with them.
 
-The worker's side starts a few such processes and gives each one turn at a time, a line on its standard input; the
-process answers with a line when the turn has ended, and is used again. An empty line says that the worker stops: the
-turn is given back. When the pipe closes without one, the worker has died: the turn is finished by the drain's deadline.
+The worker's side is given such processes by the supervisor, or starts them, and gives each one turn at a time, a line
+on its lifeline; the process answers with a line when the turn has ended, and is used again. An empty line says that the
+worker stops: the turn is given back. When the lifeline ends without one, the worker has died: the turn is finished by
+the drain's deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import signal
-import sys
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from antiphon.errors import AgentError, StoreError, TurnFailed
+from antiphon.errors import StoreError, TurnFailed
 from antiphon.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, TurnRecord
 from antiphon.wire.connect import open_redis
-from antiphon_worker.app import App, load_app
+from antiphon_worker.app import App
 from antiphon_worker.lease import Lease, LeaseKeeper, Stop
+from antiphon_worker.lifeline import ALONE, start_process
 from antiphon_worker.publisher import Publisher
 from antiphon_worker.settings import Settings
 from antiphon_worker.turn import TurnRunner
 
-__all__ = ["AloneTurns", "run_one_turn"]
+__all__ = ["AloneTurns", "run_one_turn", "run_single_turns"]
 
 log = logging.getLogger("antiphon.alone")
 
 AT_ONCE = 8
+PROCESSES_FOR_ONE = 3
 SAFE_POINT_SECONDS = 1.0
+
+
+class _Process:
+    """A process for single turns, and this worker's end of its lifeline."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        own: asyncio.subprocess.Process | None,
+    ) -> None:
+        self.name = name
+        self._reader = reader
+        self._writer = writer
+        self._own = own
+
+    @classmethod
+    async def at(
+        cls, line: socket.socket, name: str, url: str, own: asyncio.subprocess.Process | None = None
+    ) -> _Process:
+        line.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=line)
+        writer.write(f"{ALONE} {name} {url}\n".encode())
+        return cls(name, reader, writer, own)
+
+    async def run(self, turn_id: TurnId) -> bool:
+        """True when the turn has ended, False when the process has."""
+        self._writer.write(f"{turn_id}\n".encode())
+        try:
+            return bool(await self._reader.readline())
+        except ConnectionError:  # it died with lines unread
+            return False
+
+    def stop(self) -> None:
+        """Let it give back what it runs, and end."""
+        if not self._writer.is_closing():
+            self._writer.write(b"\n")
+
+    def let_go(self) -> None:
+        """Let it end when it runs nothing."""
+        if self._writer.can_write_eof() and not self._writer.is_closing():
+            with suppress(OSError):  # it has ended
+                self._writer.write_eof()
+
+    async def ended(self) -> None:
+        """Return when it has ended."""
+        with suppress(ConnectionError):
+            while await self._reader.readline():
+                continue
+        self._writer.close()
+        if self._own is not None:
+            await self._own.wait()
 
 
 class AloneTurns:
     """The processes that a worker has started for single turns."""
 
-    def __init__(self, settings: Settings, url: str, worker: str, open_cell: Callable[[], Cell]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        worker: str,
+        open_cell: Callable[[], Cell],
+        spare: Callable[[], Awaitable[tuple[str, socket.socket] | None]] | None = None,
+    ) -> None:
         self._settings = settings
         self._url = url
         self._worker = worker
         self._open_cell = open_cell
+        self._spare = spare
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._idle: list[str] = []
+        self._processes: set[_Process] = set()
+        self._idle: list[_Process] = []
         self._turns: set[TurnId] = set()
         self._closed = False
 
@@ -70,49 +133,50 @@ class AloneTurns:
     def close(self) -> None:
         """Start no further turn, and end the processes that have none."""
         self._closed = True
-        for name in self._idle:
-            _close(self._processes[name])
+        for process in self._idle:
+            process.let_go()
 
     def stop(self) -> None:
         """Let every process give its turn back, and end."""
-        for process in self._processes.values():
-            if process.stdin is not None and not process.stdin.is_closing():
-                process.stdin.write(b"\n")
-            _close(process)
+        for process in self._processes:
+            process.stop()
+            process.let_go()
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
+        """Run it; again where the process ended before it held the turn, which is in no queue meanwhile."""
         log.warning("turn %s runs alone: it has seen two crashes", turn_id, extra={"action": "runs_alone"})
-        name = self._idle.pop() if self._idle else await self._start()
-        process = self._processes[name]
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{turn_id}\n".encode())
-        if await process.stdout.readline() and not self._closed:
-            self._idle.append(name)
-            return
-        _close(process)
-        await process.wait()
-        del self._processes[name]
-        await self._hand_back(name)
+        for _ in range(PROCESSES_FOR_ONE):
+            process = self._idle.pop() if self._idle else await self._start()
+            ended = await process.run(turn_id)
+            if ended and not self._closed:
+                self._idle.append(process)
+                return
+            process.let_go()
+            await process.ended()
+            self._processes.discard(process)
+            if await self._hand_back(process.name) or ended or self._closed:
+                return
 
-    async def _start(self) -> str:
-        name = f"{self._worker}-alone-{secrets.token_hex(3)}"
-        environment = {
-            **os.environ, **self._settings.environ(), "ANTIPHON_REDIS_URL": self._url, "ANTIPHON_WORKER_NAME": name,
-        }  # fmt: skip
-        self._processes[name] = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "antiphon_worker.alone", name,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
-        )  # fmt: skip
-        return name
+    async def _start(self) -> _Process:
+        given = await self._spare() if self._spare is not None else None
+        if given is not None:
+            name, line = given
+            process = await _Process.at(line, name, self._url)
+        else:
+            name = f"{self._worker}-alone-{secrets.token_hex(3)}"
+            started = await start_process(name, self._settings.environ())
+            process = await _Process.at(started.line, name, self._url, started.process)
+        self._processes.add(process)
+        return process
 
-    async def _hand_back(self, name: str) -> None:
-        """What a dead process held starts again elsewhere now, not when its lease expires."""
+    async def _hand_back(self, name: str) -> int:
+        """What a dead process held starts again elsewhere now, not when its lease expires. Gives how many turns."""
         cell = self._open_cell()
         try:
-            await cell.reap(holder=name, crash_limit=self._settings.crash_limit)
+            return len(await cell.reap(holder=name, crash_limit=self._settings.crash_limit))
         except StoreError as exc:
             log.warning("the turn of process %s waits for its lease to expire: %s", name, exc)
+            return 0
         finally:
             await cell.redis.aclose()
 
@@ -131,11 +195,6 @@ class AloneTurns:
             log.warning("turn %s waits for the reaper: %s", turn_id, exc)
         finally:
             await cell.redis.aclose()
-
-
-def _close(process: asyncio.subprocess.Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
 
 
 async def run_one_turn(
@@ -196,60 +255,47 @@ async def _give_back_when(stopping: asyncio.Event, lease: Lease) -> None:
     lease.end(Stop.DRAINED)
 
 
-async def _main(worker: str, settings: Settings) -> None:
-    """Run the turns that standard input names, one after the other, until it closes."""
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group: the worker says what it means
+async def run_single_turns(line: socket.socket, app: App, settings: Settings, worker: str, url: str) -> None:
+    """Run the turns that the lifeline names, one after the other, until it ends."""
+    reader, writer = await asyncio.open_unix_connection(sock=line)
+    stopping = asyncio.Event()
     turns: asyncio.Queue[TurnId | None] = asyncio.Queue()
-    reading = asyncio.create_task(_read_turns(turns, stopping, settings.drain))
-    app = load_app(settings.app)
+
+    def stop() -> None:
+        stopping.set()
+        turns.put_nowait(None)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    reading = asyncio.create_task(_read_turns(reader, turns, stop, settings.drain))
 
     def open_cell() -> Cell:
-        return Cell(open_redis(settings.redis_url), prefix=settings.prefix)
+        return Cell(open_redis(url), prefix=settings.prefix)
 
     try:
-        while not stopping.is_set() and (turn_id := await turns.get()):
+        while (turn_id := await turns.get()) and not stopping.is_set():
             try:
                 await run_one_turn(turn_id, settings, app, open_cell, worker, stopping)
             except TurnFailed:
                 log.debug("turn %s failed, and says so itself", turn_id)
-            with suppress(BrokenPipeError):  # the worker has died: standard input ends as well
-                os.write(sys.stdout.fileno(), b"ended\n")
+            writer.write(b"ended\n")  # nobody reads it where the worker has died
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-        await app.aclose()
+        writer.close()
 
 
 async def _read_turns(
-    turns: asyncio.Queue[TurnId | None], stopping: asyncio.Event, drain_seconds: float
+    lines: asyncio.StreamReader,
+    turns: asyncio.Queue[TurnId | None],
+    stop: Callable[[], None],
+    drain_seconds: float,
 ) -> None:
-    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while line := (await lines.readline()).decode():
-        if line.strip():
-            turns.put_nowait(TurnId(line.strip()))
-        else:
-            stopping.set()
+    with suppress(ConnectionError):  # the worker has died
+        while line := (await lines.readline()).decode():
+            if line.strip():
+                turns.put_nowait(TurnId(line.strip()))
+            else:
+                stop()
     turns.put_nowait(None)
     await asyncio.sleep(drain_seconds)
-    stopping.set()
-
-
-def main(worker: str) -> int:
-    """Run single turns in this process, one at a time."""
-    settings = Settings.load()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s")
-    try:
-        asyncio.run(_main(worker, settings))
-    except AgentError as exc:
-        log.error("process %s: %s", worker, exc)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    stop()

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
-import secrets
 import signal
 import socket
-import sys
 import time
 
 from antiphon.errors import StoreError
 from antiphon.wire.cell import Cell
 from antiphon.wire.connect import open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
+from antiphon_worker.lifeline import WORK, Started
 from antiphon_worker.settings import Settings
+from antiphon_worker.spares import Spares, host_name
 
 __all__ = ["Supervisor", "is_of_this_host"]
 
 log = logging.getLogger("antiphon.supervisor")
 
 OPEN_FILES = 65_536
-STEADY_SECONDS = 10.0
+START_SECONDS, STEADY_SECONDS = 1.0, 10.0
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
@@ -36,7 +35,10 @@ class Supervisor:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._spares = Spares(settings)
+        self._children: dict[str, Started] = {}
+        self._alone: dict[str, Started] = {}
+        self._giving: set[asyncio.Task[None]] = set()
         self._draining = False
 
     async def run(self) -> None:
@@ -51,13 +53,16 @@ class Supervisor:
             for url in self._settings.redis_urls:
                 for _ in range(self._settings.processes):
                     group.create_task(self._keep_one(url))
+        while self._giving:
+            await asyncio.wait(self._giving)
+        await self._spares.aclose()
 
     def drain(self) -> None:
         """Let the children drain; called again, let them abort."""
+        children = [*self._children.values(), *(self._alone.values() if self._draining else ())]
         self._draining = True
-        for child in self._children.values():
-            if child.returncode is None:
-                child.send_signal(signal.SIGTERM)
+        for child in children:
+            _terminate(child)
 
     async def _check(self, url: str) -> None:
         redis = open_redis(url, retries=1)
@@ -72,35 +77,72 @@ class Supervisor:
         """One place for a process: filled again when it dies, at once where it was fit for work."""
         pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
-            name = _new_name()
             began = time.monotonic()
-            code = await self._run_one(url, name)
+            name, code = await self._run_one(url)
             stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
             if code == 0 or stopped_early:
                 return
             log.error("worker %s died (%s)", name, _how(code), extra={"action": "worker_died"})
+            lived = time.monotonic() - began
+            if lived > START_SECONDS and not self._draining:
+                self._spares.keep()  # the next one starts meanwhile
             held = await self._hand_back(url, name)
             if self._draining or code == 2:
                 return
-            fit = held or time.monotonic() - began > STEADY_SECONDS
-            pause = SHORTEST_PAUSE_SECONDS if fit else min(pause * 2, LONGEST_PAUSE_SECONDS)
+            if held or lived > STEADY_SECONDS:
+                pause = SHORTEST_PAUSE_SECONDS
+                self._spares.keep()
+                continue
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(pause)
 
-    async def _run_one(self, url: str, name: str) -> int:
-        environment = {
-            **os.environ, **self._settings.environ(), "ANTIPHON_CELL_URL": url, "ANTIPHON_WORKER_NAME": name,
-            "ANTIPHON_SUPERVISED": "1",
-        }  # fmt: skip
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "antiphon_worker", stdin=asyncio.subprocess.PIPE, env=environment
-        )
-        self._children[name] = child
+    async def _run_one(self, url: str) -> tuple[str, int]:
+        """Run one worker process to its end; its name and its exit code."""
+        child = await self._spares.take()
+        self._children[child.name] = child
+        loop = asyncio.get_running_loop()
+        loop.add_reader(child.line, self._asked, child, url)
+        if self._draining:
+            _terminate(child)  # it was started while the others were told
+        else:
+            child.tell(WORK, child.name, url)
         try:
-            return await child.wait()
+            return child.name, await child.process.wait()
         finally:
-            del self._children[name]
-            if child.stdin is not None:
-                child.stdin.close()
+            del self._children[child.name]
+            loop.remove_reader(child.line)
+            child.line.close()
+
+    def _asked(self, child: Started, url: str) -> None:
+        """A worker asks for a process that can run a turn alone, or has gone."""
+        try:
+            asked = child.line.recv(1024)
+        except OSError:
+            asked = b""
+        if not asked:
+            asyncio.get_running_loop().remove_reader(child.line)
+            return
+        task = asyncio.create_task(self._run_alone(child, url))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _run_alone(self, worker: Started, url: str) -> None:
+        """Give a process to a worker, for its turns that must run alone, and wait for its end."""
+        self._spares.keep()
+        child = await self._spares.take()
+        name = f"{child.name}-alone"
+        self._alone[name] = child
+        try:
+            socket.send_fds(worker.line, [f"{name}\n".encode()], [child.line.fileno()])
+        except OSError:
+            log.debug("the worker that asked for process %s has died", name)
+        finally:
+            child.line.close()  # the worker has it, or nobody: the process ends
+        code = await child.process.wait()
+        del self._alone[name]
+        if code:
+            log.error("process %s died (%s)", name, _how(code), extra={"action": "worker_died"})
+            await self._hand_back(url, name)
 
     async def _hand_back(self, url: str, name: str) -> int:
         """What the dead one held starts again elsewhere now, not when its leases expire. Gives how many turns."""
@@ -130,15 +172,12 @@ def raise_open_files_limit() -> None:
 
 def is_of_this_host(worker: str) -> bool:
     """True for the name of a worker process that a supervisor of this host has started."""
-    return worker.rsplit("-", 2)[0] == _host()
+    return worker.rsplit("-", 2)[0] == host_name()
 
 
-def _new_name() -> str:
-    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _host() -> str:
-    return socket.gethostname().replace(":", "_")
+def _terminate(child: Started) -> None:
+    if child.process.returncode is None:
+        child.process.send_signal(signal.SIGTERM)
 
 
 def _how(code: int) -> str:

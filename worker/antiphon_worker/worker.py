@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.connect import open_redis
@@ -41,12 +41,19 @@ class Worker:
     """Runs turns of one cell until it is drained."""
 
     def __init__(
-        self, settings: Settings, app: App, *, url: str | None = None, name: str | None = None
+        self,
+        settings: Settings,
+        app: App,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        spare: Callable[[], Awaitable[tuple[str, socket.socket] | None]] | None = None,
     ) -> None:
         self.settings = settings
         self.name = name or worker_name()
         self._app = app
         self._url = url or settings.redis_urls[0]
+        self._spare = spare  # asks for a process that can run turns alone
         self._draining = asyncio.Event()
         self._aborting = asyncio.Event()
 
@@ -70,7 +77,7 @@ class Worker:
         publisher = Publisher(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease)
         runner = TurnRunner(cell, publisher, self._app, self.settings)
-        alone = AloneTurns(self.settings, self._url, self.name, self._open_cell)
+        alone = AloneTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name).handle, run_alone=alone.run,
