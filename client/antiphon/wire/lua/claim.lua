@@ -36,19 +36,22 @@ local function hold(session, before, as)
   redis.call('PEXPIRE', held, 3600000)
 end
 
-local function take(turn)
-  local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'retry_at', 'crashes')
-  local session, status, crashes = f[1], f[2], tonumber(f[4])
+local function fields_of(turn)
+  return redis.call('HMGET', key_turn(turn), 'session', 'status', 'retry_at', 'crashes', 'run', 'step', 'cancel')
+end
+
+local function take(turn, f)
+  local session, status = f[1], f[2]
   if status == 'failed' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
     if not requeue(session, turn, now) then return end
-    status, crashes = 'queued', 0
+    f, status = fields_of(turn), 'queued'
   end
   if status == 'retrying' and tonumber(f[3]) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
-  local s = redis.call('HMGET', key_session(session), 'fence', 'holder')
+  local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq')
   if (s[1] or '') ~= '' then return end
-  if crashes >= 2 and only == '' then
+  if tonumber(f[4]) >= 2 and only == '' then
     redis.call('ZADD', key_active(), now + START_ALONE_MS, session)
     hold(session, s[2], 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
@@ -59,12 +62,10 @@ local function take(turn)
   redis.call('ZADD', key_active(), now + lease_ms, session)
   hold(session, s[2], fence)
   redis.call('HSET', key_session(session), 'fence', fence, 'holder', worker, 'lease', now + lease_ms, 'turn', turn,
-    'batch', 0, 'stop', redis.call('HGET', key_turn(turn), 'cancel') or '')
+    'batch', 0, 'stop', f[7] or '')
   local attempt = redis.call('HINCRBY', key_turn(turn), 'attempt', 1)
-  local run = redis.call('HGET', key_turn(turn), 'run')
-  local seq = publish(session, now, {event_body('turn_started', session, turn, run,
-    ',"attempt":' .. attempt .. ',"step":' .. redis.call('HGET', key_turn(turn), 'step')
-    .. ',"worker":' .. json_text(worker))})
+  local seq = publish(session, now, {event_body('turn_started', session, turn, f[5],
+    ',"attempt":' .. attempt .. ',"step":' .. f[6] .. ',"worker":' .. json_text(worker))}, s[3])
   redis.call('HSETNX', key_turn(turn), 'first_seq', seq)
   redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at', now, 'worker', worker, 'execution', fence)
   rq_view(turn, 'running', now)
@@ -73,7 +74,8 @@ end
 
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 1, only)
-  if redis.call('EXISTS', key_turn(only)) == 1 then take(only) end
+  local f = fields_of(only)
+  if f[1] then take(only, f) end
   return {'CLAIMED', turns, foreign, alone}
 end
 for i = 1, #queues do
@@ -82,8 +84,9 @@ for i = 1, #queues do
     if #turns + #foreign + #alone >= tonumber(max) then break end
     local id = redis.call('LPOP', key_rq_queue(queue))
     if not id then break end
-    if redis.call('EXISTS', key_turn(id)) == 1 then
-      take(id)
+    local f = fields_of(id)
+    if f[1] then
+      take(id, f)
     elseif redis.call('EXISTS', key_rq_job(id)) == 1 then
       redis.call('ZADD', key_rq_started(queue), math.floor(now / 1000) + 60, id .. ':' .. worker)
       foreign[#foreign + 1] = {id, queue, redis.call('HGET', key_rq_job(id), 'data') or ''}

@@ -20,7 +20,8 @@ if known[1] then
   if known[1] == digest and known[2] == session then return {'ACCEPTED', known[3]} end
   return {'KEY_REUSED'}
 end
-local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue')
+local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created',
+  'ttl', 'seq')
 if kept[1] then return {'SESSION_CLOSED'} end
 if tenant ~= '' and (kept[2] or tenant) ~= tenant then return {'OTHER_TENANT'} end
 local length = redis.call('LLEN', key_inbox(session))
@@ -33,13 +34,19 @@ if queue == '' then queue = home or default_queue end
 redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
   'status', 'queued', 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
   'agent', agent, 'metadata', metadata, 'position', length)
-redis.call('HSETNX', key_session(session), 'created', now)
-redis.call('HSETNX', key_session(session), 'ttl', ttl_ms)
-if agent ~= '' and redis.call('HSETNX', key_session(session), 'agent', agent) == 1 and agent_queue ~= '' then
-  redis.call('HSET', key_session(session), 'agent_queue', agent_queue)
+local first = {} -- what the session keeps from now on
+local function keep(field, value)
+  first[#first + 1], first[#first + 2] = field, value
 end
-if first_named then redis.call('HSET', key_session(session), 'queue', queue) end
-if tenant ~= '' and not kept[2] then redis.call('HSET', key_session(session), 'tenant', tenant) end
+if not kept[6] then keep('created', now) end
+if not kept[7] then keep('ttl', ttl_ms) end
+if agent ~= '' and not kept[5] then
+  keep('agent', agent)
+  if agent_queue ~= '' then keep('agent_queue', agent_queue) end
+end
+if first_named then keep('queue', queue) end
+if tenant ~= '' and not kept[2] then keep('tenant', tenant) end
+if #first > 0 then redis.call('HSET', key_session(session), unpack(first)) end
 if redis.call('RPUSH', key_turns(session), turn) > KEPT_TURNS then redis.call('LPOP', key_turns(session)) end
 list_session(session, now, life)
 if due_in > 0 then
@@ -51,4 +58,4 @@ if due_in > 0 then
   rq_view(turn, 'delayed', now, now + due_in)
   return {'ACCEPTED', length}
 end
-return {'ACCEPTED', enter_inbox(session, turn, 1, now)}
+return {'ACCEPTED', enter_inbox(session, turn, 1, now, kept[8] or begin_seq(session), true)}

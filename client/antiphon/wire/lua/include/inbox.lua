@@ -4,8 +4,9 @@ local EDIT_MS = 1000
 local DEFAULT_TTL_MS = 2592000000
 local FOR_EVER_MS = 100 * 365 * 86400000
 
+-- What is kept already has no expiry anywhere: the hash lives longest.
 local function keep_session(session)
-  redis.call('PERSIST', key_session(session))
+  if redis.call('PERSIST', key_session(session)) == 0 then return end
   redis.call('PERSIST', key_history(session))
   redis.call('PERSIST', key_events(session))
   redis.call('PERSIST', key_turns(session))
@@ -44,12 +45,12 @@ local function ring(queue)
 end
 
 -- Put a turn where workers, ours and RQ's own, find it. `offered_at` tells whose entry stands before whose: what
--- jumps the queue stands before everything.
-local function offer(session, turn, now, front)
+-- jumps the queue stands before everything. RQ has never heard of an `unheard` one.
+local function offer(session, turn, now, front, unheard)
   local queue = redis.call('HGET', key_turn(turn), 'queue')
   redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
   redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', front and 0 or now)
-  rq_view(turn, 'queued', now)
+  rq_view(turn, 'queued', now, nil, unheard)
   redis.call('SADD', key_rq_queues(), key_rq_queue(queue))
   redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(queue), turn)
   ring(queue)
@@ -75,19 +76,20 @@ local function ready(session, now, front)
   end
 end
 
--- A new run of a turn stands at the end of its session's inbox. Returns its position there.
-local function enter_inbox(session, turn, run, now)
+-- A new run of a turn stands at the end of its session's inbox. Returns its position there. `last` is the session's
+-- seq where the caller has read it; RQ has never heard of an `unheard` turn.
+local function enter_inbox(session, turn, run, now, last, unheard)
   local position = redis.call('RPUSH', key_inbox(session), turn) - 1
   keep_session(session)
   local seq = publish(session, now, {
     event_body('turn_queued', session, turn, run, ',"position":' .. position),
-  })
+  }, last)
   redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position)
   if position == 0 then
-    offer(session, turn, now)
+    offer(session, turn, now, false, unheard)
   else
     redis.call('HSET', key_turn(turn), 'status', 'waiting')
-    rq_view(turn, 'waiting', now)
+    rq_view(turn, 'waiting', now, nil, unheard)
   end
   return position
 end

@@ -1,5 +1,6 @@
 -- RQ's record of a turn, rewritten whole from the turn at every transition: RQ's tools may have changed or
--- deleted it. The id is taken out of every registry of its queue and put into the right one.
+-- deleted it. The id is taken out of every registry of its queue, but for one `unheard` of so far, and put into the right
+-- one.
 local RQ_STATUS = {
   queued = 'queued', waiting = 'deferred', delayed = 'scheduled', retrying = 'scheduled', running = 'started',
   suspended = 'deferred', finished = 'finished', failed = 'failed', cancelled = 'canceled',
@@ -47,11 +48,11 @@ local function rq_register(turn, status, queue, execution, now, until_ms)
   end
 end
 
-local function rq_view(turn, status, now, until_ms)
+local function rq_view(turn, status, now, until_ms, unheard)
   local f = redis.call('HMGET', key_turn(turn), 'queue', 'session', 'execution', 'worker', 'queued_at',
     'started_at', 'ended_at', 'error')
   local queue, job = f[1], key_rq_job(turn)
-  rq_forget(turn, queue, f[3])
+  if not unheard then rq_forget(turn, queue, f[3]) end
   redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
     'origin', queue, 'status', RQ_STATUS[status], 'description', f[2], 'timeout', '-1',
     'created_at', iso(f[5]), 'enqueued_at', iso(f[5]), 'started_at', iso(f[6]), 'ended_at', iso(f[7]),
