@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from support.ensemble import open_ensemble, signal_process, worker_name
+from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until_async
 
 from antiphon.errors import TurnFailed
@@ -134,24 +134,3 @@ async def test_a_turn_that_crashed_twice_may_still_finish_alone(redis_url, tmp_p
         await ensemble.whole("s")
         assert await ensemble.field(turn, "crashes") == "2"
         assert await ensemble.field(turn, "attempt") == "3"
-
-
-async def test_a_turn_whose_worker_dies_before_it_runs_alone_is_handed_back_at_once(
-    redis_url, tmp_path, processes
-):
-    """No process holds it in that moment: it is neither in the queue nor leased."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(app="support.late_stage:app")
-        supervised.ready()
-        turn = await ensemble.submit("s", "a bad start die*2")
-        await ensemble.waits("alone")
-        (pid,) = supervised.workers
-        name = worker_name(pid)
-        signal_process(pid, signal.SIGKILL)
-        supervised.process.wait_for_output(f"1 turns of worker {name} are handed back")
-        await ensemble.waits("alone", 2)
-        ensemble.stage.open("alone")
-        await turn.result(20)
-        await ensemble.whole("s")
-        assert [await ensemble.field(turn, name) for name in ("crashes", "attempt")] == ["2", "3"]
-        assert "Traceback" not in supervised.process.output

@@ -1,9 +1,11 @@
-"""The stage, but a process that is to run a turn alone claims it no sooner than the gate ``alone`` opens."""
+"""The stage, but a process that is to run a turn alone stands still twice: at the gate ``alone`` before it claims the
+turn, and at the gate ``claimed`` after it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,21 @@ from antiphon_worker import alone
 __all__ = ["app"]
 
 here = stage.Stage(Path(os.environ["STAGE"]))
-claim_and_run = alone.run_one_turn
 
 
-async def late(*arguments: Any) -> Any:
-    here.note("waits", gate="alone")
-    while not here.is_open("alone"):  # noqa: ASYNC110 - the gate is a file
-        await asyncio.sleep(0.01)
-    return await claim_and_run(*arguments)
+def behind(gate: str, go_on: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The same, but not before the gate is open."""
+
+    async def late(*arguments: Any) -> Any:
+        here.note("waits", gate=gate)
+        print("what is printed goes to the log, and is no answer to the worker", flush=True)
+        while not here.is_open(gate):  # noqa: ASYNC110 - the gate is a file
+            await asyncio.sleep(0.01)
+        return await go_on(*arguments)
+
+    return late
 
 
-alone.run_one_turn = late
+alone.run_one_turn = behind("alone", alone.run_one_turn)
+alone._run_held = behind("claimed", alone._run_held)
 app = stage.app

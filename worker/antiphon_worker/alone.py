@@ -52,6 +52,7 @@ class _Process:
         self._reader = reader
         self._writer = writer
         self._own = own
+        self._told = False  # that nothing more comes
 
     @classmethod
     async def at(
@@ -72,13 +73,15 @@ class _Process:
 
     def stop(self) -> None:
         """Let it give back what it runs, and end."""
-        if not self._writer.is_closing():
+        if not self._told:
             self._writer.write(b"\n")
+            self.let_go()
 
     def let_go(self) -> None:
         """Let it end when it runs nothing."""
-        if self._writer.can_write_eof() and not self._writer.is_closing():
-            with suppress(OSError):  # it has ended
+        if not self._told:
+            self._told = True
+            if not self._writer.is_closing():
                 self._writer.write_eof()
 
     async def ended(self) -> None:
@@ -140,7 +143,6 @@ class AloneTurns:
         """Let every process give its turn back, and end."""
         for process in self._processes:
             process.stop()
-            process.let_go()
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
         """Run it; again where the process ended before it held the turn, which is in no queue meanwhile."""
