@@ -34,9 +34,9 @@ from antiphon_worker.worker import Worker
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 37, "claim": 42, "emit 1": 5, "emit 4": 11, "finish": 39, "renew": 7}
+MOST_COMMANDS = {"submit": 26, "claim": 35, "emit 1": 5, "emit 4": 11, "finish": 38, "renew": 7}
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
-MOST_CALLS_A_CHUNK = 18
+MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn of the scripted provider, from its claim to its end.
 MOST_CALLS_A_TURN = 1000
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
