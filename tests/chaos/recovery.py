@@ -71,14 +71,14 @@ def _cause(deaths: Sequence[Death], started: TurnStarted, at: float) -> Death | 
         one
         for one in deaths
         if started.worker.startswith(one.worker)
-        and "-alone-" not in started.worker
+        and "-alone" not in started.worker
         and started.at - 50 <= one.at_ms <= at + 50
     ]
     return died[-1] if died else None
 
 
 def _recovery(event: TurnStarted, death: Death, handed_back: float, since: Mapping[str, float]) -> Recovery:
-    if "-alone-" in event.worker:
+    if "-alone" in event.worker:
         by = "alone"
     elif since.get(event.worker, death.at_ms) < death.at_ms:
         by = "by another process"

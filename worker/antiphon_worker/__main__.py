@@ -22,7 +22,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 
 
 def main() -> int:
-    """Run until drained. 0 when all was finished or given back, 2 where the settings are wrong."""
+    """Run until drained. 0 when all was finished or given back, 1 where it was not, 2 where the settings are wrong."""
     lifeline = None
     if os.environ.get("ANTIPHON_SUPERVISED"):
         signal.signal(
@@ -39,7 +39,11 @@ def main() -> int:
         sys.stderr.write(f"antiphon worker: {exc}\n")
         return 2
     run = _runner()
-    run(_serve(settings, app, lifeline))
+    try:
+        run(_serve(settings, app, lifeline))
+    except AgentError as exc:
+        log.error("this process ends: %s", exc)
+        return 1
     return 0
 
 
