@@ -51,11 +51,11 @@ end
 local function rq_view(turn, status, now, until_ms, unheard)
   local f = redis.call('HMGET', key_turn(turn), 'queue', 'session', 'execution', 'worker', 'queued_at',
     'started_at', 'ended_at', 'error')
-  local queue, job = f[1], key_rq_job(turn)
+  local queue, job, queued_at = f[1], key_rq_job(turn), iso(f[5])
   if not unheard then rq_forget(turn, queue, f[3]) end
   redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
     'origin', queue, 'status', RQ_STATUS[status], 'description', f[2], 'timeout', '-1',
-    'created_at', iso(f[5]), 'enqueued_at', iso(f[5]), 'started_at', iso(f[6]), 'ended_at', iso(f[7]),
+    'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f[6]), 'ended_at', iso(f[7]),
     'worker_name', status == 'running' and f[4] or '', 'exc_info', f[8] or '',
     'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS)
   rq_register(turn, status, queue, f[3], now, until_ms)
