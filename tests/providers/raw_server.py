@@ -6,8 +6,8 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Self, TypeAlias
 
 import httpx2
@@ -15,7 +15,7 @@ import httpx2
 from antiphon_worker.providers.http1 import Exchange
 from antiphon_worker.providers.transport import DirectTransport, exchange_of
 
-__all__ = ["RawConnection", "RawServer", "answering", "begun", "chunked", "direct"]
+__all__ = ["RawConnection", "RawServer", "answering", "begun", "chunked", "deaf", "direct"]
 
 
 class RawConnection:
@@ -125,6 +125,19 @@ class RawServer:
             self.open -= 1
             self._tasks.discard(task)
             writer.close()
+
+
+@contextmanager
+def deaf() -> Generator[int]:
+    """A port at which nobody accepts, and no more connections fit."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 def answering(*pieces: bytes, then_close: bool = False) -> Play:

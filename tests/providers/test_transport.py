@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from providers.conversation import KINDS, answer, body, hear, result, said, serve
-from providers.raw_server import RawConnection, RawServer, answering, begun, chunked, direct
+from providers.raw_server import RawConnection, RawServer, answering, begun, chunked, deaf, direct
 from providers.wire_server import Reply, WireServer
 from support.eventually import wait_until_async
 
@@ -141,6 +141,18 @@ def serving_elsewhere() -> Generator[tuple[str, threading.Event]]:
         thread.join()
 
 
+async def test_a_connection_that_still_holds_a_part_of_a_request_is_not_used_again():
+    async def play(connection: RawConnection) -> None:
+        await connection.head()
+        await connection.send(HI)
+        await connection.closed()
+
+    async with RawServer(play, limit=65536) as server, direct() as client:
+        for number in (1, 2):
+            assert (await client.post(server.url, content=b"x" * 30_000_000)).text == "Hi"
+            assert len(server.connections) == number
+
+
 async def test_connections_to_one_host_make_way_for_those_to_another():
     async with RawServer(answering(HI)) as one, RawServer(answering(HI)) as other, direct(most=2) as client:
         for server in (one, other):
@@ -230,19 +242,6 @@ async def staged() -> AsyncGenerator[Stage]:
     with deaf() as port:
         async with RawServer(play) as server, direct(most=MOST, timeout=None, pool=None) as client:
             yield Stage(server, client, hung, port)
-
-
-@contextlib.contextmanager
-def deaf() -> Generator[int]:
-    """A port at which nobody accepts, and no more connections fit."""
-    with socket.socket() as listener, contextlib.ExitStack() as stack:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for _ in range(4):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        yield listener.getsockname()[1]
 
 
 def refuse(_piece: bytes) -> bool:

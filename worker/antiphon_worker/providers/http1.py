@@ -6,6 +6,7 @@ What comes is handed on where it is read: no task is woken for a piece of an ans
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import cast
@@ -17,6 +18,7 @@ __all__ = ["Exchange", "Http1Connection"]
 
 HIGH_WATER_BYTES = 256 * 1024
 MOST_HEAD_BYTES = 1024 * 1024
+MOST_ERROR_BYTES = 1024 * 1024
 PIECE_BYTES = (
     64 * 1024
 )  # a request is handed to the transport in pieces: what is left of it shows that it moves
@@ -175,10 +177,16 @@ class Exchange(httpx2.AsyncByteStream):
         return self._ended()
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
+        """The pieces of the body; of an error's, no more than anybody would read."""
+        left = MOST_ERROR_BYTES if self.status >= 300 else math.inf
         while True:
             while self._pieces:
+                left -= len(self._pieces[0])
                 yield self._next()
             if self._ended():
+                return
+            if left < 0:
+                await self.aclose()
                 return
             self._resume()
             await self._news()

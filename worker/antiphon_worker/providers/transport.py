@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import httpx2
 
+from antiphon_worker.providers.addresses import reached
 from antiphon_worker.providers.http1 import Exchange, Http1Connection
 
 __all__ = ["DirectTransport", "exchange_of"]
@@ -104,7 +105,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Http1Connection(self._ended, self._lost),
-                    host, port, ssl=tls, server_hostname=name if tls else None,
+                    sock=await reached(host, port), ssl=tls, server_hostname=name if tls else None,
                 )  # fmt: skip
         except TimeoutError:
             raise httpx2.ConnectTimeout(f"{host}:{port} did not answer.") from None

@@ -1,0 +1,70 @@
+"""The way to a host that has several addresses: the one that answers first is taken.
+
+A machine whose IPv6 leads nowhere reaches a service by IPv4 then, a moment later (RFC 8305, "happy eyeballs").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from itertools import chain, zip_longest
+from typing import Any, TypeAlias
+
+__all__ = ["reached"]
+
+Address: TypeAlias = tuple[int, int, int, str, Any]
+HEAD_START_SECONDS = 0.25  # what an address has before the next one is tried too
+
+
+async def reached(host: str, port: int) -> socket.socket:
+    """A socket that is connected. Raises the ``OSError`` of the first address where none answers."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    waiting = _alternating(found)
+    if len(waiting) == 1:
+        return await _connected(waiting[0])
+    tries: set[asyncio.Task[socket.socket]] = set()
+    failures: list[BaseException] = []
+    try:
+        while waiting or tries:
+            if waiting:
+                tries.add(asyncio.create_task(_connected(waiting.pop(0))))
+            head_start = HEAD_START_SECONDS if waiting else None
+            done, _ = await asyncio.wait(tries, timeout=head_start, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                tries.discard(one)
+                error = one.exception()
+                if error is None:
+                    return one.result()
+                failures.append(error)
+        raise failures[0]
+    finally:
+        await _give_up(tries)
+
+
+def _alternating(found: Iterable[Address]) -> list[Address]:
+    """Addresses of the two kinds in turn, the preferred kind first."""
+    kinds: dict[int, list[Address]] = {}
+    for address in found:
+        kinds.setdefault(address[0], []).append(address)
+    return [one for one in chain.from_iterable(zip_longest(*kinds.values())) if one is not None]
+
+
+async def _connected(address: Address) -> socket.socket:
+    family, kind, protocol, _, place = address
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, place)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+async def _give_up(tries: set[asyncio.Task[socket.socket]]) -> None:
+    for one in tries:
+        one.cancel()
+    for outcome in await asyncio.gather(*tries, return_exceptions=True):
+        if isinstance(outcome, socket.socket):
+            outcome.close()
