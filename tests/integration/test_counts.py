@@ -20,6 +20,7 @@ from bench.gauges import Counters, redis_counters
 from redis import Redis
 from support.cells import TestCell, body, open_cell
 from support.eventually import wait_until, wait_until_async
+from support.models import ModelProcess
 
 from antiphon.client import AsyncClient
 from antiphon.request import AgentSpec
@@ -41,6 +42,8 @@ MOST_CALLS_A_CHUNK = 14
 MOST_CALLS_A_TURN = 1000
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
+# Objects that only the garbage collector finds: they would pile up, because a full collection is rare.
+MOST_GARBAGE_A_TURN = 1
 
 
 @contextmanager
@@ -183,6 +186,25 @@ async def test_turns_that_have_ended_leave_no_memory_behind(redis_url):
         gc.collect()
         left = sys.getallocatedblocks() - before
     assert left / number <= MOST_BLOCKS_A_TURN
+
+
+@pytest.mark.one_server
+async def test_turns_over_http_leave_nothing_to_the_garbage_collector(redis_url, processes, monkeypatch):
+    for name, value in ModelProcess(processes).environment.items():
+        monkeypatch.setenv(name, value)
+    agent = AgentSpec(provider="openai-chat", model="m")
+    number = 50
+    async with running_worker(redis_url), AsyncClient(redis_url) as client:
+        await (await client.submit("warm-up", "Hello", agent=agent)).result(20)
+        gc.collect()
+        gc.disable()
+        try:
+            for index in range(number):
+                await (await client.submit(f"s{index}", "Hello", agent=agent)).result(20)
+            unreachable = gc.collect()
+        finally:
+            gc.enable()
+    assert unreachable / number <= MOST_GARBAGE_A_TURN
 
 
 async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redis):

@@ -124,6 +124,7 @@ class _Run:
         except StopSignal:
             return Superseded()
         finally:
+            self._lease.on_stop(None)  # which held the sink, which holds the lease
             self._runner.publisher.forget(self._sink)
 
     async def _work(self) -> Outcome:
