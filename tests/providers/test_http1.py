@@ -389,10 +389,12 @@ async def test_a_service_that_has_said_all_is_not_sent_the_rest_of_a_request():
         await wait_until_async(lambda: done)
         await connection.closed()
 
-    done: list[httpx2.Response] = []
+    done: list[bytes] = []
     async with RawServer(play, limit=65536) as server, direct(timeout=None) as client:
-        done.append(await asyncio.wait_for(client.post(server.url, content=b"x" * 30_000_000), 10))
-        assert (done[0].status_code, done[0].text) == (413, "no!")
+        response, exchange = await begun(client, server.url, b"x" * 30_000_000)
+        done.append(await asyncio.wait_for(response.aread(), 10))
+        assert (response.status_code, done) == (413, [b"no!"])
+        assert exchange._connection.unsent == 0, "the rest of the request is kept"
 
 
 async def test_a_long_body_arrives_as_it_is():

@@ -77,6 +77,26 @@ async def test_the_connection_that_was_used_last_is_used_next():
         assert [len(one.requests) for one in server.connections] == [1, 4, 1]
 
 
+async def test_a_connection_whose_reader_had_stopped_is_read_again_by_the_next_request():
+    go_on = asyncio.Semaphore(0)
+
+    async def play(connection: RawConnection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(OK + b"content-length: 2\r\n\r\n")
+            await go_on.acquire()
+            await connection.send(b"Hi")
+
+    async with RawServer(play) as server, direct() as client:
+        for _ in range(3):
+            _, exchange = await begun(client, server.url)
+            reading = asyncio.create_task(exchange.into(lambda _: False))
+            await asyncio.sleep(0)
+            go_on.release()
+            assert await reading, "that was all"
+        assert len(server.connections) == 1
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -383,7 +403,7 @@ async def test_closing_ends_all_that_is_under_way_with_an_error():
         await wait_until_async(lambda: len(stage.hung) == 2)
         await stage.pool.aclose()
         for task in (reading, beginning, waiting):
-            with pytest.raises(httpx2.TransportError, match="closed"):
+            with pytest.raises(httpx2.TransportError, match="The connections were closed"):
                 await asyncio.wait_for(task, 5)
         await wait_until_async(lambda: not stage.server.open)
         assert stage.pool._room._value == MOST
