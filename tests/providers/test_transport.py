@@ -181,6 +181,17 @@ async def test_connections_to_one_host_make_way_for_those_to_another():
         assert other.open == 2
 
 
+async def test_a_silent_connection_shows_that_it_lives():
+    async with RawServer(answering(HI)) as server, direct() as client:
+        await client.post(server.url, content=b"{}")
+        (connection,) = pool_of(client)._origins
+        option = connection.transport.get_extra_info("socket").getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+
+
 # ---- room -----------------------------------------------------------------------------------------------------
 
 MOST = 2

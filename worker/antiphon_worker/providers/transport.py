@@ -25,6 +25,12 @@ Origin: TypeAlias = tuple[str, str, int]
 _EXCHANGE = "antiphon.exchange"
 _PORTS = {"http": 80, "https": 443}
 _BREAKS = re.compile(rb"[\r\n\0]")
+# A model may think for minutes: what stands between it and us must not take a silent connection for a dead one.
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
+    if hasattr(socket, name)
+]
 
 
 class DirectTransport(httpx2.AsyncBaseTransport):
@@ -116,7 +122,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         if self._closed or not connection.open:
             connection.abort()
             raise httpx2.ConnectError("The connection was closed as soon as it was there.")
-        _socket(connection).setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option in _KEEP_ALIVE:
+            _socket(connection).setsockopt(*option)
         self._origins[connection] = origin
         return connection
 
