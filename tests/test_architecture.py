@@ -35,7 +35,6 @@ OWNERS = {
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
     "antiphon.subscribe",
-    "antiphon_worker.consumer",
     "antiphon_worker.foreign",
     "antiphon_worker.presence",
 }

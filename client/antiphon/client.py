@@ -166,7 +166,7 @@ class AsyncClient:
             duration(timeout, "timeout"),
         ))  # fmt: skip
         new_id = turn_id_of_key(where, check_key(key)) if key is not None else new_turn_id(where)
-        await self.cell_of_session(where).submit(
+        await self.cell_of_turn(new_id).submit(
             where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=check_queue(queue) if queue is not None else "",
             agent_queue=queue_of(asked), default_queue=self._queue, ttl_ms=_milliseconds(ttl, "ttl"),

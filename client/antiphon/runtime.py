@@ -285,13 +285,16 @@ def duration(value: float | timedelta | None, name: str) -> float | None:
 
 def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     """A copy of a dictionary that JSON can say. Raises ``UsageError`` that names the argument."""
-    if not isinstance(values or {}, Mapping):
+    values = values or {}
+    if not isinstance(values, Mapping):
         raise UsageError(f"{name}= is a dictionary, not {type(values).__name__}.")
     try:
-        return msgspec.json.decode(msgspec.json.encode(dict(values or {})), type=dict[str, Any])
+        return _decode_plain(msgspec.json.encode(dict(values))) if values else {}
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
         raise UsageError(f"{name}= holds what JSON cannot say: {exc}.") from exc
 
+
+_decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 _local: Any = None
 _lock = threading.Lock()

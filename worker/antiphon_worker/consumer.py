@@ -9,12 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from redis.exceptions import RedisError
-
 from antiphon.errors import StoreError
 from antiphon.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
-from antiphon.wire.line import Line
 from antiphon_worker.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.settings import Settings
 
@@ -51,10 +48,12 @@ class Consumer:
         self._run_foreign = run_foreign
         self._run_alone = run_alone
         self._late = late
-        self._bells = [cell.keys.bell(queue) for queue in settings.queues]
-        self._line = Line(cell.redis.connection_pool, patience=BELL_SECONDS)  # where it hears them
+        self._patience = min(BELL_SECONDS, settings.lease / 4)
+        self._waiting = cell.beside(self._patience)
         self._tasks: dict[asyncio.Task[None], Lease | None] = {}
         self._room = asyncio.Event()
+        self._rest = asyncio.Event()  # set while nothing is under way
+        self._rest.set()
         self._token = ""  # names the claim whose answer is still awaited
         self._sent = 0.0  # when that was first asked: its leases run from then on
         self._lost_at = 0.0
@@ -72,21 +71,21 @@ class Consumer:
         try:
             await self._take()
         finally:
-            await self._line.aclose()  # a bell that rings now is another worker's
+            await self._waiting.redis.aclose()  # a bell that rings now is another worker's
 
     async def _take(self) -> None:
-        limit = BATCH
+        limit, more = BATCH, True
         while True:
             free = self._settings.concurrency - len(self._tasks)
             if free <= 0:
                 self._room.clear()
                 await self._room.wait()
+                more = True
                 continue
-            more = await self._claim(min(free, limit))
+            hearing = None if more else await self._bell()
+            more = await self._claim(min(free, limit), hearing)
             await asyncio.sleep(0)  # what was claimed goes to its model first
             limit = await self._appetite()  # asked before the bell is: who takes it comes at once
-            if not more:
-                await self._wait_for_bell()
 
     async def idle(self) -> None:
         """Return when no turn is under way."""
@@ -114,33 +113,40 @@ class Consumer:
             await asyncio.sleep(CALM_SECONDS / 20)
         return 1
 
-    async def _claim(self, limit: int) -> bool:
-        """One claim; true where there may be more to take.
+    async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
+        """One claim, now or when a bell rings; true where there may be more to take.
 
         An answer that was lost is asked for again: the same token brings the same turns.
         """
         if not self._token:
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
         mono_deadline = self._sent + self._settings.lease
+        claiming = asyncio.create_task(self._ask(limit, hearing))
         try:
-            claims = await self._ask(limit)
+            claims = await asyncio.shield(claiming)
         except StoreError as exc:
             await self._outage(exc)
             return True
         except asyncio.CancelledError:
             with suppress(StoreError):  # what a claim under way brings is ours, and is drained with the rest
-                self._start(await self._ask(limit), mono_deadline)
+                if hearing is not None and not hearing.done():
+                    await self._cell.ring(self._worker)
+                self._start(await claiming, mono_deadline)
             raise
         self._token = ""
         self._back()
         self._start(claims, mono_deadline)
         return len(claims.turns) >= limit
 
-    async def _ask(self, limit: int) -> Claims:
+    async def _ask(self, limit: int, hearing: asyncio.Task[None] | None) -> Claims:
         lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
-        return await self._cell.claim(
-            self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues
-        )
+        try:
+            return await self._waiting.claim(
+                self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues
+            )
+        finally:
+            if hearing is not None:
+                await hearing
 
     def _start(self, claims: Claims, mono_deadline: float) -> None:
         for turn in claims.turns:
@@ -163,21 +169,42 @@ class Consumer:
         if isinstance(task, asyncio.Task):
             task.set_name(name)
         self._tasks[task] = lease  # type: ignore[index]
+        self._rest.clear()
         task.add_done_callback(self._done)  # type: ignore[arg-type]
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         self._room.set()
+        if not self._tasks:
+            self._rest.set()
         if not task.cancelled() and task.exception() is not None:
             log.error(
                 "%s ended with an error; its lease will expire", task.get_name(), exc_info=task.exception()
             )
 
-    async def _wait_for_bell(self) -> None:
-        """A second at the most: what RQ's own tools push rings no bell."""
+    async def _bell(self) -> asyncio.Task[None]:
+        """Begin to wait for a bell; return when it has rung, or when nothing is under way here.
+
+        A claim that is sent then stands behind the bell in the same connection: when it rings Redis goes on with the
+        claim, and the turn is here two trips sooner. A process with turns under way may be held up by them, so it
+        claims when it comes to it, and leaves to others what it does not come to.
+        """
+        hearing = asyncio.create_task(self._hear())  # sent first: it is the first to run
+        resting = asyncio.create_task(self._rest.wait())
         try:
-            await self._line.call("BLPOP", *self._bells, BELL_SECONDS)
-        except (RedisError, OSError):
+            await asyncio.wait([hearing, resting], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            hearing.cancel()
+            raise
+        finally:
+            resting.cancel()
+        return hearing
+
+    async def _hear(self) -> None:
+        """Wait for a bell, a second at the most: what RQ's own tools push rings none. Its own ends the wait."""
+        try:
+            await self._waiting.heard([*self._settings.queues, self._worker], self._patience)
+        except StoreError:
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the next claim says what is wrong
 
     async def _outage(self, exc: StoreError) -> None:

@@ -24,6 +24,7 @@ from antiphon.ids import Fence, SessionId, TurnId, other_tenant
 from antiphon.wire.connect import database_of
 from antiphon.wire.failures import store_error
 from antiphon.wire.keys import PREFIX, Keys
+from antiphon.wire.line import WaitingRedis
 from antiphon.wire.records import (
     ClaimedTurn,
     Claims,
@@ -55,6 +56,7 @@ SUPERSEDED = "SUPERSEDED"
 """The answer to a write or renewal whose fence is no longer in force."""
 
 KEEP_EVENTS = 10_000
+BELL_MS = 60_000
 WINDOW = -2
 """As ``tail``: the history from where the session's window began last time, or where its summary ends."""
 DEFAULT_TTL_MS = 30 * 24 * 3600 * 1000
@@ -69,6 +71,30 @@ class Cell:
         self.keys = Keys(prefix)
         self.database = database_of(redis)
         self._clock = clock
+
+    def beside(self, patience: float) -> Cell:
+        """The same cell over a connection of its own, on which ``heard`` may wait this many seconds."""
+        redis = WaitingRedis(connection_pool=self.redis.connection_pool, patience=patience)
+        return Cell(redis, prefix=self.keys.prefix, clock=self._clock)
+
+    async def heard(self, names: Sequence[str], seconds: float) -> None:
+        """Return when one of these bells rings, or after the time. Raises ``StoreError``."""
+        try:
+            bells = [self.keys.bell(name) for name in names]
+            await self.redis.execute_command("BLPOP", *bells, seconds)
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+
+    async def ring(self, name: str) -> None:
+        """Ring a bell, as the scripts do. Raises ``StoreError``."""
+        bell = self.keys.bell(name)
+        try:
+            pipe = self.redis.pipeline()
+            pipe.rpush(bell, "1")
+            pipe.pexpire(bell, BELL_MS)
+            await pipe.execute()
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
 
     async def submit(
         self,

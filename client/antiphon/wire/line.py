@@ -22,18 +22,26 @@ __all__ = ["Line", "ScriptRedis"]
 class ScriptRedis(Redis):
     """A redis-py client whose scripts share one connection."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    _blocking: frozenset[str] = frozenset()
+
+    def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._line = Line(self.connection_pool)
+        self._line = Line(self.connection_pool, patience=patience)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        if args[0] in ("EVALSHA", "EVAL"):
+        if args[0] in ("EVALSHA", "EVAL") or args[0] in self._blocking:
             return await self._line.call(*args)
         return await super().execute_command(*args, **options)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await self._line.aclose()
         await super().aclose(close_connection_pool)
+
+
+class WaitingRedis(ScriptRedis):
+    """A client beside another one, over its pool: scripts that are sent behind a BLPOP run when that has ended."""
+
+    _blocking = frozenset({"BLPOP"})
 
 
 class Line:
