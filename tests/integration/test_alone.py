@@ -8,6 +8,8 @@ import pytest
 from support.ensemble import open_ensemble, signal_process, worker_name
 from support.eventually import wait_until
 
+from antiphon_worker.spares import KEPT
+
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
 
 BAD_START = "a bad start die*2"
@@ -124,13 +126,13 @@ async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path
         supervised.ready()
         assert len(supervised.process.children()) == 1  # nothing has died: nothing is kept
         await (await ensemble.submit("s", "once die*1")).result(20)
-        wait_until(lambda: len(supervised.process.children()) == 3, 20, "two processes are kept")
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         (worker,) = supervised.workers
         kept = set(supervised.process.children()) - {worker}
         signal_process(worker, signal.SIGKILL)
         await (await ensemble.submit("s", "again")).result(20)
         assert set(supervised.workers) <= kept
-        wait_until(lambda: len(supervised.process.children()) == 3, 20, "two processes are kept")
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         children = supervised.process.children()
         assert await asyncio.to_thread(supervised.process.terminate) == 0
         assert [pid for pid in children if not gone(pid)] == []
@@ -142,7 +144,7 @@ async def test_a_killed_supervisor_leaves_no_process_that_was_kept(redis_url, tm
         supervised = ensemble.supervisor(drain=0)
         supervised.ready()
         await (await ensemble.submit("s", "once die*1")).result(20)
-        wait_until(lambda: len(supervised.process.children()) == 3, 20, "two processes are kept")
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         children = supervised.process.children()
         supervised.process.send_signal(signal.SIGKILL)
         wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")

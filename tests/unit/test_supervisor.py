@@ -12,6 +12,16 @@ from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import Supervisor
 
 
+class Kept:
+    """What is kept ready, as a number."""
+
+    def __init__(self):
+        self.times = 0
+
+    def keep(self):
+        self.times += 1
+
+
 class Lives(Supervisor):
     """Its processes end as the test says: with these exit codes, and with so many turns in their hands."""
 
@@ -20,6 +30,7 @@ class Lives(Supervisor):
         self._codes = list(codes)
         self._held = held
         self.handed_back = 0
+        self._spares = self.kept = Kept()
 
     async def _run_one(self, url):
         return "any", self._codes.pop(0)
@@ -43,15 +54,17 @@ def pauses(monkeypatch):
 
 
 async def test_a_process_that_had_turns_in_its_hands_is_followed_at_once_however_often_it_dies(pauses):
-    await Lives([-9, -9, -9, -9, 0], held=3)._keep_one("redis://any")
+    lives = Lives([-9, -9, -9, -9, 0], held=3)
+    await lives._keep_one("redis://any")
     assert pauses == []
+    assert lives.kept.times == 4
 
 
 async def test_one_that_dies_before_it_can_work_is_followed_later_and_later(pauses):
     lives = Lives([1] * 8 + [0])
     await lives._keep_one("redis://any")
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    assert lives.handed_back == 8
+    assert (lives.handed_back, lives.kept.times) == (8, 0)
 
 
 async def test_one_that_can_never_start_is_not_followed(pauses):

@@ -17,7 +17,7 @@ from antiphon_worker.settings import Settings
 
 __all__ = ["Spares", "host_name"]
 
-KEPT = 2  # one for the turn that killed its worker twice, one for the place of the worker
+KEPT = 3  # a turn may kill two workers before it runs alone: their places, and its own process
 PATIENCE_SECONDS = 1.0  # after a first death: the process that is needed has the processors
 CALM_SECONDS = 600.0
 
