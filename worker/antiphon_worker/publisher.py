@@ -213,15 +213,18 @@ class Publisher:
     async def _due(self, began: float, pause: float) -> float:
         """Wait until the next round is due after one that ``began`` then: sooner where a turn says its first words."""
         await self._wake.wait()
-        now = time.monotonic()
+        woken = time.monotonic()
         due = began + min(max(WINDOW_SECONDS, pause), LONGEST_WINDOW_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, due - now)):
-                await self._hurry.wait()
-                due = began + min(max(FIRST_WORDS_SECONDS, pause), LONGEST_WINDOW_SECONDS)
-        due = max(now, due)
-        await asyncio.sleep(due - time.monotonic())
-        return due
+        if woken < due and not self._hurry.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due - woken):
+                    await self._hurry.wait()
+        if self._hurry.is_set():
+            due = began + min(max(FIRST_WORDS_SECONDS, pause), LONGEST_WINDOW_SECONDS)
+        left = due - time.monotonic()
+        if left > 0:
+            await asyncio.sleep(left)
+        return max(woken, due)
 
     async def _round(self) -> None:
         self._wake.clear()
@@ -232,7 +235,9 @@ class Publisher:
             if sink.lease.frozen and sink.lease.stop is not Stop.SUPERSEDED:
                 self._wake_later(sink)
         parts = [sending[start : start + EMIT_AT_ONCE] for start in range(0, len(sending), EMIT_AT_ONCE)]
-        if parts:
+        if len(parts) == 1:
+            self._note_outage(await self._send(parts[0]))
+        elif parts:
             failed = await asyncio.gather(*map(self._send, parts))
             self._note_outage(next(filter(None, failed), None))
 
