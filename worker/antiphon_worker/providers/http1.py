@@ -22,7 +22,6 @@ MOST_ERROR_BYTES = 1024 * 1024
 PIECE_BYTES = (
     64 * 1024
 )  # a request is handed to the transport in pieces: what is left of it shows that it moves
-SECOND_LOOK_SECONDS = 0.01
 _NOTHING = memoryview(b"")
 
 
@@ -144,7 +143,6 @@ class Exchange(httpx2.AsyncByteStream):
         self._timeout = timeout
         self._heard = self._loop.time()
         self._unsent = connection.unsent
-        self._doubted = False
         self._watchdog = self._loop.call_later(timeout, self._watch) if timeout else None
 
     async def head(self) -> None:
@@ -346,13 +344,9 @@ class Exchange(httpx2.AsyncByteStream):
         self._unsent = unsent
         left = self._heard + self._timeout - now
         if left > 0:
-            self._doubted = False
-        elif not self._doubted:  # a loop that was held up has yet to read what came meanwhile
-            self._doubted, left = True, SECOND_LOOK_SECONDS
+            self._watchdog = self._loop.call_later(left, self._watch)
         else:
             self.fail(httpx2.ReadTimeout(f"Nothing came for {self._timeout:g} s."))
-            return
-        self._watchdog = self._loop.call_later(left, self._watch)
 
 
 def _ignore(_data: bytes) -> None:
