@@ -37,6 +37,20 @@ def found(monkeypatch) -> list[Any]:
     return found
 
 
+@pytest.fixture
+def made(monkeypatch) -> list[socket.socket]:
+    """The sockets that were made."""
+    made: list[socket.socket] = []
+
+    class Noted(socket.socket):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(addresses, "socket", SimpleNamespace(socket=Noted, SOCK_STREAM=socket.SOCK_STREAM))
+    return made
+
+
 def place(port: int, family: int = socket.AF_INET) -> Any:
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
     return (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))
@@ -71,16 +85,8 @@ async def test_where_no_address_answers_the_first_error_is_told(found, unused_po
         await reached("service.example", 80)
 
 
-async def test_giving_up_closes_what_was_tried(found, monkeypatch):
+async def test_giving_up_closes_what_was_tried(found, made, monkeypatch):
     monkeypatch.setattr(addresses, "HEAD_START_SECONDS", 0.0)
-    made: list[socket.socket] = []
-
-    class Noted(socket.socket):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            made.append(self)
-
-    monkeypatch.setattr(addresses, "socket", SimpleNamespace(socket=Noted, SOCK_STREAM=socket.SOCK_STREAM))
     with deaf() as port, deaf() as other:
         found += [place(port), place(other)]
         reaching = asyncio.create_task(reached("service.example", 80))
@@ -91,16 +97,19 @@ async def test_giving_up_closes_what_was_tried(found, monkeypatch):
         assert [one.fileno() for one in made] == [-1, -1]
 
 
-async def test_of_two_that_answer_at_once_one_is_closed(found, monkeypatch):
-    monkeypatch.setattr(addresses, "HEAD_START_SECONDS", 0.0)
+async def test_of_two_that_answer_at_once_one_is_closed(found, made, monkeypatch):
+    async def wait(tries: Any, **_: Any) -> Any:
+        return (set(), tries) if len(tries) == 1 else await asyncio.wait(tries)
+
+    monkeypatch.setattr(addresses.asyncio, "wait", wait)
 
     async def play(connection: RawConnection) -> None:
         await connection.closed()
 
-    async with RawServer(play) as one, RawServer(play) as other:
-        found += [place(one.port), place(other.port)]
+    async with RawServer(play) as first, RawServer(play) as second:
+        found += [place(first.port), place(second.port)]
         winner = await reached("service.example", 80)
-        await wait_until_async(lambda: one.open + other.open == 1)
+        assert [one.fileno() for one in made if one is not winner] == [-1]
         winner.close()
 
 

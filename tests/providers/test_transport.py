@@ -7,7 +7,6 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -609,44 +608,6 @@ async def test_no_timer_is_left_behind(way, clock):
         assert len(clock.timers) == len(resting)
         await stage.pool.aclose()
         await wait_until_async(lambda: not clock.timers)
-
-
-async def test_a_loop_that_was_held_up_looks_at_what_has_come_before_it_complains():
-    heard = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(OK + b"content-length: 2\r\n\r\nH")
-            heard.wait(10)
-            connection.sendall(b"i")
-            sent.set()
-
-    sent = threading.Event()
-    thread = threading.Thread(target=serve)
-    thread.start()
-    loop = asyncio.get_running_loop()
-
-    def hold_up() -> None:
-        """Run for longer than the time-out, without a look at the network."""
-        began = loop.time()
-        heard.set()
-        assert sent.wait(10)
-        while time.monotonic() < began + 2 * limit:
-            continue
-
-    limit = 0.05
-    async with direct(timeout=limit) as client:
-        _, exchange = await begun(client, f"http://127.0.0.1:{listener.getsockname()[1]}/")
-        taken: list[bytes] = []
-        loop.call_soon(hold_up)
-        while not await exchange.into(lambda piece: bool(taken.append(piece)) or True):
-            continue
-        assert b"".join(taken) == b"Hi"
-    listener.close()
-    thread.join()
 
 
 # ---- TLS and names --------------------------------------------------------------------------------------------

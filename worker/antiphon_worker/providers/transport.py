@@ -98,7 +98,6 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             connection, _ = idle.popitem()
             if connection.open and not _has_come(connection):
                 return connection
-            connection.abort()
         return None
 
     async def _connect(self, origin: Origin, name: str, timeout: float | None) -> Http1Connection:
