@@ -79,9 +79,13 @@ async def test_the_first_address_is_taken_where_it_answers(found, monkeypatch):
         assert (len(one.connections), len(other.connections)) == (1, 0)
 
 
-async def test_where_no_address_answers_the_first_error_is_told(found, unused_port):
-    found += [place(unused_port), place(unused_port, socket.AF_INET6)]
-    with pytest.raises(ConnectionRefusedError):
+async def test_where_no_address_answers_the_first_error_is_told(found, monkeypatch):
+    async def refused(address: Any) -> socket.socket:
+        raise ConnectionRefusedError(f"port {address[4][1]}")
+
+    monkeypatch.setattr(addresses, "_connected", refused)
+    found += [place(1), place(2), place(3)]
+    with pytest.raises(ConnectionRefusedError, match="port 1"):
         await reached("service.example", 80)
 
 
