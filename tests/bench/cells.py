@@ -6,7 +6,7 @@ import asyncio
 
 from antiphon.client import AsyncClient
 from bench.following import begin, follow, report
-from bench.gauges import cpu_seconds, worker_pids
+from bench.gauges import cpu_seconds
 from bench.load import AGENT, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -42,12 +42,12 @@ async def _some(result: Result, built: Stand, cells: int, streams: int, seconds:
             await client.submit(f"spread-{index}", "hi", agent=AGENT)
         await asyncio.sleep(1.5)
         redis_pids = [server.pid for server in servers]
-        before = _cpu(worker_pids(worker.pid)), _cpu(redis_pids)
+        before = _cpu(worker.workers()), _cpu(redis_pids)
         begin(listener)
         await asyncio.sleep(seconds)
         workers, redis = [
             [now - then for now, then in zip(after, known, strict=True)]
-            for after, known in zip((_cpu(worker_pids(worker.pid)), _cpu(redis_pids)), before, strict=True)
+            for after, known in zip((_cpu(worker.workers()), _cpu(redis_pids)), before, strict=True)
         ]
         seen = report(listener)
     chunks = seen.pieces / seen.seconds * streams / SAMPLE

@@ -20,7 +20,6 @@ __all__ = [
     "redis_counters",
     "rss_bytes",
     "spread",
-    "worker_pids",
 ]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -34,12 +33,6 @@ def cpu_seconds(pid: int) -> float:
 def rss_bytes(pid: int) -> int:
     """Memory of a process that is not swapped out."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-
-
-def worker_pids(supervisor: int) -> list[int]:
-    """The worker processes of a supervisor."""
-    listing = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
-    return [int(pid) for pid in listing.split()]
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -9,7 +9,7 @@ from redis import Redis
 
 from antiphon.client import AsyncClient
 from antiphon.model import Message
-from bench.gauges import cpu_seconds, percentile, redis_counters, worker_pids
+from bench.gauges import cpu_seconds, percentile, redis_counters
 from bench.load import AGENT, ONE_CHUNK, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -24,7 +24,7 @@ async def measure(plan: Plan) -> Result:
     number = plan.pick(200, 20)
     with stand() as built:
         worker = built.worker()
-        (pid,) = worker_pids(worker.pid)
+        (pid,) = worker.workers()
         async with AsyncClient(built.redis.url) as client:
             await warm_up(client, 50)
             for length in plan.pick(LENGTHS, (10, 1_000)):

@@ -13,7 +13,7 @@ from support.processes import Process
 
 from antiphon.client import AsyncClient
 from bench.following import begin, follow, report
-from bench.gauges import cpu_seconds, worker_pids
+from bench.gauges import cpu_seconds
 from bench.load import AGENT
 from bench.results import Result
 from bench.stand import Stand, stand
@@ -54,7 +54,7 @@ class LiveStreams:
         self.built = built
         self.pace = pace
         self.number = self._asked = 0
-        (self.worker_pid,) = worker_pids(worker.pid)
+        (self.worker_pid,) = worker.workers()
         self._client = client
         self._followed = followed
         self.listener = follow(built, f"live-:{followed}")

@@ -9,7 +9,7 @@ from redis import Redis
 
 from antiphon.client import AsyncClient
 from bench.clone import clone_session
-from bench.gauges import redis_counters, rss_bytes, worker_pids
+from bench.gauges import redis_counters, rss_bytes
 from bench.load import AGENT, all_ended, submit_turns, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -36,7 +36,7 @@ async def measure(plan: Plan) -> Result:
 
 async def _in_flight(result: Result, built: Stand, number: int) -> None:
     worker = built.worker(concurrency=1000)
-    (pid,) = worker_pids(worker.pid)
+    (pid,) = worker.workers()
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
@@ -52,7 +52,7 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
 async def _saying(result: Result, built: Stand, number: int, seconds: float) -> None:
     """What each delta adds while its turn goes on: the text in the worker, the log in Redis."""
     worker = built.worker()
-    (pid,) = worker_pids(worker.pid)
+    (pid,) = worker.workers()
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
@@ -70,7 +70,7 @@ async def _saying(result: Result, built: Stand, number: int, seconds: float) -> 
 
 async def _idle(result: Result, built: Stand, number: int) -> None:
     worker = built.worker()
-    (pid,) = worker_pids(worker.pid)
+    (pid,) = worker.workers()
     async with AsyncClient(built.redis.url) as client:
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)

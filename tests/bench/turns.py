@@ -6,7 +6,7 @@ from support.processes import Process
 
 from antiphon.client import AsyncClient
 from bench.floor import HANDS
-from bench.gauges import cpu_seconds, worker_pids
+from bench.gauges import cpu_seconds
 from bench.load import all_ended, frozen, rate, submit_turns, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
@@ -73,5 +73,5 @@ async def _fed(built: Stand, number: int, prefix: str) -> float:
 
 
 def _cpu(built: Stand, worker: Process) -> tuple[float, float]:
-    workers = sum(cpu_seconds(pid) for pid in worker_pids(worker.pid))
+    workers = sum(cpu_seconds(pid) for pid in worker.workers())
     return workers, cpu_seconds(built.redis.pid)

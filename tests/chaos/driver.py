@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from support.ensemble import Ensemble, Supervised, signal_process, worker_name
+from support.ensemble import Ensemble, Supervised, signal_process
 from support.eventually import wait_until_async
-from support.processes import Processes
+from support.processes import Processes, worker_name
 from support.proxy import Proxy
 from support.servers import RedisServer
 from support.stage import Stage

@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.ensemble import open_ensemble, signal_process, worker_name
+from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until
+from support.processes import worker_name
 
 from antiphon_worker.spares import KEPT
 
@@ -120,11 +121,24 @@ async def test_a_process_and_its_worker_die_together(redis_url, tmp_path, proces
         await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
 
 
+async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor()
+        supervised.ready()
+        worker = supervised.workers
+        wait_until(lambda: len(supervised.process.children()) == 2, 20, "one is kept ready")
+        kept = set(supervised.process.children()) - set(worker)
+        assert not kept & set(supervised.workers)
+        signal_process(worker[0], signal.SIGKILL)
+        await (await ensemble.submit("s", "again")).result(20)
+        assert set(supervised.workers) == kept
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+
+
 async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()
         supervised.ready()
-        assert len(supervised.process.children()) == 1  # nothing has died: nothing is kept
         await (await ensemble.submit("s", "once die*1")).result(20)
         wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         (worker,) = supervised.workers

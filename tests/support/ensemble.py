@@ -23,7 +23,7 @@ from antiphon.turns import AsyncTurn
 from antiphon_worker.settings import Settings
 from antiphon_worker.worker import Worker
 
-__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble", "worker_name"]
+__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 
 TOOLS = ["note", "pay", "wait", "block"]
 
@@ -42,12 +42,7 @@ class Supervised:
     @property
     def workers(self) -> list[int]:
         """The worker processes that take turns now."""
-        output = self.process.output
-        return [
-            pid
-            for pid in self.process.children()
-            if (name := worker_name(pid)) and f"worker {name} takes turns" in output
-        ]
+        return self.process.workers()
 
     def ready(self, workers: int = 1) -> None:
         """Return when so many workers have taken up work since the start."""
@@ -198,15 +193,6 @@ async def open_ensemble(
     """An ensemble on this Redis."""
     async with AsyncClient(url) as client:
         yield Ensemble(url, Stage(directory), processes, client)
-
-
-def worker_name(pid: int) -> str:
-    """How a worker process of a supervisor calls itself; '' where it has ended."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if line.startswith(b"ANTIPHON_WORKER_NAME="):
-                return line.partition(b"=")[2].decode()
-    return ""
 
 
 def signal_process(pid: int, number: signal.Signals) -> None:

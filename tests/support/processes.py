@@ -13,7 +13,7 @@ from pathlib import Path
 from support.eventually import wait_until
 from support.guard import guard, release
 
-__all__ = ["Process", "Processes"]
+__all__ = ["Process", "Processes", "worker_name"]
 
 COMMAND = Path(sys.executable).parent / "antiphon"
 
@@ -53,6 +53,15 @@ class Process:
         """The processes that it has started and still run (the worker processes of a supervisor)."""
         listing = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(pid) for pid in listing.read_text().split()] if listing.exists() else []
+
+    def workers(self) -> list[int]:
+        """The worker processes of a supervisor that take turns; not those that it keeps ready."""
+        output = self.output
+        return [
+            pid
+            for pid in self.children()
+            if (name := worker_name(pid)) and f"worker {name} takes turns" in output
+        ]
 
     def wait_for_output(self, text: str, timeout: float = 20.0) -> str:
         """Everything printed, once ``text`` stands in it; fails at once when the process ends without."""
@@ -135,3 +144,12 @@ class Processes:
     def report(self) -> list[tuple[str, str]]:
         """What each process printed, for the report of a failed test."""
         return [(f"output of {process.name} (pid {process.pid})", process.output) for process in self.started]
+
+
+def worker_name(pid: int) -> str:
+    """How a worker process of a supervisor calls itself; '' where it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if line.startswith(b"ANTIPHON_WORKER_NAME="):
+                return line.partition(b"=")[2].decode()
+    return ""

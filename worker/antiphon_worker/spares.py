@@ -1,7 +1,7 @@
 """Processes that are ready before they are needed: the next death, or a turn that must run alone, waits for no start.
 
-None is kept until a process has died, and none for longer than ten minutes after the last death: where nothing dies,
-nothing is paid for it.
+A process that works alone has one beside it from a moment after its start on: nobody else would go on with its turns.
+Where there are several, none is kept until one has died, and none for longer than ten minutes after the last death.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from antiphon_worker.settings import Settings
 __all__ = ["Spares", "host_name"]
 
 KEPT = 3  # a turn may kill two workers before it runs alone: their places, and its own process
+BEGIN_SECONDS = 5.0  # what has just been started has the processors first
 PATIENCE_SECONDS = 1.0  # after a first death: the process that is needed has the processors
 CALM_SECONDS = 600.0
 
@@ -27,6 +28,7 @@ class Spares:
 
     def __init__(self, settings: Settings) -> None:
         self._environ = settings.environ()
+        self._least = 1 if settings.processes == 1 else 0
         self._ready: deque[Started] = deque()
         self._kept = 0
         self._filling: asyncio.Task[None] | None = None
@@ -42,12 +44,18 @@ class Spares:
             one.line.close()  # it could not load what it needs: whoever comes next says so
         return await self._start()
 
+    def begin(self) -> None:
+        """The workers have been started: keep what is kept where nothing has died."""
+        if self._least:
+            self._kept = self._least
+            self._later.append(asyncio.get_running_loop().call_later(BEGIN_SECONDS, self._fill))
+
     def keep(self) -> None:
         """Keep some ready from now on: a process has died."""
-        first, self._kept = not self._kept, KEPT
+        first, self._kept = self._kept < KEPT, KEPT
         self._cancel_timers()
         loop = asyncio.get_running_loop()
-        self._later.append(loop.call_later(CALM_SECONDS, self._let_go))
+        self._later.append(loop.call_later(CALM_SECONDS, self._let_go, self._least))
         if first:
             self._later.append(loop.call_later(PATIENCE_SECONDS, self._fill))
         else:
@@ -57,7 +65,7 @@ class Spares:
         """Start no further one, and end those that wait."""
         self._cancel_timers()
         waiting = list(self._ready)
-        self._let_go()
+        self._let_go(0)
         if self._filling is not None:
             await asyncio.gather(self._filling, return_exceptions=True)
         for one in waiting:
@@ -67,12 +75,12 @@ class Spares:
         while self._later:
             self._later.pop().cancel()
 
-    def _let_go(self) -> None:
-        self._kept = 0
+    def _let_go(self, kept: int) -> None:
+        self._kept = kept
         if self._filling is not None:
             self._filling.cancel()
-        while self._ready:
-            one = self._ready.popleft()
+        while len(self._ready) > kept:
+            one = self._ready.pop()
             one.line.close()
             if one.process.returncode is None:
                 one.process.kill()  # it holds nothing

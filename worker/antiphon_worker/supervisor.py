@@ -53,6 +53,7 @@ class Supervisor:
             for url in self._settings.redis_urls:
                 for _ in range(self._settings.processes):
                     group.create_task(self._keep_one(url))
+            self._spares.begin()
         while self._giving:
             await asyncio.wait(self._giving)
         await self._spares.aclose()
