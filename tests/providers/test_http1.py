@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -480,9 +481,22 @@ async def read_whole(client: httpx2.AsyncClient, url: str) -> list[bytes]:
     return pieces
 
 
-def left_behind() -> list[Any]:
-    """What only the garbage collector could free."""
+def living() -> list[Any]:
+    """What stands for a request in this process, that of other tests included."""
     return [one for one in gc.get_objects() if type(one) in (Exchange, httpx2.Request, httpx2.Response)]
+
+
+@contextmanager
+def nothing_is_left() -> Generator[None]:
+    """What is made in here is freed in here, without the garbage collector."""
+    gc.collect()
+    before = living()
+    gc.disable()
+    try:
+        yield
+        assert [one for one in living() if not any(one is other for other in before)] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -491,15 +505,10 @@ def left_behind() -> list[Any]:
 async def test_an_exchange_that_is_over_is_freed_without_the_garbage_collector(pieces):
     """So that thousands of answers leave it nothing to do."""
     async with RawServer(answering(*pieces, then_close=True)) as server, direct() as client:
-        gc.collect()
-        gc.disable()
-        try:
+        with nothing_is_left():
             with suppress(httpx2.TransportError):
                 await read_whole(client, server.url)
             await wait_until_async(lambda: not server.open)
-            assert left_behind() == []
-        finally:
-            gc.enable()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -507,12 +516,7 @@ async def test_a_turn_leaves_nothing_to_the_garbage_collector(kind):
     async with WireServer(Reply([body(kind, answer(kind, "Hello", " world"))])) as server:
         provider = serve(kind, server.url)
         await hear(provider)
-        gc.collect()
-        gc.disable()
-        try:
+        with nothing_is_left():
             for _ in range(10):
                 await hear(provider)
-            assert left_behind() == []
-        finally:
-            gc.enable()
         await provider.aclose()
