@@ -27,7 +27,6 @@ log = logging.getLogger("antiphon.publisher")
 
 FIRST_WORDS_SECONDS = 0.003
 WINDOW_SECONDS = 0.015
-LONGEST_WINDOW_SECONDS = 0.035
 EMIT_AT_ONCE = 64
 FULL_EVENTS = 2_000
 RETRY_SECONDS = 0.1
@@ -200,27 +199,27 @@ class Publisher:
         self._waiting.pop(sink, None)
 
     async def run(self) -> None:
-        """Publish until cancelled. Rounds that take long come seldom, and carry more: deltas are joined meanwhile."""
+        """Publish until cancelled. What comes while a round takes long is joined, and leaves with the next one."""
         began = took = 0.0
         while True:
-            due = await self._due(began, 2 * took)
+            due = await self._due(began, took)
             began = time.monotonic()
             await self._round()
             ended = time.monotonic()
             self._lag.note(ended, ended - due)
             took = ended - began
 
-    async def _due(self, began: float, pause: float) -> float:
-        """Wait until the next round is due after one that ``began`` then: sooner where a turn says its first words."""
+    async def _due(self, began: float, took: float) -> float:
+        """Wait until the next round is due. The first words of a turn shorten the window, where rounds are quick."""
         await self._wake.wait()
         woken = time.monotonic()
-        due = began + min(max(WINDOW_SECONDS, pause), LONGEST_WINDOW_SECONDS)
+        due = began + WINDOW_SECONDS
         if woken < due and not self._hurry.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(due - woken):
                     await self._hurry.wait()
         if self._hurry.is_set():
-            due = began + min(max(FIRST_WORDS_SECONDS, pause), LONGEST_WINDOW_SECONDS)
+            due = min(due, began + max(FIRST_WORDS_SECONDS, 2 * took))
         left = due - time.monotonic()
         if left > 0:
             await asyncio.sleep(left)
