@@ -8,15 +8,15 @@ local now = now_ms()
 local function emit(session, fence, batch, bodies)
   local f = redis.call('HMGET', key_session(session), 'fence', 'batch', 'stop', 'seq')
   if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end
-  if batch > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end
+  if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end
   return f[3]
 end
 
-local answers, at = {}, 1
-while at <= #windows do
+local answers, at, last = {}, 1, #windows
+while at <= last do
   local count, bodies = tonumber(windows[at + 3]), {}
   for i = 1, count do bodies[i] = windows[at + 3 + i] end
-  local done, answer = pcall(emit, windows[at], windows[at + 1], tonumber(windows[at + 2]), bodies)
+  local done, answer = pcall(emit, windows[at], windows[at + 1], windows[at + 2], bodies)
   if not done and type(answer) ~= 'table' then answer = {err = tostring(answer)} end
   answers[#answers + 1] = answer
   at = at + 4 + count
