@@ -51,12 +51,16 @@ HEADLINES = (
     Headline("submit to first delta at half load, p50", "latency", "half load: turn", FIRST, "ms"),
     Headline("live streams at 50 tokens/s in one process, lag within 50 ms p99", "streams", KNEE, "live streams"),
     Headline("… chunks a second", "streams", KNEE, "carried", least=25_000),
+    Headline("… lag of 400 of them, p99", "streams", "400 streams at 50/s", "lag p99", "ms", most=50),
     Headline("round trips of `submit`", "commands", "submit", "round trips", most=1),
     Headline("round trips of a run whose turn waited with others", "commands", "run", "round trips", most=2),
     Headline("memory of a turn in flight, in the worker", "memory", "a turn in flight", "in the worker", "KiB"),
     Headline(
         "`kill -9` of a worker process, another one beside it: the turn goes on after",
         "recovery", "Antiphon, kill -9 of one of two processes", AFTER, "s", most=1,
+    ),
+    Headline(
+        "… of the only one: after", "recovery", "Antiphon, kill -9 of the only process", AFTER, "s", most=1,
     ),
     Headline(
         "a host that is gone, lease 10 s: after",
