@@ -25,7 +25,7 @@ STATES = Path(__file__).parents[2] / "docs" / "states.md"
 # One statement less, and the promise that breaks.
 SABOTAGE = [
     ("emit", "if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end", "the answer of emit"),
-    ("emit", "if batch > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end", "G5"),
+    ("emit", "if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end", "G5"),
     ("finish", "if not holds(session, fence) then return {'SUPERSEDED'} end", "the answer of finish"),
     ("append_step", "if found == length + count then return {'OK', stop} end", "the answer of append_step"),
     ("include/inbox", "redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)", "G4"),

@@ -100,13 +100,16 @@ class Process:
         os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL for the whole group, as when a host is lost. Harmless the second time."""
+        """SIGKILL for the whole group, as when a host is lost; none of it is connected any more afterwards."""
         if self._swept:
             return
         self._swept = True
         with contextlib.suppress(ProcessLookupError):  # every process of the group may have ended already
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
+        wait_until(
+            lambda: not any(map(_lives, _group(self.pid))), 10, f"{self.name} and its children are gone"
+        )
         release(self.pid)
 
 
@@ -153,3 +156,20 @@ def worker_name(pid: int) -> str:
             if line.startswith(b"ANTIPHON_WORKER_NAME="):
                 return line.partition(b"=")[2].decode()
     return ""
+
+
+def _group(leader: int) -> list[int]:
+    """The processes of a group, children of its leader's children included."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _stat(pid)[2:3] == [str(leader)]]
+
+
+def _lives(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, group, … of a process; nothing where it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

@@ -38,7 +38,9 @@ class Settings:
         "",
         "Where sessions go at the end of their life in Redis: sqlite:///path, redis://…, or the App's store=…",
     )
-    processes: int = _setting(1, "Worker processes, each with its own event loop")
+    processes: int = _setting(
+        1, "Worker processes, each with its own event loop. One alone has another ready beside it"
+    )
     concurrency: int = _setting(100, "Turns at once in one process")
     lease: float = _setting(10.0, "How long a silent worker keeps its sessions, in seconds")
     drain: float = _setting(
