@@ -39,7 +39,7 @@ class Settings:
         "Where sessions go at the end of their life in Redis: sqlite:///path, redis://…, or the App's store=…",
     )
     processes: int = _setting(
-        1, "Worker processes, each with its own event loop. One alone has another ready beside it"
+        1, "Worker processes, each with its own event loop; a lone one has a spare beside it"
     )
     concurrency: int = _setting(100, "Turns at once in one process")
     lease: float = _setting(10.0, "How long a silent worker keeps its sessions, in seconds")
