@@ -8,8 +8,10 @@ import signal
 import time
 
 from support.eventually import wait_until_async
+from support.processes import Process
 
 from antiphon.client import AsyncClient
+from bench.gauges import cpu_seconds
 from bench.load import AGENT
 from bench.peers.catalogue import PEERS, WITH_LEASE, missing
 from bench.peers.losing import start_again
@@ -54,11 +56,20 @@ async def measure(plan: Plan) -> Result:
     return result
 
 
+async def _one_ready(worker: Process) -> None:
+    """Return when there is a process beside the only worker, and it has loaded all that it needs: it rests."""
+    await wait_until_async(lambda: len(worker.children()) == 2, 30, "a process is kept ready")
+    (ready,) = set(worker.children()) - set(worker.workers())
+    used = -1.0
+    while used != (used := cpu_seconds(ready)):  # noqa: ASYNC110 - what it has used is a number of the system's
+        await asyncio.sleep(1.0)
+
+
 async def _killed(processes: int = 2) -> float:
     with stand() as built:
         worker = built.worker(processes=processes)
         if processes == 1:  # a lone one has another process ready beside it, a few seconds after its start
-            await wait_until_async(lambda: len(worker.children()) == 2, 30, "a process is kept ready")
+            await _one_ready(worker)
         async with AsyncClient(built.redis.url) as client:
             turn = await client.submit("s", TEXT, agent=AGENT)
             holder = await _spoken(client, "s")
