@@ -107,6 +107,16 @@ async def test_one_session_runs_one_turn_at_a_time(redis_url):
         await cell.end(turn)
 
 
+async def test_only_the_first_turn_of_a_session_is_taken_whatever_another_one_says(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        await cell.redis.hset("ant:turn:t2", "status", "queued")
+        await cell.redis.lpush("rq:queue:antiphon", "t2")
+        assert [turn.turn_id for turn in (await cell.take(limit=8)).turns] == ["t1"]
+        assert await cell.status("t2") == "queued"
+
+
 async def test_a_second_entry_in_the_queue_runs_nothing_twice(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
