@@ -75,7 +75,7 @@ def heard(events: list[tuple[bytes, bytes]], tries: int, monkeypatch: pytest.Mon
     return [*out, result]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=1000)
 @given(st.lists(EVENTS, max_size=12))
 def test_both_ways_come_to_the_same(events):
     with pytest.MonkeyPatch.context() as patch:
@@ -90,10 +90,23 @@ def test_only_text_alone_is_read_the_short_way(delta):
     assert read == (delta["content"] if plain else None)
 
 
+def test_the_model_of_an_answer_is_the_one_that_its_first_chunk_with_one_names():
+    opening = {"id": "", "model": "", "object": "", "choices": [], "prompt_filter_results": []}
+    said = {"id": "c", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "a"}}]}
+    decoder, out = ChatDecoder("p", "m"), []
+    for chunk in (opening, said, said):
+        decoder.event(b"", json.dumps(chunk).encode(), out)
+    decoder.finished = True
+    result = decoder.result(out)
+    assert (result.model, result.message.model, result.message.text) == ("m-1", "m-1", "aa")
+
+
 def test_an_answer_whose_chunks_are_never_plain_is_soon_read_the_long_way_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(openai_chat_stream, "plain_text", asked.append)
-    chunk = json.dumps({"choices": [{"index": 0, "delta": {"content": "a", "own": 1}}]}).encode()
+    chunk = json.dumps(
+        {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "a", "own": 1}}]}
+    ).encode()
     decoder, out = ChatDecoder("p", "m"), []
     for _ in range(50):
         decoder.event(b"", chunk, out)

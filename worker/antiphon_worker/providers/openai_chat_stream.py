@@ -73,9 +73,7 @@ class ChatDecoder:
         self._details: list[dict[str, Any]] = []
         self._audio: dict[str, Any] | None = None
         self._torn = False
-        self._plain = (
-            0  # how many more chunks to try as plain text that are none, once the first has been read
-        )
+        self._plain = 0  # how many more chunks to try as plain text that are none, once the model is known
         self._mending: dict[str, Mending] = {}
 
     def event(self, name: bytes, data: bytes, out: Increments) -> None:
@@ -106,10 +104,12 @@ class ChatDecoder:
             self._usage = chunk.usage
         elif chunk.x_groq is not None:
             self._usage = as_dict(chunk.x_groq.get("usage")) or self._usage
-        if not self._begun or self._torn:
-            self._begun, self._plain = True, 0 if self._torn else PLAIN_TRIES
         if chunk.model:
             self._model = chunk.model
+            if not self._begun:
+                self._begun, self._plain = True, PLAIN_TRIES
+        if self._torn:
+            self._plain = 0
 
     def whole(self, body: bytes, out: Increments) -> None:
         chunk = read_chunk(body)
