@@ -1,32 +1,16 @@
 """An idle worker's claim stands behind its bell: a turn is taken in the moment in which it is submitted."""
 
-import asyncio
-from contextlib import asynccontextmanager
-
 import pytest
 from redis import Redis
 from support.eventually import wait_until_async
+from support.here import running_worker
 from support.proxy import Proxy
 
 from antiphon.client import AsyncClient
 from antiphon.request import AgentSpec
 from antiphon_worker import consumer
-from antiphon_worker.app import App
-from antiphon_worker.settings import Settings
-from antiphon_worker.worker import Worker
 
 AGENT = AgentSpec(provider="scripted", model="says it back")
-
-
-@asynccontextmanager
-async def running_worker(url, **settings):
-    worker = Worker(Settings(redis_url=url, drain=5.0, **settings), App())
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.drain()
-        await running
 
 
 @pytest.fixture

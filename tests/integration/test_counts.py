@@ -12,7 +12,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 
 import pytest
 from bench.counting import CountingProxy
@@ -20,6 +20,7 @@ from bench.gauges import Counters, redis_counters
 from redis import Redis
 from support.cells import TestCell, body, open_cell
 from support.eventually import wait_until, wait_until_async
+from support.here import running_worker
 from support.models import ModelProcess
 
 from antiphon.client import AsyncClient
@@ -27,11 +28,8 @@ from antiphon.request import AgentSpec
 from antiphon.subscribe import Subscription
 from antiphon.wire.cell import Emit
 from antiphon.wire.scripts import load_script
-from antiphon_worker.app import App
 from antiphon_worker.providers.openai_chat_stream import ChatDecoder
 from antiphon_worker.providers.sse import EventSplitter
-from antiphon_worker.settings import Settings
-from antiphon_worker.worker import Worker
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
@@ -57,18 +55,6 @@ def counted(redis: Redis) -> Iterator[dict[str, int]]:
         "scripts": since.scripts,
         "inside": sum(since.commands.values()) - since.scripts,
     }
-
-
-@asynccontextmanager
-async def running_worker(url: str):
-    """A worker in this process; stopped at the end as by SIGTERM."""
-    worker = Worker(Settings(redis_url=url, drain=5.0), App())
-    running = asyncio.create_task(worker.run())
-    try:
-        yield worker
-    finally:
-        worker.drain()
-        await running
 
 
 @pytest.fixture

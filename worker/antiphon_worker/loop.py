@@ -38,7 +38,7 @@ from antiphon.request import OutputSpec
 from antiphon.tools import Context, Tool
 from antiphon.window import Window, windowed
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
-from antiphon_worker.step_events import Sink, StepEvents, forwarded
+from antiphon_worker.step_events import Sink, StepEvents, answered
 from antiphon_worker.steps import (
     JournalEntry,
     Step,
@@ -217,9 +217,7 @@ class _Loop:
     async def _stream(self, number: int) -> StepResult:
         """One model call: every increment becomes an event at once; waits only while the sink is full."""
         stream = self.provider.stream(self._request())
-        outlet = StepEvents(number, self.provider.name, self.sink)
-        into = getattr(stream, "into", None)
-        return await (into(outlet) if into is not None else forwarded(stream, outlet))
+        return await answered(stream, StepEvents(number, self.provider.name, self.sink))
 
     def _request(self) -> ModelRequest:
         inp, output = self.inp, self.inp.output

@@ -18,7 +18,7 @@ from antiphon_worker.providers.base import (
     ToolCallPiece,
 )
 
-__all__ = ["Sink", "StepEvents", "forwarded"]
+__all__ = ["Sink", "StepEvents", "answered"]
 
 
 class Sink(Protocol):
@@ -74,8 +74,13 @@ class StepEvents:
                 raise TypeError(f"The provider {provider!r} yielded a {type(increment).__name__}.")
 
 
-async def forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
-    """Put all that a stream yields into an outlet, and give its result."""
+async def answered(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
+    """Put all that a model call says into an outlet, and give its result. Raises what the provider raises."""
+    into = getattr(stream, "into", None)
+    return await (into(outlet) if into is not None else _forwarded(stream, outlet))
+
+
+async def _forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
     result = None
     try:
         async for increment in stream:

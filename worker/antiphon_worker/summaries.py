@@ -13,11 +13,12 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from antiphon.errors import AgentError, ProviderRejected, ProviderStreamBroken
+from antiphon.errors import AgentError, ProviderRejected
 from antiphon.model import Message, Usage
 from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts, window_start
 from antiphon_worker.loop import Journal, LoopInput, LoopResult
-from antiphon_worker.providers.base import ModelRequest, Provider, StepResult
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+from antiphon_worker.step_events import answered
 from antiphon_worker.toolbox import tool_specs
 
 __all__ = ["Past", "Shown", "SummaryWriter", "show"]
@@ -130,27 +131,29 @@ class SummaryWriter:
 
     async def _ask(self, messages: list[Message]) -> str:
         """One model call, without tools. Raises what the provider raises, and where it gives no text."""
-        inp, result = self._inp, None
+        inp = self._inp
         params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
         request = ModelRequest(
             inp.model, messages, inp.system, tool_specs(inp.tools), params=params | {"tool_choice": "none"}
         )
-        stream = self._provider.stream(request)
-        try:
-            async for increment in stream:
-                if isinstance(increment, StepResult):
-                    result = increment
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-        if result is None:
-            raise ProviderStreamBroken("The provider's answer ended without a result.")
+        result = await answered(self._provider.stream(request), _Unheard())
         self.usage += result.usage
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
             raise ProviderRejected(f"The model wrote none (it stopped with {result.stop_reason!r}).")
         return text
+
+
+class _Unheard:
+    """Where the pieces of a summary go: its result holds them."""
+
+    full = False
+
+    def append(self, increment: Increment) -> None:
+        """Nobody reads along."""
+
+    async def drain(self) -> None:
+        """There is always room."""
 
 
 def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message]]:

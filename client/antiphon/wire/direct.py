@@ -1,8 +1,7 @@
 """A connection whose replies are handed out as they come, within the call that reads them from the socket.
 
 redis-py opens it (address, password, database, TLS, Sentinel) and is then left out: each of its commands takes a
-connection from a pool and each of its replies passes a stream, two tasks' worth of waiting and a dozen functions,
-which is most of what somebody waits for on a machine that is idle.
+connection from a pool, and each of its replies passes a stream and wakes a task before anybody reads it.
 """
 
 from __future__ import annotations

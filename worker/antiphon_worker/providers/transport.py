@@ -1,7 +1,7 @@
 """Direct connections to model services: as many as are needed, kept for the next request.
 
-An httpx transport of our own, because the answers of hundreds of models pass through it a few bytes at a time: it
-needs a third of the processor time of the others. Proxies are left to httpx's own.
+An httpx transport of our own, because the answers of hundreds of models pass through it a few bytes at a time: what it
+saves stands in docs/decisions/022. Proxies are left to httpx's own.
 """
 
 from __future__ import annotations

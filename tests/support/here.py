@@ -1,0 +1,26 @@
+"""A worker in the test's own process, with nothing but what the package brings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from antiphon_worker.app import App
+from antiphon_worker.settings import Settings
+from antiphon_worker.worker import Worker
+
+__all__ = ["running_worker"]
+
+
+@asynccontextmanager
+async def running_worker(url: str, **settings: Any) -> AsyncIterator[Worker]:
+    """Stopped at the end as by SIGTERM."""
+    worker = Worker(Settings(redis_url=url, drain=5.0, **settings), App())
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.drain()
+        await running
