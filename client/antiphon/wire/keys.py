@@ -55,7 +55,8 @@ KINDS: tuple[Kind, ...] = (
          "empty when nothing is left to do", lasting=True),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
          "an hour after the last claim or renewal"),
-    Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry", "a minute after it was rung"),
+    Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry",
+         "a minute after it was rung"),
 )  # fmt: skip
 
 CHANNELS: dict[str, str] = {
