@@ -3,6 +3,11 @@
 import asyncio
 import json
 import time
+from collections import Counter
+from contextlib import asynccontextmanager
+
+import msgspec
+from support.eventually import wait_until_async
 
 from antiphon.errors import StoreUnavailable
 from antiphon.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta
@@ -10,7 +15,7 @@ from antiphon.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn
 from antiphon.wire.connect import open_redis
 from antiphon_worker.lease import Lease, Stop
-from antiphon_worker.publisher import FULL_EVENTS, Publisher, TurnSink
+from antiphon_worker.publisher import EMIT_AT_ONCE, FULL_EVENTS, Publisher, TurnSink
 
 TURN = ClaimedTurn(
     SessionId('s"1'),
@@ -140,33 +145,163 @@ async def test_a_sink_is_full_before_it_grows_without_bound_and_empties_with_an_
     assert not sink.full
 
 
-class Unreliable:
-    """A cell whose first emit fails, and which says what has left."""
+class Scripted:
+    """A cell that says what has left, answers when the test lets it, and refuses sessions so many times."""
 
-    def __init__(self) -> None:
-        self.left: asyncio.Queue[list[str]] = asyncio.Queue()
-        self._calls = 0
+    def __init__(self, **refusals: int) -> None:
+        self.left: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self.go.set()
+        self._refusals = Counter(refusals)
 
     async def emit(self, emits):
-        self._calls += 1
-        texts = [json.loads(body)["text"] for one in emits for body in one.bodies]
-        self.left.put_nowait(texts)
-        return [StoreUnavailable("away") if self._calls == 1 else "" for _ in emits]
+        self.left.put_nowait(
+            {one.session_id: "".join(json.loads(body)["text"] for body in one.bodies) for one in emits}
+        )
+        await self.go.wait()
+        return [self._answer(one.session_id) for one in emits]
+
+    def _answer(self, session: str) -> str | Exception:
+        self._refusals[session] -= 1
+        return StoreUnavailable("away") if self._refusals[session] >= 0 else ""
 
 
-async def test_what_came_while_an_emit_failed_leaves_after_it_without_being_asked(monkeypatch):
-    monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 1000.0)
-    cell = Unreliable()
+@asynccontextmanager
+async def publishing(cell: Scripted):
+    """A publisher that runs, and how a session gets its sink."""
     publisher = Publisher(cell)  # type: ignore[arg-type]
-    lease = Lease(TURN.session_id, TURN.turn_id, TURN.fence, time.monotonic() + 60)
-    sink = TurnSink(TURN, lease, publisher)
+
+    def sink(session: str) -> TurnSink:
+        turn = msgspec.structs.replace(TURN, session_id=SessionId(session))
+        return TurnSink(
+            turn, Lease(turn.session_id, turn.turn_id, turn.fence, time.monotonic() + 60), publisher
+        )
+
     running = asyncio.ensure_future(publisher.run())
-    async with asyncio.timeout(10):
+    try:
+        async with asyncio.timeout(10):
+            yield publisher, sink
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_came_while_an_emit_failed_leaves_after_it(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 0.0)
+    cell = Scripted(s=1)
+    async with publishing(cell) as (_, sink_for):
+        sink = sink_for("s")
+        cell.go.clear()
         sink.text(1, "one")
-        assert await cell.left.get() == ["one"]
+        assert await cell.left.get() == {"s": "one"}
         sink.text(1, "two")
         sink.text(1, " more")
-        assert await cell.left.get() == ["one"]
-        assert await cell.left.get() == ["two more"]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+        cell.go.set()
+        assert await cell.left.get() == {"s": "one"}
+        assert await cell.left.get() == {"s": "two more"}
+
+
+async def test_after_a_silence_the_first_delta_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 1000.0)
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        sink_for("s").text(1, "one")
+        assert await cell.left.get() == {"s": "one"}
+
+
+async def test_after_a_call_the_next_one_waits_for_others(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 1000.0)
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        one, two = sink_for("one"), sink_for("two")
+        one.text(1, "a")
+        assert await cell.left.get() == {"one": "a"}
+        two.text(1, "b")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cell.left.empty()
+
+
+async def test_all_who_wait_leave_in_calls_of_limited_size():
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        for n in range(EMIT_AT_ONCE + 2):
+            sink_for(f"s{n}").text(1, "one")
+        assert await cell.left.get() == {f"s{n}": "one" for n in range(EMIT_AT_ONCE)}
+        assert list(await cell.left.get()) == [f"s{EMIT_AT_ONCE}", f"s{EMIT_AT_ONCE + 1}"]
+
+
+async def test_a_session_that_is_not_answered_keeps_nobody_waiting_but_itself(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 0.0)
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        slow, quick = sink_for("slow"), sink_for("quick")
+        cell.go.clear()
+        slow.text(1, "one")
+        assert await cell.left.get() == {"slow": "one"}
+        slow.text(1, "two")
+        slow.text(1, " and three")
+        quick.text(1, "meanwhile")
+        assert await cell.left.get() == {"quick": "meanwhile"}
+        cell.go.set()
+        assert await cell.left.get() == {"slow": "two and three"}
+
+
+async def test_within_its_window_a_session_does_not_speak_again(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 0.0)
+    monkeypatch.setattr("antiphon_worker.publisher.WINDOW_SECONDS", 1000.0)
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        sink, other = sink_for("s"), sink_for("other")
+        sink.text(1, "one")
+        assert await cell.left.get() == {"s": "one"}
+        sink.text(1, "two")
+        other.text(1, "heard")
+        assert await cell.left.get() == {"other": "heard"}
+        assert [json.loads(one)["text"] for one in await sink.settle()] == ["two"]
+
+
+async def test_nothing_leaves_of_a_turn_that_is_over(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 0.0)
+    monkeypatch.setattr("antiphon_worker.publisher.WINDOW_SECONDS", 0.0)
+    cell = Scripted()
+    async with publishing(cell) as (publisher, sink_for):
+        over, other = sink_for("over"), sink_for("other")
+        cell.go.clear()
+        over.text(1, "one")
+        assert await cell.left.get() == {"over": "one"}
+        over.text(1, "two")
+        publisher.forget(over)
+        cell.go.set()
+        await wait_until_async(lambda: over.unanswered is None)
+        other.text(1, "heard")
+        assert await cell.left.get() == {"other": "heard"}
+        assert cell.left.empty()
+
+
+async def test_a_turn_past_its_deadline_says_nothing_until_its_lease_is_renewed(monkeypatch):
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 0.0)
+    monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 0.001)
+    cell = Scripted()
+    async with publishing(cell) as (_, sink_for):
+        frozen, other = sink_for("frozen"), sink_for("other")
+        frozen.lease.mono_deadline = 0.0
+        frozen.text(1, "one")
+        other.text(1, "heard")
+        assert await cell.left.get() == {"other": "heard"}
+        frozen.lease.mono_deadline = time.monotonic() + 60
+        assert await cell.left.get() == {"frozen": "one"}
+
+
+async def test_an_outage_has_one_line_at_its_begin_and_one_at_its_end(monkeypatch, caplog):
+    """Whoever is served while another session is still refused ends nothing."""
+    monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("antiphon_worker.publisher.GATHER_SECONDS", 0.0)
+    caplog.set_level("INFO", "antiphon.publisher")
+    cell = Scripted(one=1, two=3)
+    async with publishing(cell) as (_, sink_for):
+        one, two = sink_for("one"), sink_for("two")
+        one.text(1, "a")
+        two.text(1, "b")
+        await asyncio.gather(one.flushed(), two.flushed())
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

@@ -1,8 +1,8 @@
-"""Publishing deltas: small windows, and rounds in which many sessions share a script call.
+"""Publishing deltas: calls that many sessions share, and for each session a window in which its deltas are joined.
 
-The first delta of a silence leaves at once. What comes while a round is under way, or within the window, is joined and
-leaves with the next one; the first words of a turn shorten the window. A session has at most one unanswered emit; one
-that failed is repeated, with its batch number, before anything newer leaves.
+The first delta of a silence leaves at once. Calls leave a moment after those before, whatever became of these, with all
+who have something to say. A session that has spoken speaks again when it was answered and its window is over: what
+comes meanwhile is joined. An emit that failed is repeated, with its batch number, before anything newer leaves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
 
 import msgspec
 
@@ -25,9 +24,9 @@ __all__ = ["Publisher", "TurnSink"]
 
 log = logging.getLogger("antiphon.publisher")
 
-FIRST_WORDS_SECONDS = 0.003
 WINDOW_SECONDS = 0.015
-EMIT_AT_ONCE = 64
+GATHER_SECONDS = 0.003
+EMIT_AT_ONCE = 128
 FULL_EVENTS = 2_000
 RETRY_SECONDS = 0.1
 
@@ -75,9 +74,9 @@ class TurnSink:
         texts.append(text)
 
     @property
-    def begun(self) -> bool:
-        """Something of this attempt has left."""
-        return self._batch > 0
+    def pending(self) -> bool:
+        """There is something that has not left, or has not arrived."""
+        return bool(self._texts or self._bodies or self.unanswered)
 
     @property
     def full(self) -> bool:
@@ -106,7 +105,7 @@ class TurnSink:
 
     async def flushed(self) -> None:
         """Wait until all that was put is published, or the lease is gone."""
-        while (self._bodies or self._texts or self.unanswered) and self.lease.stop is not Stop.SUPERSEDED:
+        while self.pending and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
             self._answered.clear()
             await self._answered.wait()
@@ -131,8 +130,6 @@ class TurnSink:
         elif answer and self.lease.stop is None:
             self.lease.end(Stop.CANCELLED, answer)
         self._answered.set()
-        if self._texts or self._bodies:
-            self._publisher.wake(self)
         return True
 
     def release(self) -> None:
@@ -175,10 +172,11 @@ class Publisher:
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._waiting: dict[TurnSink, None] = {}
-        self._wake = asyncio.Event()
-        self._hurry = asyncio.Event()  # a turn says its first words
-        self._lost_at = 0.0  # when publishing began to fail; 0 while it works
+        self._waiting: dict[TurnSink, None] = {}  # have something to say
+        self._away: set[TurnSink] = set()  # have spoken: not answered yet, or still within their window
+        self._failing: set[TurnSink] = set()
+        self._some = asyncio.Event()
+        self._failing_since = 0.0
         self._lag = Lag()
 
     @property
@@ -188,77 +186,101 @@ class Publisher:
 
     def wake(self, sink: TurnSink) -> None:
         """A sink has something to send."""
+        if sink in self._away:
+            return
         if not self._waiting:
-            self._wake.set()
-        if not sink.begun:
-            self._hurry.set()
+            self._some.set()
         self._waiting[sink] = None
 
     def forget(self, sink: TurnSink) -> None:
         """A turn is over: nothing of it leaves any more."""
         self._waiting.pop(sink, None)
+        self._away.discard(sink)
+        self._failing.discard(sink)
 
     async def run(self) -> None:
-        """Publish until cancelled. What comes while a round takes long is joined, and leaves with the next one."""
-        began = took = 0.0
-        while True:
-            due = await self._due(began, took)
-            began = time.monotonic()
-            await self._round()
-            ended = time.monotonic()
-            self._lag.note(ended, ended - due)
-            took = ended - began
+        """Publish until cancelled."""
+        left_at = 0.0
+        async with asyncio.TaskGroup() as calls:
+            while True:
+                since = await self._due(left_at)
+                left_at = time.monotonic()
+                while part := self._next_part():
+                    calls.create_task(self._send(part, since))
 
-    async def _due(self, began: float, took: float) -> float:
-        """Wait until the next round is due. The first words of a turn shorten the window, where rounds are quick."""
-        await self._wake.wait()
-        woken = time.monotonic()
-        due = began + WINDOW_SECONDS
-        if woken < due and not self._hurry.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due - woken):
-                    await self._hurry.wait()
-        if self._hurry.is_set():
-            due = min(due, began + max(FIRST_WORDS_SECONDS, 2 * took))
-        left = due - time.monotonic()
-        if left > 0:
-            await asyncio.sleep(left)
-        return max(woken, due)
+    async def _due(self, left_at: float) -> float:
+        """Return when calls are due: at once after a silence, else a moment after the last ones.
 
-    async def _round(self) -> None:
-        self._wake.clear()
-        self._hurry.clear()
-        sinks, self._waiting = list(self._waiting), {}
-        sending = [(sink, emit) for sink in sinks if not sink.lease.frozen and (emit := sink.next_emit())]
-        for sink in sinks:
-            if sink.lease.frozen and sink.lease.stop is not Stop.SUPERSEDED:
-                self._wake_later(sink)
-        parts = [sending[start : start + EMIT_AT_ONCE] for start in range(0, len(sending), EMIT_AT_ONCE)]
-        if len(parts) == 1:
-            self._note_outage(await self._send(parts[0]))
-        elif parts:
-            failed = await asyncio.gather(*map(self._send, parts))
-            self._note_outage(next(filter(None, failed), None))
+        Gives since when somebody has waited.
+        """
+        while not self._waiting:
+            self._some.clear()
+            await self._some.wait()
+        since = time.monotonic()
+        early = left_at + GATHER_SECONDS - since
+        if early > 0:
+            await asyncio.sleep(early)
+        return since
 
-    async def _send(self, part: list[tuple[TurnSink, Emit]]) -> Exception | None:
-        """One call; who could not be served is woken again. Gives what went wrong."""
+    def _next_part(self) -> list[tuple[TurnSink, Emit]]:
+        """What leaves together now, of those who have waited longest."""
+        part: list[tuple[TurnSink, Emit]] = []
+        while self._waiting and len(part) < EMIT_AT_ONCE:
+            sink = next(iter(self._waiting))
+            del self._waiting[sink]
+            if sink.lease.frozen:
+                self._away.add(sink)
+                self._return_after(RETRY_SECONDS, [sink])
+            elif emit := sink.next_emit():
+                self._away.add(sink)
+                part.append((sink, emit))
+        return part
+
+    async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
+        """One call, after which those who were served have the rest of their window, and the others a pause."""
+        over = time.monotonic() + WINDOW_SECONDS
         try:
             answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
         except StoreError as exc:
             answers = [exc] * len(part)
+        now = time.monotonic()
+        self._lag.note(now, now - since)
+        served: list[TurnSink] = []
+        failed: list[TurnSink] = []
         for (sink, _), answer in zip(part, answers, strict=True):
-            if not sink.answer(answer):
-                self._wake_later(sink)
-        return next((answer for answer in answers if isinstance(answer, Exception)), None)
+            if sink.answer(answer):
+                self._note_success(sink)
+                served.append(sink)
+            else:
+                self._note_failure(sink, answer)
+                failed.append(sink)
+        self._return_after(over - now, served)
+        self._return_after(RETRY_SECONDS, failed)
 
-    def _wake_later(self, sink: TurnSink) -> None:
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self.wake, sink)
+    def _return_after(self, seconds: float, sinks: list[TurnSink]) -> None:
+        if seconds > 0:
+            asyncio.get_running_loop().call_later(seconds, self._return, sinks)
+        else:
+            self._return(sinks)
 
-    def _note_outage(self, failed: Exception | None) -> None:
-        """One line when it begins, one when it ends."""
-        if failed is not None and not self._lost_at:
-            self._lost_at = time.monotonic()
-            log.warning("events cannot be published: %s", failed)
-        elif failed is None and self._lost_at:
-            log.info("events are published again after %.1f s", time.monotonic() - self._lost_at)
-            self._lost_at = 0.0
+    def _return(self, sinks: list[TurnSink]) -> None:
+        """They may speak again, but for those that are over."""
+        for sink in sinks:
+            if sink in self._away:
+                self._away.remove(sink)
+                if sink.pending:
+                    self.wake(sink)
+
+    def _note_failure(self, sink: TurnSink, error: object) -> None:
+        """One line when it begins …"""
+        self._failing.add(sink)
+        if not self._failing_since:
+            self._failing_since = time.monotonic()
+            log.warning("events cannot be published: %s", error)
+
+    def _note_success(self, sink: TurnSink) -> None:
+        """… and one when nobody is left whose events cannot be published."""
+        self._failing.discard(sink)
+        if self._failing_since and not self._failing:
+            log.info("events are published again after %.1f s", time.monotonic() - self._failing_since)
+            self._failing_since = 0.0
