@@ -27,6 +27,7 @@ log = logging.getLogger("antiphon.publisher")
 WINDOW_SECONDS = 0.015
 GATHER_SECONDS = 0.003
 EMIT_AT_ONCE = 128
+CALLS_AT_ONCE = 8
 FULL_EVENTS = 2_000
 RETRY_SECONDS = 0.1
 
@@ -176,6 +177,8 @@ class Publisher:
         self._away: set[TurnSink] = set()  # have spoken: not answered yet, or still within their window
         self._failing: set[TurnSink] = set()
         self._some = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._left_at = 0.0  # when the last call left
         self._failing_since = 0.0
         self._lag = Lag()
 
@@ -200,25 +203,30 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        left_at = 0.0
-        async with asyncio.TaskGroup() as calls:
-            while True:
-                since = await self._due(left_at)
-                left_at = time.monotonic()
-                while part := self._next_part():
-                    calls.create_task(self._send(part, since))
+        async with asyncio.TaskGroup() as lanes:
+            for number in range(CALLS_AT_ONCE):
+                lanes.create_task(self._send_parts(), name=f"publisher {number}")
 
-    async def _due(self, left_at: float) -> float:
-        """Return when calls are due: at once after a silence, else a moment after the last ones.
+    async def _send_parts(self) -> None:
+        """One call after the other; meanwhile others send theirs."""
+        while True:
+            async with self._sending:
+                since = await self._due()
+                self._left_at = time.monotonic()
+                part = self._next_part()
+            if part:
+                await self._send(part, since)
 
-        Gives since when somebody has waited.
+    async def _due(self) -> float:
+        """Return when a call is due: at once after a silence, or where more wait than one call holds; else a moment
+        after the last one. Gives since when somebody has waited.
         """
         while not self._waiting:
             self._some.clear()
             await self._some.wait()
         since = time.monotonic()
-        early = left_at + GATHER_SECONDS - since
-        if early > 0:
+        early = self._left_at + GATHER_SECONDS - since
+        if early > 0 and len(self._waiting) < EMIT_AT_ONCE:
             await asyncio.sleep(early)
         return since
 
