@@ -152,13 +152,23 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _shut(self) -> None:
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening)  # a server that is closed forgets whom it is accepting
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await self._cut()
+            await asyncio.wait(others)  # whoever is being accepted has a link afterwards
         self._server.close()
-        await self._cut()
+        await asyncio.sleep(0)  # what was aborted is closed now
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._link(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def ended(_: object) -> None:  # though it may never have begun
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+        task.add_done_callback(ended)
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._accepted += 1
@@ -168,10 +178,7 @@ class Proxy:
             server_reader, server_writer = await asyncio.open_connection(*self._target)
         except OSError:
             return  # no server there: the client sees its connection break
-        else:
-            await self._serve(_Link(writer, server_writer), reader, server_reader)
-        finally:
-            writer.transport.abort()
+        await self._serve(_Link(writer, server_writer), reader, server_reader)
 
     async def _serve(self, link: _Link, client: asyncio.StreamReader, server: asyncio.StreamReader) -> None:
         """Until one side has closed."""
