@@ -848,3 +848,15 @@ async def test_a_service_that_does_not_accept_is_a_time_out(kind):
         with pytest.raises(ProviderTimedOut):
             await hear(provider)
         await provider.aclose()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_when_it_is_closed_its_sockets_are(encrypted, tls):
+    async with RawServer(answering(HI), tls=tls if encrypted else None) as server, direct() as client:
+        await client.post(by_name(server) if encrypted else server.url, content=b"{}")
+        pool: Any = client._transport
+        (connection,) = pool._origins
+        own = connection.transport.get_extra_info("socket")
+        assert own.fileno() >= 0
+        await client.aclose()
+        assert own.fileno() < 0

@@ -45,6 +45,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
         self._tls: ssl.SSLContext | None = None
         self._closed = False
+        self._last_gone = asyncio.Event()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeouts = request.extensions.get("timeout", {})
@@ -70,10 +71,13 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection; what is under way ends with an error."""
+        """Close every connection, and return when they are closed; what is under way ends with an error."""
         self._closed = True
         for connection in list(self._origins):
             connection.abort()
+        self._last_gone.clear()
+        if self._origins:
+            await self._last_gone.wait()  # the loop closes them in its next rounds, and may have no further ones
 
     async def _enter(self, timeout: float | None) -> None:
         """Wait until there is room for one more request."""
@@ -154,6 +158,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         origin = self._origins.pop(connection, None)
         if origin is not None:
             self._idle[origin].pop(connection, None)
+        if not self._origins:
+            self._last_gone.set()
 
 
 def exchange_of(response: httpx2.Response) -> Exchange | None:
