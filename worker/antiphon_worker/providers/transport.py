@@ -77,7 +77,9 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             connection.abort()
         self._last_gone.clear()
         if self._origins:
-            await self._last_gone.wait()  # the loop closes them in its next rounds, and may have no further ones
+            await (
+                self._last_gone.wait()
+            )  # the loop closes them in its next rounds, and may have no further ones
 
     async def _enter(self, timeout: float | None) -> None:
         """Wait until there is room for one more request."""
