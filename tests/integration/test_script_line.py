@@ -142,6 +142,20 @@ async def test_a_command_under_way_when_it_is_closed_opens_no_other_connection(r
     assert proxy.accepted == 1
 
 
+async def test_what_a_command_opened_while_its_client_was_closed_is_closed_when_the_command_is_done(
+    redis_url, proxy
+):
+    redis = open_redis(proxy.url)
+    await redis.ping()
+    proxy.blackhole()
+    command = asyncio.create_task(redis.get("key"))
+    await wait_until_async(lambda: redis.connection_pool.get_connection_count()[1][0] == 1)
+    await redis.aclose()
+    proxy.heal()
+    await asyncio.gather(command, return_exceptions=True)
+    await wait_until_async(lambda: proxy.connections == 0, 5, "no connection is left")
+
+
 def test_a_client_that_comes_to_another_loop_connects_there(redis_url):
     redis = open_redis(redis_url)
 

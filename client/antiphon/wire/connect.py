@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -63,9 +63,32 @@ def open_redis(
 
 
 def _open(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
-    pool = BlockingConnectionPool.from_url(url, max_connections=max_connections, timeout=20, **options)
+    pool = _Pool.from_url(url, max_connections=max_connections, timeout=20, **options)
     pool.connection_class = _cancellable(pool.connection_class)
     return ScriptRedis.from_pool(pool)
+
+
+class _Closing:
+    """A pool that keeps no connection once it is closed: a command that was under way may have opened one since."""
+
+    _closed = False
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await super().aclose()  # type: ignore[misc]
+
+    async def release(self, connection: Any) -> None:
+        if self._closed:
+            await connection.disconnect(nowait=True)
+        await super().release(connection)  # type: ignore[misc]
+
+
+class _Pool(_Closing, BlockingConnectionPool):
+    pass
+
+
+class _SentinelPool(_Closing, SentinelConnectionPool):
+    pass
 
 
 class _Cancellable:
@@ -182,7 +205,13 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     # One that does not answer is often on the host that was lost: the next one is asked soon.
     asking = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
     redis = Sentinel(hosts, sentinel_kwargs=asking).master_for(
-        path[0], _OfSentinel, db=database, max_connections=max_connections, **credentials, **options
+        path[0],
+        _OfSentinel,
+        _SentinelPool,
+        db=database,
+        max_connections=max_connections,
+        **credentials,
+        **options,
     )
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
     return redis
