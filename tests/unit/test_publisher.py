@@ -305,3 +305,18 @@ async def test_an_outage_has_one_line_at_its_begin_and_one_at_its_end(monkeypatc
         two.text(1, "b")
         await asyncio.gather(one.flushed(), two.flushed())
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_what_became_of_a_turn_that_is_over_is_no_outage(caplog):
+    caplog.set_level("INFO", "antiphon.publisher")
+    cell = Scripted(over=1)
+    async with publishing(cell) as (publisher, sink_for):
+        over, other = sink_for("over"), sink_for("other")
+        cell.go.clear()
+        over.text(1, "one")
+        assert await cell.left.get() == {"over": "one"}
+        publisher.forget(over)
+        cell.go.set()
+        other.text(1, "heard")
+        await other.flushed()
+    assert caplog.records == []

@@ -281,6 +281,8 @@ class Publisher:
 
     def _note_failure(self, sink: TurnSink, error: object) -> None:
         """One line when it begins …"""
+        if sink not in self._away:
+            return  # it is over: nobody will hear of its success
         self._failing.add(sink)
         if not self._failing_since:
             self._failing_since = time.monotonic()
