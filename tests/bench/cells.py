@@ -7,7 +7,8 @@ import asyncio
 from antiphon.client import AsyncClient
 from bench.following import begin, follow, report
 from bench.gauges import cpu_seconds
-from bench.load import AGENT, warm_up
+from bench.live import SETTLE_SECONDS
+from bench.load import AGENT, all_run, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
@@ -40,7 +41,8 @@ async def _some(result: Result, built: Stand, cells: int, streams: int, seconds:
         listener = follow(built, f"spread-:{SAMPLE}", url=",".join(urls))
         for index in range(streams):
             await client.submit(f"spread-{index}", "hi", agent=AGENT)
-        await asyncio.sleep(1.5)
+        await all_run(urls, streams)
+        await asyncio.sleep(SETTLE_SECONDS)
         redis_pids = [server.pid for server in servers]
         before = _cpu(worker.workers()), _cpu(redis_pids)
         begin(listener)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from redis import Redis
 from support.processes import Process
 
 from antiphon.client import AsyncClient
 from bench.following import begin, follow, report
 from bench.gauges import cpu_seconds
-from bench.load import AGENT
+from bench.load import AGENT, all_run, running
 from bench.results import Result
 from bench.stand import Stand, stand
 
@@ -24,8 +22,6 @@ MOST = 1000
 """A process has 1,024 connections to a model service."""
 SETTLE_SECONDS = 1.5
 RUNNING_SECONDS = 5.0
-STARTED = "rq:wip:antiphon"
-"""RQ's registry of running jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +60,10 @@ class LiveStreams:
         for index in range(self._asked, number):
             await self._client.submit(f"live-{index}", "hi", agent=AGENT)
         self._asked = max(self._asked, number)
-        deadline = time.monotonic() + RUNNING_SECONDS
-        with Redis.from_url(self.built.redis.url) as redis:
-            while (  # noqa: ASYNC110 - what runs is a number in Redis
-                running := redis.zcard(STARTED)
-            ) < number and time.monotonic() < deadline:
-                await asyncio.sleep(0.05)
-        self.number = min(running, number)
+        urls = [self.built.redis.url]
+        with suppress(AssertionError):
+            await all_run(urls, number, RUNNING_SECONDS)
+        self.number = min(running(urls), number)
         await asyncio.sleep(SETTLE_SECONDS)
 
     async def stage(self, seconds: float) -> Stage:

@@ -15,12 +15,16 @@ from antiphon.client import AsyncClient
 from antiphon.request import AgentSpec
 from antiphon.turns import AsyncTurn
 
-__all__ = ["AGENT", "ONE_CHUNK", "all_ended", "frozen", "rate", "steady_rate", "submit_turns", "warm_up"]
+__all__ = [
+    "AGENT", "ONE_CHUNK", "all_ended", "all_run", "frozen", "rate", "running", "steady_rate", "submit_turns", "warm_up",
+]  # fmt: skip
 
 AGENT = AgentSpec(provider="openai-chat", model="bench")
 ONE_CHUNK: dict[str, Any] = {"max_tokens": 1}
 """The answer is a single piece of text, between the format's first and last chunk."""
 HANDS = 8
+STARTED = "rq:wip:antiphon"
+"""RQ's registry of running jobs."""
 
 
 async def submit_turns(
@@ -51,6 +55,20 @@ async def all_ended(turns: Sequence[AsyncTurn], timeout: float = 120) -> None:
             return (await turn.status()) in ("finished", "failed", "cancelled")
 
         await wait_until_async(ended, timeout, f"turn {turn.id} has ended", interval=0.05)
+
+
+def running(urls: Sequence[str]) -> int:
+    """How many turns run now, on these servers together."""
+    found = 0
+    for url in urls:
+        with Redis.from_url(url) as redis:
+            found += redis.zcard(STARTED)
+    return found
+
+
+async def all_run(urls: Sequence[str], number: int, timeout: float = 30) -> None:
+    """Return when so many turns run on these servers together."""
+    await wait_until_async(lambda: running(urls) >= number, timeout, f"{number} turns run", interval=0.05)
 
 
 async def warm_up(client: AsyncClient, number: int = 200) -> None:

@@ -10,7 +10,7 @@ from redis import Redis
 from antiphon.client import AsyncClient
 from bench.clone import clone_session
 from bench.gauges import redis_counters, rss_bytes
-from bench.load import AGENT, all_ended, submit_turns, warm_up
+from bench.load import AGENT, all_ended, all_run, submit_turns, warm_up
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
@@ -43,6 +43,7 @@ async def _in_flight(result: Result, built: Stand, number: int) -> None:
             result.add("a worker process after a few turns", "resident", rss_bytes(pid) / 2**20, "MiB")
             before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
             await submit_turns(client, number, "flying-", TEXT, {})
+            await all_run([built.redis.url], number)
             await asyncio.sleep(SETTLE_SECONDS)
             result.add(FLYING, "in the worker", (rss_bytes(pid) - before) / number / 1024, "KiB")
             memory = redis_counters(redis).memory_bytes - stored
@@ -57,6 +58,7 @@ async def _saying(result: Result, built: Stand, number: int, seconds: float) -> 
         with Redis.from_url(built.redis.url) as redis:
             await warm_up(client, 50)
             await submit_turns(client, number, "saying-", f"hi pace:{PACE} length:10000", {})
+            await all_run([built.redis.url], number)
             await asyncio.sleep(SETTLE_SECONDS)
             seen: list[tuple[float, int, int]] = []
             for _ in range(2):

@@ -97,9 +97,8 @@ async def test_a_turn_costs_its_worker_a_bell_claims_and_a_finish(redis_url, way
         idle_rounds = int(time.monotonic() - began) + 2  # without a bell it looks once a second
         assert calls_of(way, "finish") == number
         assert calls_of(way, "append_step") == 0
-        assert (
-            number - 1 <= calls_of(way, "claim") <= number + idle_rounds
-        )  # the first stood behind its bell already
+        # The claim of the first stood behind its bell before the counting began.
+        assert number - 1 <= calls_of(way, "claim") <= number + idle_rounds
         assert sum(b"BLPOP" in data for data in way.sent) <= number + idle_rounds
 
 

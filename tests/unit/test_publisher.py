@@ -186,6 +186,17 @@ async def publishing(cell: Scripted):
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def end_while_under_way(cell: Scripted, publisher: Publisher, over: TurnSink, *unsent: str) -> None:
+    """End a turn whose first words are under way; they are answered afterwards."""
+    cell.go.clear()
+    over.text(1, "one")
+    assert await cell.left.get() == {over.turn.session_id: "one"}
+    for text in unsent:
+        over.text(1, text)
+    publisher.forget(over)
+    cell.go.set()
+
+
 async def test_what_came_while_an_emit_failed_leaves_after_it(monkeypatch):
     monkeypatch.setattr("antiphon_worker.publisher.RETRY_SECONDS", 0.0)
     cell = Scripted(s=1)
@@ -267,12 +278,7 @@ async def test_nothing_leaves_of_a_turn_that_is_over(monkeypatch):
     cell = Scripted()
     async with publishing(cell) as (publisher, sink_for):
         over, other = sink_for("over"), sink_for("other")
-        cell.go.clear()
-        over.text(1, "one")
-        assert await cell.left.get() == {"over": "one"}
-        over.text(1, "two")
-        publisher.forget(over)
-        cell.go.set()
+        await end_while_under_way(cell, publisher, over, "two")
         await wait_until_async(lambda: over.unanswered is None)
         other.text(1, "heard")
         assert await cell.left.get() == {"other": "heard"}
@@ -312,11 +318,7 @@ async def test_what_became_of_a_turn_that_is_over_is_no_outage(caplog):
     cell = Scripted(over=1)
     async with publishing(cell) as (publisher, sink_for):
         over, other = sink_for("over"), sink_for("other")
-        cell.go.clear()
-        over.text(1, "one")
-        assert await cell.left.get() == {"over": "one"}
-        publisher.forget(over)
-        cell.go.set()
+        await end_while_under_way(cell, publisher, over)
         other.text(1, "heard")
         await other.flushed()
     assert caplog.records == []

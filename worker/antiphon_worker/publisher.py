@@ -1,8 +1,8 @@
 """Publishing deltas: calls that many sessions share, and for each session a window in which its deltas are joined.
 
-The first delta of a silence leaves at once. Calls leave a moment after those before, whatever became of these, with all
-who have something to say. A session that has spoken speaks again when it was answered and its window is over: what
-comes meanwhile is joined. An emit that failed is repeated, with its batch number, before anything newer leaves.
+The first delta of a silence leaves at once. Calls leave a moment after each other, a few of them unanswered, and carry
+those who have something to say. A session that has spoken speaks again when it was answered and its window is over:
+what comes meanwhile is joined. An emit that failed is repeated, with its batch number, before anything newer leaves.
 """
 
 from __future__ import annotations

@@ -205,14 +205,8 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     # One that does not answer is often on the host that was lost: the next one is asked soon.
     asking = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
     redis = Sentinel(hosts, sentinel_kwargs=asking).master_for(
-        path[0],
-        _OfSentinel,
-        _SentinelPool,
-        db=database,
-        max_connections=max_connections,
-        **credentials,
-        **options,
-    )
+        path[0], _OfSentinel, _SentinelPool, db=database, max_connections=max_connections, **credentials, **options
+    )  # fmt: skip
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
     return redis
 

@@ -76,10 +76,8 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         for connection in list(self._origins):
             connection.abort()
         self._last_gone.clear()
-        if self._origins:
-            await (
-                self._last_gone.wait()
-            )  # the loop closes them in its next rounds, and may have no further ones
+        if self._origins:  # the loop closes them in its next rounds, and might have no further ones
+            await self._last_gone.wait()
 
     async def _enter(self, timeout: float | None) -> None:
         """Wait until there is room for one more request."""
