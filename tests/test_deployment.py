@@ -24,7 +24,7 @@ WORKER = COMPOSE["services"]["worker"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 needs_command_line = pytest.mark.skipif(
-    importlib.util.find_spec("antiphon.cli") is None, reason="antiphon.cli does not exist"
+    importlib.util.find_spec("antiphon.cli.main") is None, reason="antiphon.cli.main does not exist"
 )
 needs_settings = pytest.mark.skipif(
     importlib.util.find_spec("antiphon_worker.settings") is None,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.client import AsyncClient
     from antiphon.model import Message
-    from antiphon.session import Session
+    from antiphon.session.session import Session
     from antiphon.sync_client import Client
     from antiphon.tools import tool
 
@@ -20,7 +20,7 @@ _MODULES = {
     "AsyncClient": "client",
     "Client": "sync_client",
     "Message": "model",
-    "Session": "session",
+    "Session": "session.session",
     "tool": "tools",
 }
 

@@ -7,17 +7,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakValueDictionary
 
-from antiphon.convert import MessageLike
 from antiphon.errors import UsageError
-from antiphon.ids import check_queue, new_session_id
-from antiphon.ids import session_id as checked_session_id
-from antiphon.listing import AsyncSessionList, SessionList, wanted
-from antiphon.opening import opening_of
-from antiphon.options import ListOptions
-from antiphon.parameters import check_params
-from antiphon.prefix import prefix_of
-from antiphon.request import AgentSpec
-from antiphon.runtime import (
+from antiphon.input.ids import check_queue, new_session_id
+from antiphon.input.ids import session_id as checked_session_id
+from antiphon.input.messages import MessageLike
+from antiphon.input.options import ListOptions
+from antiphon.input.parameters import check_params
+from antiphon.input.request import AgentSpec
+from antiphon.redis.prefix import prefix_of
+from antiphon.session.listing import AsyncSessionList, SessionList, wanted
+from antiphon.session.opening import opening_of
+from antiphon.session.runtime import (
     DEFAULT_TTL_SECONDS,
     Opening,
     Runtime,
@@ -26,7 +26,7 @@ from antiphon.runtime import (
     local_runtime,
     plain,
 )
-from antiphon.session import Session
+from antiphon.session.session import Session
 from antiphon.tools import Tool
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ _runtimes: WeakValueDictionary[tuple[str, str], Any] = (
 
 
 def _redis_runtime(redis: Any, prefix: str | None) -> Runtime:
-    from antiphon.agent_runtime import AgentRuntime
+    from antiphon.redis.agent_runtime import AgentRuntime
 
     first = prefix_of(prefix)
     if not isinstance(redis, str):

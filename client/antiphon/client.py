@@ -18,12 +18,10 @@ from typing import Any, Literal, Self, Unpack, get_args
 
 import msgspec
 
-from antiphon.cells import Cells, open_cells
 from antiphon.client_sessions import client_session
-from antiphon.convert import Input, to_input
 from antiphon.errors import ClientClosed, SessionNotFound, UsageError
 from antiphon.events import Event
-from antiphon.ids import (
+from antiphon.input.ids import (
     SessionId,
     TurnId,
     check_key,
@@ -34,11 +32,9 @@ from antiphon.ids import (
     turn_id,
     turn_id_of_key,
 )
-from antiphon.listing import AsyncSessionList, wanted
-from antiphon.model import Message, Status, decode_message
-from antiphon.options import ListOptions, OpeningOptions
-from antiphon.redis_listing import list_sessions, list_turns
-from antiphon.request import (
+from antiphon.input.messages import Input, to_input
+from antiphon.input.options import ListOptions, OpeningOptions
+from antiphon.input.request import (
     AgentSpec,
     OutputSpec,
     Travelling,
@@ -47,13 +43,17 @@ from antiphon.request import (
     queue_of,
     travelling_agent,
 )
-from antiphon.runtime import AgentLike, duration, plain
-from antiphon.session import Session
-from antiphon.subscribe import Subscription
-from antiphon.turns import AsyncTurn
-from antiphon.turntaking import check_if_busy
+from antiphon.model import Message, Status, decode_message
+from antiphon.redis.cells import Cells, open_cells
+from antiphon.redis.listing import list_sessions, list_turns
+from antiphon.redis.subscription import Subscription
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.listing import AsyncSessionList, wanted
+from antiphon.session.runtime import AgentLike, duration, plain
+from antiphon.session.session import Session
+from antiphon.session.turns import check_if_busy
 from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
-from antiphon.wire.live import LiveFeed
+from antiphon.wire.connection.pubsub import LiveFeed
 
 __all__ = ["DEFAULT_QUEUE", "AsyncClient", "SessionSnapshot", "Submission"]
 

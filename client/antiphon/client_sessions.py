@@ -6,16 +6,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from antiphon.background import on_background
 from antiphon.errors import UsageError
-from antiphon.ids import new_session_id
-from antiphon.ids import session_id as checked_session_id
-from antiphon.opening import opening_of
-from antiphon.options import OpeningOptions
-from antiphon.redis_runtime import RedisRuntime, SessionClient
-from antiphon.request import Travelling
-from antiphon.runtime import SessionRef, duration
-from antiphon.session import Session
+from antiphon.input.ids import new_session_id
+from antiphon.input.ids import session_id as checked_session_id
+from antiphon.input.options import OpeningOptions
+from antiphon.input.request import Travelling
+from antiphon.redis.runtime import RedisRuntime, SessionClient
+from antiphon.session.background import on_background
+from antiphon.session.opening import opening_of
+from antiphon.session.runtime import SessionRef, duration
+from antiphon.session.session import Session
 
 __all__ = ["client_session"]
 

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Self, Unpack
 
-from antiphon.background import call, iterate
 from antiphon.client import DEFAULT_QUEUE, AsyncClient, SessionSnapshot, Submission
 from antiphon.client_sessions import client_session
-from antiphon.convert import Input
 from antiphon.events import Event
-from antiphon.listing import SessionList
+from antiphon.input.messages import Input
+from antiphon.input.options import OpeningOptions, SubmitOptions
 from antiphon.model import Status
-from antiphon.options import OpeningOptions, SubmitOptions
-from antiphon.runtime import AgentLike
-from antiphon.session import Session
-from antiphon.turns import Turn
+from antiphon.redis.turn import Turn
+from antiphon.session.background import call, iterate
+from antiphon.session.listing import SessionList
+from antiphon.session.runtime import AgentLike
+from antiphon.session.session import Session
 from antiphon.wire.cell import DEFAULT_TTL_MS
 
 __all__ = ["Client"]

@@ -23,11 +23,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args, get_type_hi
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.docstrings import read_docstring
 from antiphon.errors import InvalidTool, ToolArgumentsInvalid, ToolRaised
+from antiphon.input.docstring import read_docstring
+from antiphon.input.schema import Shape
+from antiphon.input.strict_schema import NotStrict, strict_schema
 from antiphon.model import File, Image, Text
-from antiphon.schema import Shape
-from antiphon.strict import NotStrict, strict_schema
 
 __all__ = ["Context", "Tool", "tool"]
 

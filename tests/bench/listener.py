@@ -20,7 +20,7 @@ import uvloop
 
 from antiphon.client import AsyncClient
 from antiphon.events import Event
-from antiphon.subscribe import Subscription
+from antiphon.redis.subscription import Subscription
 from antiphon_worker.__main__ import set_up_logging
 from bench.gauges import cpu_seconds, percentile
 

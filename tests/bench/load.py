@@ -12,8 +12,8 @@ from support.eventually import wait_until_async
 from support.processes import Process
 
 from antiphon.client import AsyncClient
-from antiphon.request import AgentSpec
-from antiphon.turns import AsyncTurn
+from antiphon.input.request import AgentSpec
+from antiphon.redis.turn import AsyncTurn
 
 __all__ = [
     "AGENT", "ONE_CHUNK", "all_ended", "all_run", "frozen", "rate", "running", "steady_rate", "submit_turns", "warm_up",

@@ -16,7 +16,7 @@ import openai
 import uvloop
 
 from antiphon.client import AsyncClient
-from antiphon.subscribe import Subscription
+from antiphon.redis.subscription import Subscription
 from bench.load import AGENT, ONE_CHUNK
 from bench.sdk import MESSAGES, open_client
 

@@ -6,7 +6,7 @@ import asyncio
 
 from antiphon_worker.__main__ import set_up_logging
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor import Supervisor
+from antiphon_worker.supervisor.supervisor import Supervisor
 
 if __name__ == "__main__":
     settings = Settings.load()

@@ -13,8 +13,8 @@ from support.ensemble import agent_spec
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreError
 from antiphon.events import Event
-from antiphon.ids import TurnId
-from antiphon.turns import AsyncTurn
+from antiphon.input.ids import TurnId
+from antiphon.redis.turn import AsyncTurn
 
 __all__ = ["Conversation", "Submitted"]
 

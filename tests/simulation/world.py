@@ -19,7 +19,7 @@ from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
 from antiphon.errors import CorruptRecord, KeyReused, SessionBusy, UsageError
-from antiphon.ids import SessionId, TurnId
+from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import DirectRedis, run

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from antiphon.ids import Fence, SessionId, TurnId
+from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
-from antiphon.wire.connect import open_redis
+from antiphon.wire.connection.open import open_redis
 
 __all__ = ["LEASE_MS", "START_MS", "TestCell", "body", "open_cell", "stranger"]
 

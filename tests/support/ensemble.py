@@ -17,11 +17,11 @@ from support.stage import FIRST_WORDS, Stage, make_app, reply
 
 from antiphon.client import AsyncClient
 from antiphon.events import Event, decode_event
-from antiphon.request import AgentSpec
+from antiphon.input.request import AgentSpec
+from antiphon.redis.turn import AsyncTurn
 from antiphon.stores.base import SessionStore
-from antiphon.turns import AsyncTurn
+from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
-from antiphon_worker.worker import Worker
 
 __all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 

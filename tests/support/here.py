@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon_worker.app import App
+from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
-from antiphon_worker.worker import Worker
 
 __all__ = ["running_worker"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from support import stage
 
-from antiphon_worker import alone
+from antiphon_worker.process import isolated_turn as alone
 
 __all__ = ["app"]
 

@@ -12,10 +12,12 @@ __all__ = ["ModelProcess"]
 
 
 class ModelProcess:
-    """``flags`` are those of ``python -m antiphon_worker.modelserver``: ``--pace 50``, ``--length 200``, …"""
+    """``flags`` are those of the model server: ``--pace 50``, ``--length 200``, …"""
 
     def __init__(self, processes: Processes, *flags: str) -> None:
-        self.process: Process = processes.python("-m", "antiphon_worker.modelserver", *flags, name="models")
+        self.process: Process = processes.python(
+            "-m", "antiphon_worker.playground.modelserver", *flags, name="models"
+        )
         urls = json.loads(self.process.wait_for_output("}\n"))
         self.base_url: str = urls["base_url"]
         self.openai_url: str = urls["openai_url"]

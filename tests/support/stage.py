@@ -219,7 +219,7 @@ def supervise() -> None:
     import logging
 
     from antiphon_worker.settings import Settings
-    from antiphon_worker.supervisor import Supervisor
+    from antiphon_worker.supervisor.supervisor import Supervisor
 
     logging.basicConfig(level="INFO", format="%(asctime)s %(message)s", stream=sys.stderr)
     asyncio.run(Supervisor(Settings.load()).run())

@@ -10,11 +10,11 @@ import signal
 import sys
 
 from antiphon.errors import AgentError
-from antiphon_worker.alone import run_single_turns
 from antiphon_worker.app import App, load_app
-from antiphon_worker.lifeline import ALONE, WORK, Lifeline
+from antiphon_worker.process.isolated_turn import run_isolated_turns
+from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
-from antiphon_worker.worker import Worker
+from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
 
 log = logging.getLogger("antiphon.process")
 
@@ -68,7 +68,7 @@ async def _serve(settings: Settings, app: App, lifeline: Lifeline | None) -> Non
             case [what, name, url] if what == WORK:
                 await _work(Worker(settings, app, url=url, name=name, spare=lifeline.spare), lifeline)
             case [what, name, url] if what == ALONE:
-                await run_single_turns(lifeline.socket, app, settings, name, url)
+                await run_isolated_turns(lifeline.socket, app, settings, name, url)
             case _:
                 log.debug("this process was not needed")
     finally:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import AgentError, SettingsError, UnknownAgent, UnknownTool
-from antiphon.request import AgentSpec, Travelling
+from antiphon.input.request import AgentSpec, Travelling
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
-from antiphon_worker.archive import Archive, store_at
+from antiphon_worker.archive.store import Archive, store_at
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
-from antiphon_worker.toolbox import ToolBox
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent

@@ -15,11 +15,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.arguments import add_redis, command_parser, redis_urls
+from antiphon.cli.arguments import add_redis, command_parser, redis_urls
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
-    from antiphon.session import Session
+    from antiphon.session.session import Session
 
 __all__ = ["demo", "redis", "run", "worker"]
 
@@ -48,7 +48,7 @@ def worker(argv: list[str]) -> int:
 
     from antiphon_worker.__main__ import set_up_logging
     from antiphon_worker.app import load_app
-    from antiphon_worker.supervisor import Supervisor
+    from antiphon_worker.supervisor.supervisor import Supervisor
 
     set_up_logging(settings.log_level)
     app = load_app(settings.app)  # a wrong one is said here, once, and not by every process
@@ -65,9 +65,9 @@ def _check_workers(argv: list[str]) -> int:
 
     async def check() -> None:
         from antiphon.wire.cell import Cell
-        from antiphon.wire.connect import open_redis, redact
-        from antiphon.wire.overview import workers
-        from antiphon_worker.supervisor import is_of_this_host
+        from antiphon.wire.connection.open import open_redis, redact
+        from antiphon.wire.inspection import workers
+        from antiphon_worker.supervisor.supervisor import is_of_this_host
 
         for url in redis_urls(options.redis_url):
             connection = open_redis(url, retries=0)
@@ -127,8 +127,8 @@ def run(argv: list[str]) -> int:
 
 
 def _print_answer(session: Session, text: str) -> None:
+    from antiphon.cli.terminal import printable
     from antiphon.events import RefusalDelta, TextDelta, TurnFailedEvent, TurnRetrying
-    from antiphon.shown import printable
 
     with session.stream(text) as events:
         for event in events:
@@ -156,8 +156,8 @@ def redis(argv: list[str]) -> int:
     parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="where its data is kept")
     options = parser.parse_args(argv)
 
-    from antiphon_worker.embedded import EmbeddedValkey
-    from antiphon_worker.guard import Guard
+    from antiphon_worker.playground.process_guard import Guard
+    from antiphon_worker.playground.valkey import EmbeddedValkey
 
     with _sigterm_interrupts(), Guard() as guard:
         valkey = EmbeddedValkey(guard, options.data_dir or guard.folder(), options.port)
@@ -180,7 +180,7 @@ def _check(argv: list[str]) -> int:
     options = parser.parse_args(argv)
 
     async def check() -> None:
-        from antiphon.wire.connect import open_redis
+        from antiphon.wire.connection.open import open_redis
 
         for url in redis_urls(options.redis_url):
             connection = open_redis(url, retries=0)
@@ -197,7 +197,7 @@ def _check(argv: list[str]) -> int:
 
 def demo(argv: list[str]) -> int:
     """Play conversations, kill a worker in the middle of an answer, and check every promise"""
-    from antiphon_worker.demo.command import demo as play
+    from antiphon_worker.playground.demo.command import demo as play
 
     return play(argv)
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from antiphon.errors import AgentError
-from antiphon.ids import TurnId
+from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.connect import open_like
-from antiphon_worker.alone import run_one_turn
+from antiphon.wire.connection.open import open_like
 from antiphon_worker.app import load_app
+from antiphon_worker.process.isolated_turn import run_one_turn
+from antiphon_worker.process.submission import submit_job
+from antiphon_worker.process.worker import worker_name
 from antiphon_worker.settings import Settings
-from antiphon_worker.submission import submit_job
-from antiphon_worker.worker import worker_name
 
 __all__ = ["run_turn"]
 

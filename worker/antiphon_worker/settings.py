@@ -10,8 +10,8 @@ from typing import Any
 
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.errors import SettingsError, UsageError
-from antiphon.ids import check_queue
-from antiphon.wire.connect import redact
+from antiphon.input.ids import check_queue
+from antiphon.wire.connection.open import redact
 from antiphon.wire.keys import PREFIX
 
 __all__ = ["Settings", "parse_seconds"]

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from antiphon.errors import SettingsError
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
-from antiphon.wire.failures import store_error
+from antiphon.wire.errors import store_error
 
 __all__ = ["RedisStore"]
 

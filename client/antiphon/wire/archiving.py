@@ -9,10 +9,10 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from antiphon.errors import CorruptRecord
-from antiphon.ids import Fence, SessionId
+from antiphon.input.ids import Fence, SessionId
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import FieldChange
-from antiphon.wire.failures import store_error
+from antiphon.wire.errors import store_error
 from antiphon.wire.records import pairs
 from antiphon.wire.scripts import load_script, run_script
 

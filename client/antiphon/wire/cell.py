@@ -20,11 +20,11 @@ from antiphon.errors import (
     TurnNotFound,
     UsageError,
 )
-from antiphon.ids import Fence, SessionId, TurnId, other_tenant
-from antiphon.wire.connect import database_of
-from antiphon.wire.failures import store_error
+from antiphon.input.ids import Fence, SessionId, TurnId, other_tenant
+from antiphon.wire.connection.open import database_of
+from antiphon.wire.connection.pipeline import WaitingRedis
+from antiphon.wire.errors import store_error
 from antiphon.wire.keys import PREFIX, Keys
-from antiphon.wire.line import WaitingRedis
 from antiphon.wire.records import (
     ClaimedTurn,
     Claims,

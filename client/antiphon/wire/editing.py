@@ -10,9 +10,9 @@ from msgspec import Struct, field
 from redis.exceptions import RedisError
 
 from antiphon.errors import CorruptRecord, SessionExists, UsageError
-from antiphon.ids import SessionId, TurnId
+from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.failures import store_error
+from antiphon.wire.errors import store_error
 from antiphon.wire.scripts import load_script, run_script
 
 __all__ = [

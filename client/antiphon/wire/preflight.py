@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from antiphon.errors import StoreFull, StoreReadOnly, StoreUnsupported
-from antiphon.wire.failures import store_error
+from antiphon.wire.errors import store_error
 
 __all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up"]
 

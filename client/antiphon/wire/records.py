@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from antiphon.ids import Fence, SessionId, TurnId
+from antiphon.input.ids import Fence, SessionId, TurnId
 
 __all__ = [
     "ClaimedTurn",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon_worker.providers.connection import (
+from antiphon_worker.providers.errors import error_of_body, error_of_status, without_keys
+from antiphon_worker.providers.http.connection import (
     Call,
     Connection,
     HttpClient,
@@ -13,7 +14,6 @@ from antiphon_worker.providers.connection import (
     headers_of,
     map_transport_error,
 )
-from antiphon_worker.providers.failures import error_of_body, error_of_status, without_keys
 
 try:
     import openai

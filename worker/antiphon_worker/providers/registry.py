@@ -11,19 +11,19 @@ __all__ = ["BUILT_IN", "check_provider", "close_providers", "provider_for"]
 
 
 def _openai() -> Provider:
-    from antiphon_worker.providers.openai_responses import OpenAIResponses
+    from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
     return OpenAIResponses()
 
 
 def _openai_chat() -> Provider:
-    from antiphon_worker.providers.openai_chat import OpenAIChat
+    from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 
     return OpenAIChat()
 
 
 def _anthropic() -> Provider:
-    from antiphon_worker.providers.anthropic import Anthropic
+    from antiphon_worker.providers.anthropic.provider import Anthropic
 
     return Anthropic()
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, TypedDict
 
 from antiphon_worker.providers.base import ModelRequest
-from antiphon_worker.providers.connection import ApiKey, Call, Connection, Options
-from antiphon_worker.providers.streaming import AnswerStream, Decoder
+from antiphon_worker.providers.http.connection import ApiKey, Call, Connection, Options
+from antiphon_worker.providers.stream.increments import AnswerStream, Decoder
 
 __all__ = ["ModelService", "OptionFields"]
 

@@ -1,0 +1,116 @@
+"""``antiphon COMMAND``: finds the command, runs it, and says in one sentence what went wrong.
+
+A command is a function that takes its arguments and gives the exit code; the first line of its docstring is what
+``antiphon --help`` says of it. Commands of other packages are found by the entry-point group ``antiphon.commands``.
+
+Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted, 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import TypeAlias
+
+from antiphon.cli.arguments import DEFAULT_URL, summary
+from antiphon.errors import AgentError, MissingPackage, UsageError
+
+__all__ = ["main"]
+
+Command: TypeAlias = Callable[[list[str]], int]
+
+GROUP = "antiphon.commands"
+OWN = {
+    name: EntryPoint(name, f"antiphon.cli.commands:{name}", GROUP)
+    for name in ("submit", "tail", "history", "sessions", "cancel", "failed", "requeue")
+}
+MISSING = "needs the worker's packages: pip install 'antiphon[worker]'"
+INTERRUPTED, NOBODY_READS = 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    said_by = (
+        " ".join(["antiphon", *arguments[:1]]) if arguments[:1] and arguments[0][:1] != "-" else "antiphon"
+    )
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_output()
+        return NOBODY_READS
+    except AgentError as exc:
+        sys.stderr.write(f"{said_by}: {exc.message}\n")
+        return 2 if isinstance(exc, UsageError) else 1
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else "--help"
+    if first in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if first in ("-V", "--version"):
+        print(f"antiphon {version('antiphon')}")
+        return 0
+    points = _points()
+    if first not in points:
+        near = get_close_matches(first, points, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"There is no command {first!r}.{hint} `antiphon --help` lists them.")
+    return _load(points[first])(arguments[1:])
+
+
+def _points() -> dict[str, EntryPoint]:
+    return OWN | {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _load(point: EntryPoint) -> Command:
+    try:
+        return point.load()
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").startswith("antiphon."):
+            raise
+        raise MissingPackage(f"This command {MISSING}") from exc
+
+
+def _help() -> str:
+    points = _points()
+    others = {name: point for name, point in points.items() if name not in OWN}
+    width = max(map(len, points)) + 2
+    return "\n".join(
+        [
+            "Sessions of turns between users and language models, run by as many workers as you start.",
+            "",
+            "Usage: antiphon COMMAND [OPTIONS]",
+            "",
+            "Talk to sessions:",
+            *(_line(point, width) for point in OWN.values()),
+            "",
+            "Run turns:",
+            *(_line(point, width) for point in others.values()),
+            "",
+            "`antiphon COMMAND --help` says more, `antiphon --version` which release this is. The Redis is",
+            f"--redis-url, or ANTIPHON_REDIS_URL, or {DEFAULT_URL}.",
+        ]
+    )
+
+
+def _line(point: EntryPoint, width: int) -> str:
+    try:
+        text = summary(_load(point))
+    except MissingPackage:
+        text = MISSING
+    return f"  {point.name:<{width}}{text}"
+
+
+def _forget_output() -> None:
+    """Nobody reads any more: what is still buffered goes nowhere, without a complaint at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,179 @@
+"""JSON schemas from Python types, and Python values from what a model wrote.
+
+Types are msgspec structs, dataclasses, TypedDicts and everything else that msgspec reads, or pydantic models
+(and types that hold some); pydantic is imported only where a type is its own. A ``dict`` is a JSON schema as
+it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, cast, get_args
+
+import msgspec
+
+from antiphon.errors import InvalidOutput, UsageError
+from antiphon.input.request import OutputSpec
+from antiphon.input.schema_check import misfits
+from antiphon.input.strict_schema import NotStrict, is_strict, strict_schema
+
+__all__ = ["Shape", "output_schema", "parse_output"]
+
+WRAPPED = "value"
+_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*", re.DOTALL)
+_NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+class Shape:
+    """A type as JSON sees it: ``schema``, the ``definitions`` it refers to, and ``read``.
+
+    Raises ``TypeError`` for a type that has no JSON schema.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        if _is_pydantic(annotation):
+            self.schema, self.definitions, self.read = _pydantic_shape(annotation)
+            return
+        try:
+            self.schema, self.definitions, self.read = _msgspec_shape(annotation)
+        except TypeError:
+            if "pydantic" not in sys.modules:
+                raise
+            self.schema, self.definitions, self.read = _pydantic_shape(annotation)
+
+    schema: dict[str, Any]
+    definitions: dict[str, Any]
+    read: Callable[[Any], Any]
+    """The Python value of a decoded JSON value. Raises ``ValueError`` that says what does not fit and
+    where."""
+
+
+_Shape = tuple[dict[str, Any], dict[str, Any], Callable[[Any], Any]]
+
+
+def _msgspec_shape(annotation: Any) -> _Shape:
+    (schema,), definitions = msgspec.json.schema_components([annotation], ref_template="#/$defs/{name}")
+
+    def read(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, annotation, str_keys=True)
+        except msgspec.ValidationError as exc:
+            try:
+                return msgspec.convert(value, annotation, strict=False, str_keys=True)
+            except msgspec.ValidationError:
+                raise ValueError(str(exc)) from exc
+
+    return schema, definitions, read
+
+
+def _pydantic_shape(annotation: Any) -> _Shape:
+    import pydantic
+
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        schema = adapter.json_schema()
+    except pydantic.errors.PydanticUserError as exc:
+        raise TypeError(str(exc).split("\n", 1)[0]) from exc
+
+    def read(value: Any) -> Any:
+        try:
+            return adapter.validate_json(msgspec.json.encode(value))
+        except pydantic.ValidationError as exc:
+            raise ValueError("; ".join(_pydantic_reason(error) for error in exc.errors())) from exc
+
+    return schema, schema.pop("$defs", {}), read
+
+
+def _pydantic_reason(error: Any) -> str:
+    where = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in error["loc"])
+    return f"{error['msg']} - at `${where}`" if where else str(error["msg"])
+
+
+def _is_pydantic(annotation: Any) -> bool:
+    """True for pydantic's models and dataclasses, for its ``Field`` metadata, and for types made of them."""
+    if "pydantic" not in sys.modules:
+        return False
+    if hasattr(annotation, "__pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__"):
+        return True
+    metadata = getattr(annotation, "__metadata__", ())
+    if any(type(extra).__module__.partition(".")[0] == "pydantic" for extra in metadata):
+        return True
+    return any(_is_pydantic(arg) for arg in get_args(annotation))
+
+
+def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
+    """What to ask a model for, so that its answer can be read as ``type_``.
+
+    The schema is strict (every property required, no others) where the type allows it; a free-form
+    dictionary, a tuple or ``Any`` in it makes the whole not strict. A type that is no JSON object is wrapped
+    into one. A schema given as a dictionary is sent as it stands, as strict if it keeps the rules. Raises
+    ``UsageError``.
+    """
+    if isinstance(type_, dict):
+        return _output_of_schema(cast("dict[str, Any]", type_), name)
+    whole = _whole_schema(type_)
+    name = name or _name_of(type_)
+    try:
+        return OutputSpec(name, strict_schema(whole), strict=True)
+    except NotStrict:
+        return OutputSpec(name, whole, strict=False)
+
+
+def parse_output(type_: Any, text: str) -> Any:
+    """Read a model's answer as ``type_``, with or without a Markdown fence. Raises ``InvalidOutput``."""
+    fenced = _FENCED.fullmatch(text)
+    try:
+        value = msgspec.json.decode(fenced[1] if fenced else text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
+        raise InvalidOutput(f"The answer is not JSON: {exc}.", raw=text) from exc
+    if isinstance(type_, dict):
+        reasons = misfits(value, cast("dict[str, Any]", type_))
+        if reasons:
+            raise InvalidOutput(f"The answer does not fit its schema: {'; '.join(reasons)}.", raw=text)
+        return value
+    shape = _shape(type_)
+    if _root(shape).get("type") != "object" and isinstance(value, dict) and value.keys() == {WRAPPED}:
+        value = value[WRAPPED]
+    try:
+        return shape.read(value)
+    except ValueError as exc:
+        raise InvalidOutput(f"The answer does not fit {_name_of(type_)}: {exc}.", raw=text) from exc
+
+
+def _shape(type_: Any) -> Shape:
+    try:
+        return Shape(type_)
+    except TypeError as exc:
+        reason = str(exc).strip().rsplit("\n", 1)[-1]
+        raise UsageError(f"{_name_of(type_)} cannot be asked for as structured output: {reason}.") from exc
+
+
+def _root(shape: Shape) -> dict[str, Any]:
+    """The schema of the type itself, where it is only a reference to one of the definitions."""
+    reference = shape.schema.get("$ref")
+    return shape.definitions[reference.rsplit("/", 1)[-1]] if reference else shape.schema
+
+
+def _whole_schema(type_: Any) -> dict[str, Any]:
+    shape = _shape(type_)
+    root = _root(shape)
+    if root.get("type") != "object":
+        root = {"type": "object", "properties": {WRAPPED: shape.schema}, "required": [WRAPPED]}
+    return {**root, "$defs": shape.definitions} if shape.definitions else root
+
+
+def _output_of_schema(schema: dict[str, Any], name: str | None) -> OutputSpec:
+    if schema.get("type") != "object" and "$ref" not in schema:
+        raise UsageError("A JSON schema for structured output has the type 'object' at its root.")
+    name = _cleaned(name or str(schema.get("title") or ""))
+    return OutputSpec(name, schema, strict=is_strict(schema))
+
+
+def _name_of(type_: Any) -> str:
+    return _cleaned(getattr(type_, "__name__", "") or str(type_))
+
+
+def _cleaned(name: str) -> str:
+    return _NOT_NAME.sub("_", name).strip("_")[:64] or "output"

@@ -1,0 +1,1 @@
+"""Sessions and turns in Redis as a client sees them: submit, read, edit, list and follow."""

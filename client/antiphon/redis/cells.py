@@ -1,0 +1,66 @@
+"""Which Redis a session lives on.
+
+RQ does not run on Redis Cluster, so past one Redis a deployment is several cells. A session lives on the cell that
+wins the rendezvous of its id's hash; adding a cell moves only the sessions that it wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.errors import SettingsError
+from antiphon.input.ids import cell_hash
+from antiphon.redis.prefix import prefix_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_like, open_redis
+
+__all__ = ["Cells", "open_cells"]
+
+
+class Cells:
+    """The cells of one deployment, in any order."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        if not cells:
+            raise SettingsError(
+                "At least one Redis is needed: give a URL, a list of URLs or a redis-py client."
+            )
+        self._cells = {_name(cell): cell for cell in cells}
+
+    def __iter__(self) -> Any:
+        return iter(self._cells.values())
+
+    def of_session(self, session: str) -> Cell:
+        """The cell of a session."""
+        return self.of_hash(cell_hash(session))
+
+    def of_turn(self, turn_id: str) -> Cell:
+        """The cell of a turn, from the id alone."""
+        return self.of_hash(turn_id[:10])
+
+    def of_hash(self, session_hash: str) -> Cell:
+        if len(self._cells) == 1:
+            return next(iter(self._cells.values()))
+        winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
+        return self._cells[winner]
+
+
+def open_cells(redis: Any, *, prefix: str | None = None, **options: Any) -> Cells:
+    """Cells from a URL, a list of URLs or a redis-py client. Connects to nothing."""
+    first = prefix_of(prefix)
+    places = redis if isinstance(redis, list | tuple) else [redis]
+    opened = [
+        open_redis(place, **options) if isinstance(place, str) else open_like(place, **options)
+        for place in places
+    ]
+    return Cells([Cell(one, prefix=first) for one in opened])
+
+
+def _name(cell: Cell) -> str:
+    """What tells cells apart: their place, not their order."""
+    kwargs = cell.redis.connection_pool.connection_kwargs
+    place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+    service = getattr(cell.redis.connection_pool, "service_name", "")
+    return f"{service or place}/{cell.database}"

@@ -1,0 +1,217 @@
+"""The runtime on workers: sessions live in Redis, and turns run wherever a worker takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+
+from antiphon.errors import ResultTimeout
+from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
+from antiphon.input.ids import SessionId
+from antiphon.input.request import AgentSpec
+from antiphon.model import Message, decode_message
+from antiphon.redis.cells import Cells
+from antiphon.redis.edits import Edits, Found, found_in
+from antiphon.redis.forks import fork_in_redis
+from antiphon.redis.listing import list_sessions
+from antiphon.redis.turn import AsyncTurn, Connections
+from antiphon.redis.turn_errors import error_of
+from antiphon.redis.unserved import warn_if_unserved
+from antiphon.session.reentry import own_turns, waits_for_itself
+from antiphon.session.runtime import (
+    Edit,
+    ListPlace,
+    Opening,
+    RunningTurn,
+    SessionInfo,
+    SessionRef,
+    SessionStatus,
+    Work,
+)
+from antiphon.session.saved import SavedSession
+from antiphon.wire.cell import Cell
+from antiphon.wire.editing import Busy, delete_session
+
+__all__ = ["RedisRuntime", "SessionClient"]
+
+NO_MESSAGES = (1, 0)
+ROLL_BACK_SECONDS = 30.0
+RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
+
+
+class SessionClient(Connections, Protocol):
+    """What the runtime needs of a client."""
+
+    @property
+    def cells(self) -> Cells: ...
+    def cell_of_session(self, session: SessionId) -> Cell: ...
+    @property
+    def submit(self) -> Callable[..., Awaitable[AsyncTurn]]: ...
+
+
+class RedisRuntime(ABC):
+    """Hands turns in and reads sessions. Where its client comes from is said below it."""
+
+    @abstractmethod
+    async def client(self) -> SessionClient:
+        """The client of the running event loop."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what was opened on the running event loop."""
+
+    async def open(self, session: SessionRef, opening: Opening) -> None:
+        await (await self._edits(session)).open(opening)
+
+    async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+        await self._check_others_turn(session)
+        turn, ended = await self._submit_owned(session, work), None
+        watching = asyncio.create_task(warn_if_unserved(await self._cell(session), turn.id))
+        try:
+            async with aclosing(turn.stream()) as events:
+                async for event in events:
+                    if event.type == "turn_started":
+                        watching.cancel()
+                    ended = event if event.terminal else None
+                    yield [event]
+        finally:
+            watching.cancel()
+            if ended is None:
+                await self._roll_back(session, turn)
+        if isinstance(ended, TurnFailedEvent):
+            raise error_of(ended.code, ended.message, session.id, turn.id)
+        if isinstance(ended, TurnCancelledEvent):
+            raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
+
+    async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
+        agent, params = _travelling(work)
+        return await (await self.client()).submit(
+            session.id, work.messages, agent=agent, key=work.key, params=params, output=work.output,
+            metadata=work.metadata, if_busy=work.if_busy, queue=work.queue, delay=work.delay, timeout=work.timeout,
+            ttl=session.ttl,
+        )  # fmt: skip
+
+    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
+        if stop == 0:
+            return []
+        found = await self._found(session, start, -1 if stop is None else stop - 1)
+        return [decode_message(data) for data in found.history]
+
+    async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
+        found = await self._found(session, *((0, -1) if messages else NO_MESSAGES))
+        return found.saved(session.id)
+
+    async def status(self, session: SessionRef) -> SessionStatus:
+        found = await self._found(session, *NO_MESSAGES)
+        waiting, running = [str(turn) for turn in found.inbox], None
+        if found.inbox:
+            head = await (await self._cell(session)).turn(found.inbox[0])
+            if head.status in RUNS:
+                step = int(head.fields.get("step") or 1)
+                running = RunningTurn(waiting.pop(0), head.status, step)  # type: ignore[arg-type]
+        return SessionStatus(
+            state="closed" if found.closed else "busy" if found.inbox else "idle",
+            messages=found.length,
+            running=running,
+            waiting=waiting,
+            created=found.created,
+            updated=found.updated,
+        )
+
+    async def edit(self, session: SessionRef, edit: Edit) -> None:
+        await (await self._edits(session)).edit(edit)
+
+    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
+        return await (await self._edits(session)).amend(turns, messages)
+
+    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
+        client = await self.client()
+        here, there = client.cell_of_session(session.id), client.cell_of_session(fork.id)
+        await fork_in_redis(here, there, session.id, fork)
+
+    async def children(self, session: SessionRef) -> list[str]:
+        return (await self._found(session, *NO_MESSAGES)).children
+
+    async def close(self, session: SessionRef) -> None:
+        await (await self._edits(session)).close()
+
+    async def delete(self, session: SessionRef) -> bool:
+        await self._check_others_turn(session)
+        cell = await self._cell(session)
+        while isinstance(answer := await delete_session(cell, session.id), Busy):
+            found = await self._found(session, *NO_MESSAGES)
+            for turn_id in reversed(found.inbox):
+                turn = AsyncTurn(await self.client(), turn_id, session.id)
+                await turn.cancel("the session was deleted")
+                await _ended(turn)
+        return answer
+
+    async def sessions(
+        self, store: Any, after: ListPlace | None, page: int
+    ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+        async with aclosing(list_sessions((await self.client()).cells, after, page)) as rows:
+            async for row in rows:
+                yield row
+
+    async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
+        """Submit, and when cancelled in the middle of it, wait for the answer, so as to roll back what was accepted."""
+        submitting = asyncio.ensure_future(self.submit(session, work))
+        try:
+            return await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            await self._roll_back(session, await submitting)
+            raise
+
+    async def _roll_back(self, session: SessionRef, turn: AsyncTurn) -> None:
+        """Its caller has left: cancel it, and take away what it has left in the history."""
+        if await turn.cancel("left by its caller") != "cancelled":
+            await _ended(turn, ROLL_BACK_SECONDS)
+            await self.amend(session, [turn.id], [])
+
+    async def _cell(self, session: SessionRef) -> Cell:
+        return (await self.client()).cell_of_session(session.id)
+
+    async def _edits(self, session: SessionRef) -> Edits:
+        client = await self.client()
+
+        async def ended(turn_id: Any) -> None:
+            await self._check_others_turn(session)
+            await _ended(AsyncTurn(client, turn_id, session.id))
+
+        return Edits(client.cell_of_session, session, ended)
+
+    async def _check_others_turn(self, session: SessionRef) -> None:
+        """Before waiting for the session: raises ``UsageError`` in a tool of a turn that it still has to do."""
+        own = own_turns(session.id)
+        if own and not own.isdisjoint((await self._found(session, *NO_MESSAGES)).inbox):
+            raise waits_for_itself(session.id)
+
+    async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
+        return await found_in(await self._cell(session), session.id, start, stop)
+
+
+async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
+    """Return when the turn has ended, however it did. Raises ``ResultTimeout``."""
+    timer = asyncio.timeout(timeout)
+    try:
+        async with timer:
+            await turn.ended()
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise ResultTimeout(session_id=turn.session_id, turn_id=turn.id) from None
+
+
+def _travelling(work: Work) -> tuple[str | AgentSpec | None, dict[str, Any]]:
+    """The agent as it travels, with the model that the call asks for."""
+    params = dict(work.params)
+    if work.agent is None or isinstance(work.agent, str):
+        return work.agent, params
+    spec = work.agent.spec()
+    model = params.pop("model", None)
+    return (spec if model is None else msgspec.structs.replace(spec, model=model)), params

@@ -1,0 +1,205 @@
+"""Following a session's events: each once, in order, whatever happens to the connection.
+
+    subscribe → wait for the confirmation → replay the log from the cursor → drop what was seen
+    → a seq is missing, the connection was lost, or 5 s of silence: read the log again
+    → what is missing is no longer in the log: StreamGap
+
+The log is the truth, the channel only makes it quick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Self, TypeVar
+
+from redis.exceptions import RedisError
+
+from antiphon.errors import StoreUnavailable, StreamGap, UsageError
+from antiphon.events import Event, decode_event
+from antiphon.input.ids import SessionId
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
+from antiphon.wire.errors import store_error
+
+__all__ = ["Subscription", "parse_cursor"]
+
+T = TypeVar("T")
+log = logging.getLogger("antiphon.subscribe")
+
+PAGE = 500
+SILENCE_SECONDS = 5.0
+OUTAGE_RETRY_SECONDS = 1.0
+
+
+def parse_cursor(after: int | str | None) -> int | None:
+    """A cursor as callers give it: a number, its text (a Last-Event-ID), or None for from now on."""
+    if after is None:
+        return None
+    try:
+        cursor = int(after) if isinstance(after, int | str) else -1
+    except ValueError:
+        cursor = -1
+    if cursor < 0:
+        raise UsageError(f"after= takes the seq of an event, 0 or None, not {after!r}.")
+    return cursor
+
+
+class Subscription:
+    """The events of one session, from a cursor on, without end.
+
+    ``cursor`` is the seq of the event that was last given: a new subscription after it goes on from there.
+    Raises ``StreamGap`` where events after the cursor are no longer kept, ``ClientClosed`` when its client is closed.
+    """
+
+    def __init__(self, cell: Cell, feed: LiveFeed, session_id: SessionId, after: int | str | None) -> None:
+        self.session_id = session_id
+        self.cursor = parse_cursor(after)
+        self._cell = cell
+        self._feed = feed
+        self._entry: bytes | None = None  # the event at the cursor, where this subscription gave it
+        self._stack = AsyncExitStack()
+        self._listener: Listener | None = None
+        self._events: AsyncGenerator[Event, None] | None = None
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        await self.start()
+        assert self._events is not None
+        return await anext(self._events)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Subscribe and settle the cursor; no event after it is missed from here on. Iteration calls it itself."""
+        if self._listener is not None:
+            return
+        channel = self._cell.keys.live(self._cell.database, self.session_id)
+        self._listener = await self._stack.enter_async_context(self._feed.listen(channel))
+        await self._confirmed(self._listener)
+        if self.cursor is None:
+            self.cursor = await self.patiently(self._newest)
+        self._events = self._follow(self._listener, self.cursor)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        if self._events is not None:
+            await self._events.aclose()
+        await self._stack.aclose()
+
+    async def _confirmed(self, listener: Listener) -> None:
+        while True:
+            try:
+                await listener.get(SILENCE_SECONDS)
+            except TimeoutError:
+                await self.patiently(self._newest)  # says so in the log while Redis is away
+                continue
+            return
+
+    async def _follow(self, listener: Listener, cursor: int) -> AsyncGenerator[Event, None]:
+        self.cursor = cursor
+        message = RESYNC
+        while True:
+            seq = _seq(message)
+            if seq == self.cursor + 1:
+                yield self._accept(seq, message)
+            elif message == RESYNC or seq > self.cursor:
+                async for event in self._replay():
+                    yield event
+            try:
+                message = await listener.get(SILENCE_SECONDS)
+            except TimeoutError:
+                message = RESYNC
+                if await self.patiently(self._newest) > self.cursor:
+                    self._feed.reconnect()
+
+    def _accept(self, seq: int, entry: bytes) -> Event:
+        self.cursor, self._entry = seq, entry
+        return decode_event(entry)
+
+    async def _replay(self) -> AsyncGenerator[Event, None]:
+        """What the log holds after the cursor, in pages."""
+        while True:
+            entries = await self.patiently(self._page)
+            for seq, entry in entries:
+                yield self._accept(seq, entry)
+            if len(entries) < PAGE:
+                return
+
+    async def _page(self) -> list[tuple[int, bytes]]:
+        """One page of the log after the cursor. Raises ``StreamGap`` where it does not go on from there."""
+        assert self.cursor is not None
+        keys, redis = self._cell.keys, self._cell.redis
+        pipe = redis.pipeline(transaction=True)
+        pipe.hmget(keys.session(self.session_id), "seq", "first")
+        pipe.xrange(keys.events(self.session_id), f"{max(self.cursor, 1)}-0", "+", count=PAGE + 1)
+        try:
+            (newest, first), raw = await pipe.execute()
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        entries = [(int(entry_id.partition(b"-")[0]), fields[b"e"]) for entry_id, fields in raw]
+        self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
+        at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
+        self._check(int(newest or 0), at_cursor, entries)
+        return entries[:PAGE]
+
+    def _check(
+        self, newest: int, at_cursor: tuple[int, bytes] | None, entries: list[tuple[int, bytes]]
+    ) -> None:
+        cursor = self.cursor or 0
+        oldest = entries[0][0] if entries else None
+        replaced = at_cursor is not None and self._entry is not None and at_cursor[1] != self._entry
+        if newest < cursor or replaced or (newest > cursor and oldest != cursor + 1):
+            missing = (
+                f"There is no event {cursor}, the session's last one is {newest}"
+                if newest < cursor
+                else f"Events after {cursor} are no longer kept"
+            )
+            raise StreamGap(
+                f"{missing}: take a snapshot and go on from its cursor.",
+                cursor=cursor, oldest=oldest, session_id=self.session_id,
+            )  # fmt: skip
+
+    async def _newest(self) -> int:
+        try:
+            seq = await self._cell.redis.hget(self._cell.keys.session(self.session_id), "seq")  # pyright: ignore[reportGeneralTypeIssues]
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        return int(seq or 0)
+
+    async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read, and wait for Redis to come back where it is away; the log says when it went and came.
+
+        Raises ``ClientClosed`` where nobody waits any more: a closed client makes no connections.
+        """
+        lost_at = 0.0
+        while True:
+            self._feed.check_open()
+            try:
+                found = await read()
+            except StoreUnavailable as exc:
+                if not lost_at:
+                    lost_at = time.monotonic()
+                    log.warning("session %s: %s Trying again.", self.session_id, exc)
+                await asyncio.sleep(OUTAGE_RETRY_SECONDS)
+                continue
+            if lost_at:
+                log.info(
+                    "session %s: Redis is back after %.1f s", self.session_id, time.monotonic() - lost_at
+                )
+            return found
+
+
+def _seq(message: bytes) -> int:
+    """The seq that stands in front of every event; 0 for ``RESYNC``."""
+    return int(message[7 : message.index(b",")]) if message else 0

@@ -1,0 +1,121 @@
+"""Lists of sessions: filtered, in pages, and the same from every runtime.
+
+A place is where a session stands in a list: a number, the highest first, and its id. A cursor is a place as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from antiphon.errors import UsageError
+from antiphon.input.ids import session_id, tenant_id
+from antiphon.session.background import iterate
+from antiphon.session.runtime import ListPlace, SessionInfo, plain
+
+__all__ = ["AsyncSessionList", "SessionList", "Wanted", "wanted"]
+
+Rows: TypeAlias = Callable[[ListPlace | None, int], AsyncGenerator[tuple[ListPlace, SessionInfo], None]]
+
+MOST_LOOKED_AT = 1000
+PAGE = 100
+
+
+class Wanted(Struct, frozen=True):
+    """Which sessions of a list, and how many."""
+
+    tenant: str | None
+    metadata: dict[str, Any]
+    limit: int | None
+    after: ListPlace | None
+
+    def fits(self, info: SessionInfo) -> bool:
+        if self.tenant is not None and info.tenant != self.tenant:
+            return False
+        return all(
+            name in info.metadata and info.metadata[name] == value for name, value in self.metadata.items()
+        )
+
+    @property
+    def page(self) -> int:
+        """How many are best read at once: with the one that says whether there are more."""
+        return PAGE if self.limit is None or self.tenant or self.metadata else min(PAGE, self.limit + 1)
+
+    @property
+    def most(self) -> int:
+        """How many are looked at where not all are asked for."""
+        return max(MOST_LOOKED_AT, self.limit or 0)
+
+
+def wanted(
+    *,
+    tenant: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Wanted:
+    """Check what a list was asked for. Raises ``UsageError``."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise UsageError(f"limit= is a number above 0, not {limit!r}.")
+    return Wanted(
+        None if tenant is None else tenant_id(tenant),
+        plain(metadata, "metadata"),
+        limit,
+        None if cursor is None else _place(cursor),
+    )
+
+
+class AsyncSessionList:
+    """Sessions, one after the other, for ``async for``. Nothing is read before it is iterated over.
+
+    ``cursor`` is where the iteration has come to: ``sessions(cursor=…)`` goes on after it. It is None when the end
+    of the list was reached, and before the first session.
+    """
+
+    def __init__(self, rows: Rows, which: Wanted) -> None:
+        self._rows = rows
+        self._wanted = which
+        self.cursor: str | None = None
+
+    def __aiter__(self) -> AsyncIterator[SessionInfo]:
+        return self.picked()
+
+    async def picked(self) -> AsyncGenerator[SessionInfo, None]:
+        """The sessions that are wanted, as far as one page goes."""
+        looked_at = given = 0
+        which = self._wanted
+        async with aclosing(self._rows(which.after, which.page)) as rows:
+            async for place, info in rows:
+                if which.limit is not None and (given == which.limit or looked_at == which.most):
+                    return
+                looked_at += 1
+                self.cursor = f"{place[0]}:{place[1]}"
+                if which.fits(info):
+                    given += 1
+                    yield info
+        self.cursor = None
+
+
+class SessionList:
+    """Sessions, one after the other; see ``AsyncSessionList``."""
+
+    def __init__(self, sessions: AsyncSessionList) -> None:
+        self._sessions = sessions
+
+    def __iter__(self) -> Iterator[SessionInfo]:
+        return iterate(self._sessions.picked())
+
+    @property
+    def cursor(self) -> str | None:
+        """Where the iteration has come to: the next page begins there. None at the end of the list."""
+        return self._sessions.cursor
+
+
+def _place(cursor: object) -> ListPlace:
+    number, colon, known = cursor.partition(":") if isinstance(cursor, str) else ("", "", "")
+    if not colon or not number.isascii() or not number.isdigit() or len(number) > 15:
+        raise UsageError(f"cursor= is what a list of sessions gave as its cursor, not {cursor!r}.")
+    return int(number), session_id(known)

@@ -1,0 +1,1 @@
+"""Connections to Redis: opening them, pipelining scripts over one, and sharing one subscription."""

@@ -1,0 +1,176 @@
+"""One connection for all scripts of a process: commands leave as they come, answers come in the same order.
+
+A pool gives each command a connection of its own, and takes three times as long for it. Pipelines stay with the pool;
+a blocking command that is waited for again and again has a line of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from redis.asyncio import ConnectionPool, Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from antiphon.wire.connection.reader import DirectConnection
+
+__all__ = ["Line", "ScriptRedis"]
+
+
+class ScriptRedis(Redis):
+    """A redis-py client whose scripts share one connection."""
+
+    _blocking: frozenset[str] = frozenset()
+
+    def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._line = Line(self.connection_pool, patience=patience)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if args[0] in ("EVALSHA", "EVAL") or args[0] in self._blocking:
+            return await self._line.call(*args)
+        return await super().execute_command(*args, **options)
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await self._line.aclose()
+        await super().aclose(close_connection_pool)
+
+
+class WaitingRedis(ScriptRedis):
+    """A client beside another one, over its pool: scripts that are sent behind a BLPOP run when that has ended."""
+
+    _blocking = frozenset({"BLPOP"})
+
+
+class Line:
+    """Sends commands over a connection that is opened with the first of them, and again when it is lost.
+
+    A command whose answer was lost, or took longer than ``socket_timeout``, is sent again as often as the pool's
+    ``retry`` says: for commands that bear it, as all scripts here do. ``patience`` is how many seconds a command may
+    block on the server.
+    """
+
+    def __init__(self, pool: ConnectionPool, *, patience: float = 0.0) -> None:
+        settings = pool.connection_kwargs
+        timeout: float | None = settings.get("socket_timeout")
+        self._pool = pool
+        self._timeout = timeout + patience if timeout is not None else None
+        self._retries: int = settings["retry"].get_retries() if settings.get("retry") else 0
+        self._closings = 0
+        self._wire: _Wire | None = None
+        self._opening: asyncio.Task[_Wire] | None = None
+
+    async def call(self, *command: Any) -> Any:
+        """The answer to a command. Raises what redis-py raises."""
+        lost, era = 0, self._closings
+        while True:
+            wire = self._wire
+            if wire is None or not wire.usable:
+                wire = await self._open()  # tries often enough itself
+            try:
+                return await wire.ask(command)
+            except (RedisConnectionError, RedisTimeoutError):
+                lost += 1
+                if lost > self._retries or era != self._closings:
+                    raise
+
+    async def aclose(self) -> None:
+        """Close the connection; commands under way fail, and open no other one."""
+        self._closings += 1
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.here:
+            wire.close(RedisConnectionError("The connection was closed."))
+
+    async def _open(self) -> _Wire:
+        """One new connection, however many wait for it; whoever gives up waiting leaves it to the others."""
+        opening = self._opening
+        if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
+            opening = self._opening = asyncio.create_task(self._opened(), name="antiphon script line")
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled() or _cancelled():
+                raise
+            raise RedisConnectionError("The connection was closed.") from None
+
+    async def _opened(self) -> _Wire:
+        self._wire = wire = await _Wire.open(self._pool, self._timeout)
+        return wire
+
+
+class _Wire:
+    """One connection, and those who wait for its answers, none of them longer than ``timeout`` seconds."""
+
+    _connection: DirectConnection
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()  # who, since when
+        self._watch: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, pool: ConnectionPool, timeout: float | None) -> _Wire:
+        wire = cls(timeout)
+        wire._connection = await DirectConnection.open(pool, wire._hand_out, wire._lost)
+        return wire
+
+    @property
+    def here(self) -> bool:
+        return self._connection.here
+
+    @property
+    def usable(self) -> bool:
+        return self._connection.usable
+
+    def ask(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """Send a command; its answer comes. Raises ``ConnectionError``, ``DataError``."""
+        self._connection.send(*command)  # may refuse an argument: before anybody waits
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append((answer, self._loop.time()))
+        if self._watch is None and self._timeout is not None:
+            self._watch = self._loop.call_later(self._timeout, self._look, self._timeout)
+        return answer
+
+    def close(self, error: Exception) -> None:
+        """Fail what is under way; nobody takes this connection again."""
+        self._connection.close(error)
+
+    def _look(self, timeout: float) -> None:
+        """One timer for all who wait: whoever was sent first waits longest."""
+        self._watch = None
+        if self._waiting:
+            left = self._waiting[0][1] + timeout - self._loop.time()
+            if left > 0:
+                self._watch = self._loop.call_later(left, self._look, timeout)
+            else:
+                self.close(RedisTimeoutError("Timeout reading from socket"))
+
+    def _hand_out(self, reply: Any) -> None:
+        answer, _ = self._waiting.popleft()
+        if answer.done():  # cancelled
+            return
+        if isinstance(reply, Exception):
+            answer.set_exception(reply)
+        else:
+            answer.set_result(reply)
+
+    def _lost(self, error: Exception) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for answer, _ in waiting:
+            if not answer.done():
+                answer.set_exception(type(error)(str(error)))
+
+
+def _cancelled() -> bool:
+    """Whether it is the running task that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,172 @@
+"""What people look at: the sessions of a cell, its workers, its failed turns. And running one of those again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.keys import rq_key
+
+__all__ = [
+    "FailedTurn",
+    "SessionRow",
+    "failed_turns",
+    "session_places",
+    "session_rows",
+    "statuses",
+    "turn_ids",
+    "unserved",
+    "workers",
+]
+
+T = TypeVar("T")
+
+_ROW = ("tenant", "agent", "queue", "metadata", "created", "updated", "closed", "fence")
+
+
+class SessionRow(Struct):
+    """One session in a list, as its cell has it. ``held`` where a worker is at it; times are server ms."""
+
+    session_id: str
+    tenant: str
+    agent: bytes
+    queue: str
+    metadata: bytes
+    created: int
+    updated: int
+    closed: bool
+    held: bool
+    turns: int
+    messages: int
+
+
+class FailedTurn(Struct):
+    """One failed turn, or a job that was no turn. Times are server ms."""
+
+    turn_id: str
+    session_id: str
+    queue: str
+    code: str
+    error: str
+    ended: int
+
+
+async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
+    """Workers that live, ours and RQ's own, by name with their process id; those of one queue, or all."""
+    members = await _ask(
+        cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
+    )
+    keys = sorted(member.decode() for member in members)
+    pipe = cell.redis.pipeline(transaction=False)
+    for key in keys:
+        pipe.hmget(key, "birth", "pid")
+    found = await _ask(pipe.execute())
+    stem = rq_key("rq_worker", "")
+    return {
+        key.removeprefix(stem): int(pid or 0)
+        for key, (birth, pid) in zip(keys, found, strict=True)
+        if birth is not None  # the sets still name a worker that was killed, its own record is gone
+    }
+
+
+async def unserved(cell: Cell, turn_id: TurnId) -> str:
+    """What to tell whoever waits for a turn that no worker will take; nothing where one may."""
+    status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
+    if status != b"queued" or await workers(cell, queue.decode()):
+        return ""
+    named = "" if queue.decode() == DEFAULT_QUEUE else f" --queues {queue.decode()}"
+    return f"No worker serves the queue {queue.decode()} now: the turn waits. `antiphon worker{named}` starts one."
+
+
+async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
+    """Where sessions stand: the end of their life and their id, the last one first. None are left where it is empty.
+
+    Up to ``count`` of those after a place; a session whose life was prolonged since stands in front of it.
+    """
+    highest: int | str = "+inf" if after is None else after[0]
+    skipped = 0
+    while True:
+        found = await _ask(
+            cell.redis.zrevrangebyscore(
+                cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
+            )
+        )
+        places = [(int(score), name.decode()) for name, score in found]
+        places = [place for place in places if after is None or place < after]
+        if places or len(found) < count:
+            return places
+        skipped += count  # all of them end at the same moment as the one that was seen last
+
+
+async def session_rows(cell: Cell, places: Sequence[tuple[int, str]]) -> list[SessionRow | None]:
+    """These sessions in one round trip; None where one has ended."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for _, name in places:
+        pipe.hmget(cell.keys.session(name), *_ROW)
+        pipe.llen(cell.keys.inbox(name))
+        pipe.llen(cell.keys.history(name))
+    answers = await _ask(pipe.execute())
+    return [_row(name, *answers[3 * n : 3 * n + 3]) for n, (_, name) in enumerate(places)]
+
+
+async def turn_ids(cell: Cell, session_id: SessionId) -> list[TurnId]:
+    """The ids of a session's last turns, the one submitted last first. Some may have expired."""
+    found = await _ask(cell.redis.lrange(cell.keys.turns(session_id), 0, -1))
+    return [TurnId(turn.decode()) for turn in reversed(found)]
+
+
+async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
+    """The status of each turn, '' of those that have expired."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hget(cell.keys.turn(turn), "status")
+    return [(status or b"").decode() for status in await _ask(pipe.execute())]
+
+
+async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
+    """Failed turns of all queues, newest first, with the foreign jobs that failed."""
+    stem = rq_key("rq_queue", "")
+    queues = sorted(
+        key.decode().removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+    )
+    found: list[FailedTurn] = []
+    for queue in queues:
+        ids = await _ask(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
+        pipe = cell.redis.pipeline(transaction=False)
+        for job in ids:
+            pipe.hmget(cell.keys.turn(job.decode()), "session", "error_code", "error", "ended_at")
+            pipe.hmget(rq_key("rq_job", job.decode()), "exc_info")
+        answers = await _ask(pipe.execute())
+        found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
+    return sorted(found, key=lambda turn: -turn.ended)[:limit]
+
+
+def _row(name: str, fields: list[bytes | None], turns: int, messages: int) -> SessionRow | None:
+    tenant, agent, queue, metadata, created, updated, closed, fence = (value or b"" for value in fields)
+    if not (created or updated):
+        return None
+    return SessionRow(
+        name, tenant.decode(), agent, queue.decode(), metadata, int(created or updated), int(updated or created),
+        bool(closed), bool(fence), turns, messages,
+    )  # fmt: skip
+
+
+def _failed(job: bytes, queue: str, turn: list[bytes | None], rq_job: list[bytes | None]) -> FailedTurn:
+    session, code, error, ended = (value.decode() if value else "" for value in turn)
+    if not session:
+        lines = (rq_job[0] or b"").decode(errors="replace").strip().splitlines()
+        return FailedTurn(job.decode(), "", queue, "no_turn", lines[-1] if lines else "", 0)
+    return FailedTurn(job.decode(), session, queue, code, error, int(ended or 0))
+
+
+async def _ask(answer: Awaitable[T] | Any) -> Any:
+    try:
+        return await answer
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc

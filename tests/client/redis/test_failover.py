@@ -1,0 +1,148 @@
+"""The primary of a Sentinel is gone, or says nothing any more: workers and readers follow to its replica."""
+
+import asyncio
+import contextlib
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+from support.ensemble import open_ensemble
+from support.eventually import wait_until, wait_until_async
+from support.proxy import Proxy
+from support.servers import RedisServer, Sentinel
+
+from antiphon.redis import subscription as subscribe
+from antiphon.wire.connection import pubsub as live
+from antiphon.wire.connection.open import open_redis
+from antiphon.wire.connection.pubsub import RESYNC, LiveFeed
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Silence is noticed in a second, not in five: the tests need not wait for longer."""
+    monkeypatch.setitem(open_redis.__kwdefaults__, "timeout_seconds", 1.0)
+    monkeypatch.setattr(subscribe, "SILENCE_SECONDS", 1.0)
+
+
+@contextlib.contextmanager
+def watched(kind):
+    """A primary, its replica, and a Sentinel that knows both."""
+    at_once = {"repl-diskless-sync-delay": "0"}
+    with (
+        RedisServer(kind, config=at_once) as primary,
+        RedisServer(kind, replica_of=primary, config=at_once) as replica,
+    ):
+        with Redis.from_url(primary.url) as redis:
+            wait_until(
+                lambda: redis.info("replication")["connected_slaves"] == 1, 20, "the replica is connected"
+            )
+        with Sentinel(primary, down_after_ms=600) as sentinel:
+            with Redis.from_url(f"redis://127.0.0.1:{sentinel.port}") as watch:
+                known = lambda: len(watch.execute_command("SENTINEL", "replicas", sentinel.master_name)) == 1  # noqa: E731
+                wait_until(known, 30, "the Sentinel knows the replica")
+            yield primary, replica, sentinel
+
+
+def is_primary(url):
+    try:
+        with Redis.from_url(url, socket_timeout=1) as redis:
+            return redis.info("replication")["role"] == "master"
+    except RedisError:
+        return False
+
+
+def calm(sentinel):
+    """From here on it sees no other server die, however busy this machine is."""
+    with Redis.from_url(f"redis://127.0.0.1:{sentinel.port}") as watch:
+        watch.execute_command("SENTINEL", "SET", sentinel.master_name, "down-after-milliseconds", "60000")
+
+
+def offset(server):
+    with Redis.from_url(server.url) as redis:
+        return redis.info("replication")["master_repl_offset"]
+
+
+async def collect(client, session, seen):
+    async for event in client.subscribe(session, 0):
+        seen.append(event)
+
+
+@pytest.mark.parametrize("how", ["is gone", "is a black hole"])
+async def test_a_fail_over_is_followed_by_workers_and_readers(how, server_kind, impatient, tmp_path):
+    with watched(server_kind) as (primary, replica, sentinel):
+        async with open_ensemble(sentinel.url, tmp_path / "stage") as ensemble, ensemble.worker(lease=2):
+            seen = []
+            reader = asyncio.create_task(collect(ensemble.client, "s", seen))
+            before = await ensemble.submit("s", "before it")
+            await before.result(10)
+            turn = await ensemble.submit("s", "go on gate:g words:5")
+            await ensemble.waits("g")
+            await wait_until_async(lambda: len(seen) >= 6)
+            written = offset(primary)
+            await wait_until_async(
+                lambda: offset(replica) >= written, 10, "the replica has all that was done"
+            )
+            primary.kill() if how == "is gone" else primary.freeze()
+            await wait_until_async(lambda: is_primary(replica.url), 30, "the replica is the primary")
+            calm(sentinel)
+            ensemble.stage.open("g")
+            await turn.result(30)
+            if how == "is a black hole":
+                primary.thaw()  # it does what it was asked before, and does not know yet that it is a replica
+            after = await ensemble.submit("s", "after it")
+            await after.result(15)
+            events = await ensemble.events("s")
+            await wait_until_async(lambda: len(seen) >= len(events), 15, "the reader has seen everything")
+            assert [event.to_json() for event in seen] == [event.to_json() for event in events]
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await ensemble.whole("s")
+        if how == "is gone":
+            primary.start()
+
+
+@pytest.mark.one_server
+async def test_a_sentinel_that_is_gone_is_passed_over_and_none_is_left_connected(server_kind):
+    with RedisServer(server_kind) as primary, Sentinel(primary) as sentinel:
+        gone = RedisServer(server_kind)  # never started: nobody listens there
+        url = sentinel.url.replace("127.0.0.1:", f"127.0.0.1:{gone.port},127.0.0.1:")
+        redis = open_redis(url)
+        async with asyncio.timeout(3):
+            assert await redis.ping()
+        with Redis.from_url(f"redis://127.0.0.1:{sentinel.port}") as watch:
+            assert len(watch.client_list("normal")) == 2
+            await redis.aclose()
+            await wait_until_async(
+                lambda: len(watch.client_list("normal")) == 1, 5, "its connection is closed"
+            )
+
+
+@pytest.mark.one_server
+async def test_a_live_connection_that_answers_no_ping_is_opened_anew(redis_url, redis_server, monkeypatch):
+    """No message is missing that a reader could know of: a worker that hears no command for hours is such a one."""
+    monkeypatch.setattr(live, "PING_SECONDS", 0.05)
+    with Proxy(redis_server.port) as proxy:
+        redis = open_redis(proxy.url)
+        feed = LiveFeed(redis)
+        async with feed.listen("ant:control:w") as listener:
+            assert await listener.get(5) == RESYNC
+            before = proxy.accepted
+            proxy.blackhole()
+            await wait_until_async(lambda: proxy.accepted > before, 5, "another connection is opened")
+            proxy.heal()
+            assert await listener.get(5) == RESYNC
+        await feed.aclose()
+        await redis.aclose()
+
+
+@pytest.mark.one_server
+async def test_a_subscription_given_up_as_its_connection_is_lost_leaves_none_open(redis_url, redis_server):
+    with Proxy(redis_server.port) as proxy:
+        redis = open_redis(proxy.url)
+        feed = LiveFeed(redis)
+        async with feed.listen("ant:live:0:s") as listener:
+            assert await listener.get(5) == RESYNC
+            feed.reconnect()
+        await feed.aclose()
+        await redis.aclose()
+        await wait_until_async(lambda: not proxy.connections, 5, "no connection is open")

@@ -1,0 +1,54 @@
+"""Every public name shows how it is used, in an example that runs."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+from support.docstrings import documented, type_in
+
+# The modules that callers import from; of the last two what they meet.
+FRONTS = {
+    "antiphon": (), "antiphon.errors": (), "antiphon.stores": (), "antiphon.testing": (), "antiphon_worker": (),
+    "antiphon.redis.turn": ("AsyncTurn", "Turn"), "antiphon.window": ("Summary", "Window"),
+}  # fmt: skip
+# Public for other modules of the library alone.
+SEAMS = {
+    "antiphon.Agent.open_session",
+    "antiphon.AsyncClient.cell_of_session",
+    "antiphon.AsyncClient.cell_of_turn",
+    "antiphon.AsyncClient.cells",
+    "antiphon.AsyncClient.feed_of",
+    "antiphon.redis.turn.AsyncTurn.ended",
+}
+EVERY = [one for front, names in FRONTS.items() for one in documented(front, names)]
+PUBLIC = [one for one in EVERY if one.name not in SEAMS]
+REDIS = "redis://localhost:6379/0"
+
+
+def example_expected(one) -> bool:
+    """Errors are caught as their root shows."""
+    return not one.name.startswith("antiphon.errors.") or one.name.startswith("antiphon.errors.AgentError")
+
+
+@pytest.mark.parametrize("one", PUBLIC, ids=lambda one: one.name)
+def test_a_public_name_says_what_happens_and_shows_it(one):
+    assert one.doc, f"{one.name} has no docstring"
+    if example_expected(one):
+        assert one.examples, f"{one.name} shows no example: add lines that begin with >>> to its docstring"
+
+
+@pytest.mark.parametrize("one", [one for one in PUBLIC if one.examples], ids=lambda one: one.name)
+def test_the_example_gives_what_it_says(one, request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if not any(REDIS in example.source for example in [*one.before, *one.examples]):
+        type_in(one)
+        return
+    workers = request.getfixturevalue("workers")
+    workers.use(None)
+    with Redis.from_url(workers.url) as redis:
+        redis.flushall()
+    type_in(one, {REDIS: workers.url})
+
+
+def test_the_seams_exist():
+    assert {one.name for one in EVERY} >= SEAMS

@@ -1,0 +1,132 @@
+"""The fixture ``runtime``: every test that takes it runs in this process, and again on a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from redis import Redis
+from support.key_leaks import leaked_keys
+from support.servers import RedisServer
+
+from antiphon import Agent
+from antiphon.session.runtime import local_runtime
+from antiphon.tools import Tool
+from antiphon_worker.app import App
+from antiphon_worker.process.worker import Worker
+from antiphon_worker.providers.scripted import ScriptedProvider
+from antiphon_worker.settings import Settings
+
+
+class Local:
+    """Turns run in this process."""
+
+    name = "local"
+
+    def __init__(self):
+        self.model = "scripted"
+
+    def use(self, model):
+        """Let this ``antiphon.testing`` script answer for every agent."""
+        self.model = model
+
+    def agent(self, model="any", **options):
+        return Agent(self.model, model, **options)
+
+    async def aclose(self):
+        await local_runtime().aclose()
+
+
+class TestApp(App):
+    """Knows the script in use, and every tool that an agent of the test was given."""
+
+    __test__ = False
+
+    def __init__(self):
+        super().__init__()
+        self.script = ScriptedProvider()
+        self.known = {}
+
+    async def provider(self, name):
+        return self.script
+
+    def tools(self, names):
+        return [self.known[name] for name in names]
+
+
+class Workers:
+    """Turns run on a worker, in a thread with a loop of its own."""
+
+    name = "redis"
+
+    def __init__(self, url):
+        self.url = url
+        self.app = TestApp()
+        self._thread = threading.Thread(target=self._run, name="worker of the tests", daemon=True)
+
+    def use(self, model):
+        self.app.script = ScriptedProvider(model)
+
+    def agent(self, model="any", **options):
+        tools = [one if isinstance(one, Tool) else Tool(one) for one in options.pop("tools", ())]
+        self.app.known |= {tool.name: tool for tool in tools}
+        return Agent("scripted", model, redis=self.url, tools=tools, **options)
+
+    async def aclose(self):
+        await self.agent().runtime.aclose()
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        self._loop.call_soon_threadsafe(self._worker.abort)
+        self._thread.join(20)
+
+    def _run(self):
+        asyncio.run(self._work())
+
+    async def _work(self):
+        self._loop = asyncio.get_running_loop()
+        settings = Settings(redis_url=self.url, error_limit=1)
+        self._worker = Worker(settings, self.app, url=self.url)
+        await self._worker.run()
+
+
+@pytest.fixture(scope="session")
+def workers():
+    """A worker on a server of its own: it would take the turns of other tests."""
+    with RedisServer() as server:
+        started = Workers(server.url)
+        started.start()
+        yield started
+        started.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_sessions_of_other_tests():
+    local_runtime().forget()
+
+
+@pytest.fixture(params=["local", "redis"])
+def runtime(request):
+    if request.param == "local":
+        yield Local()
+        return
+    workers = request.getfixturevalue("workers")
+    workers.app.known.clear()
+    workers.use(None)
+    with Redis.from_url(workers.url) as redis:
+        redis.flushall()
+    yield workers
+    assert leaked_keys(workers.url, ()) == []
+
+
+@pytest.fixture
+def workers_runtime(workers):
+    """The runtime on workers, for what this process has no part in."""
+    workers.app.known.clear()
+    workers.use(None)
+    with Redis.from_url(workers.url) as redis:
+        redis.flushall()
+    return workers

@@ -1,0 +1,181 @@
+"""A server that sends exactly the bytes that a test tells it to: each connection is played by a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Self, TypeAlias
+
+import httpx2
+
+from antiphon_worker.providers.http.http1 import Exchange
+from antiphon_worker.providers.http.transport import DirectTransport, exchange_of
+
+__all__ = ["RawConnection", "RawServer", "answering", "begun", "chunked", "deaf", "direct"]
+
+
+class RawConnection:
+    """The server's side of one connection."""
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.reader = reader
+        self.writer = writer
+        self.requests: list[tuple[bytes, bytes]] = []
+
+    async def request(self) -> tuple[bytes, bytes]:
+        """Head and body of the next request."""
+        head = await self.head()
+        length = next(
+            (line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b"0"
+        )
+        body = await self.reader.readexactly(int(length))
+        self.requests.append((head, body))
+        return head, body
+
+    async def head(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def send(self, *pieces: bytes) -> None:
+        """Each piece by itself: the loop reads it before the next one leaves."""
+        for piece in pieces:
+            self.writer.write(piece)
+            await self.writer.drain()
+            await asyncio.sleep(0)
+
+    async def closed(self) -> None:
+        """Return when the client has closed, or cut, the connection."""
+        try:
+            while await self.reader.read(65536):
+                continue
+        except ConnectionError:
+            pass
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        """Close so that the other side sees a reset."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+Play: TypeAlias = Callable[[RawConnection], Awaitable[None]]
+
+
+class RawServer:
+    """``async with RawServer(play) as server``: ``play`` is run for each connection, which is closed at its end."""
+
+    def __init__(
+        self, play: Play, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, limit: int = 1 << 26
+    ) -> None:
+        self._play = play
+        self._limit = limit  # how much is read that the play has not asked for
+        self._host = host
+        self._tls = tls
+        self.connections: list[RawConnection] = []
+        self.open = 0
+        self.most_open = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._accept, self._host, 0, ssl=self._tls, limit=self._limit, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}/"
+
+    @property
+    def requests(self) -> list[tuple[int, bytes, bytes]]:
+        """What came, with the number of its connection."""
+        return [(one.number, *request) for one in self.connections for request in one.requests]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        connection = RawConnection(len(self.connections) + 1, reader, writer)
+        self.connections.append(connection)
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            await self._play(connection)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self.open -= 1
+            self._tasks.discard(task)
+            writer.close()
+
+
+@contextmanager
+def deaf() -> Generator[int]:
+    """A port at which nobody accepts, and no more connections fit."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def answering(*pieces: bytes, then_close: bool = False) -> Play:
+    """Plays: every request is answered with these pieces."""
+
+    async def play(connection: RawConnection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(*pieces)
+            if then_close:
+                return
+
+    return play
+
+
+def chunked(*pieces: bytes, head: bytes = b"") -> bytes:
+    """A whole answer in chunks."""
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return b"HTTP/1.1 200 OK\r\n" + head + b"transfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
+
+
+@asynccontextmanager
+async def direct(
+    *, most: int = 8, keepalive: float = 30.0, timeout: float | None = 5.0, pool: float | None = 5.0
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client over the transport that is tested."""
+    transport = DirectTransport(max_connections=most, keepalive=keepalive)
+    async with httpx2.AsyncClient(
+        transport=transport, timeout=httpx2.Timeout(timeout, pool=pool), trust_env=False
+    ) as client:
+        yield client
+
+
+async def begun(
+    client: httpx2.AsyncClient, url: str, body: bytes = b"{}"
+) -> tuple[httpx2.Response, Exchange]:
+    """A response whose body has not been read, and its exchange."""
+    response = await client.send(client.build_request("POST", url, content=body), stream=True)
+    exchange = exchange_of(response)
+    assert exchange is not None
+    return response, exchange

@@ -1,0 +1,66 @@
+"""An idle worker's claim stands behind its bell: a turn is taken in the moment in which it is submitted."""
+
+import pytest
+from redis import Redis
+from support.eventually import wait_until_async
+from support.here import running_worker
+from support.proxy import Proxy
+
+from antiphon.client import AsyncClient
+from antiphon.input.request import AgentSpec
+from antiphon_worker.process import consumer
+
+AGENT = AgentSpec(provider="scripted", model="says it back")
+
+
+@pytest.fixture
+def redis(redis_url):
+    with Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def way(redis_server):
+    with Proxy(redis_server.port) as proxy:
+        yield proxy
+
+
+def claims_behind_bells(redis):
+    """Connections that wait for a bell and have sent something behind it."""
+    return sum("b" in one["flags"] and int(one["qbuf"]) > 0 for one in redis.client_list())
+
+
+async def test_an_idle_worker_has_a_turn_before_it_hears_of_it(redis_url, redis, way):
+    async with AsyncClient(redis_url) as client, running_worker(way.url):
+        await (await client.submit("s", "one", agent=AGENT)).result(10)
+        await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind a bell")
+        way.blackhole()
+        turn = await client.submit("s", "two", agent=AGENT)
+        assert await turn.status() == "running"
+        way.heal()
+        assert (await turn.result(10)).text == "You said: two"
+
+
+async def test_a_worker_with_turns_under_way_claims_when_it_comes_to_it(redis_url, redis, way):
+    async with AsyncClient(redis_url) as client, running_worker(way.url):
+        await (await client.submit("s", "one", agent=AGENT)).result(10)
+        long = await client.submit("long", "two", agent=AGENT, params={"delay": 30})
+        await wait_until_async(lambda: redis.hget(f"ant:turn:{long.id}", "status") == b"running")
+        blocked = lambda: any("b" in one["flags"] for one in redis.client_list())  # noqa: E731
+        await wait_until_async(blocked, 5, "it waits for a bell")
+        assert claims_behind_bells(redis) == 0
+        await long.cancel()
+        await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind the bell")
+
+
+async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis, monkeypatch):
+    monkeypatch.setattr(consumer, "BELL_SECONDS", 20)  # it does not wait for its end
+    async with AsyncClient(redis_url) as client:
+        async with running_worker(redis_url, lease=80) as worker:
+            await (await client.submit("s", "one", agent=AGENT)).result(10)
+            await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind a bell")
+            worker.drain()
+            await wait_until_async(lambda: claims_behind_bells(redis) == 0, 5, "it was taken back")
+        turn = await client.submit("s", "two", agent=AGENT)
+        assert await turn.status() == "queued"
+        await turn.cancel()

@@ -1,0 +1,206 @@
+"""Whatever the SDKs and httpx2 can raise is one of our errors."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from types import ModuleType
+from typing import Any
+
+import anthropic
+import anyio
+import httpx2
+import openai
+import pytest
+
+from antiphon.errors import (
+    ProviderError,
+    ProviderOverloaded,
+    ProviderRateLimited,
+    ProviderRejected,
+    ProviderStreamBroken,
+    ProviderTimedOut,
+    ProviderUnauthorized,
+    ProviderUnreachable,
+)
+from antiphon_worker.providers.anthropic.sdk import map_anthropic_error
+from antiphon_worker.providers.errors import error_of_body, error_of_status, retry_after, without_keys
+from antiphon_worker.providers.http.connection import TransportErrors, map_transport_error
+from antiphon_worker.providers.openai_sdk import map_openai_error
+
+REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1")
+KEY = "sk-secret-of-this-test"
+
+
+def exceptions(*modules: ModuleType) -> dict[str, type[BaseException]]:
+    """Every public exception class of these modules."""
+    found = {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in inspect.getmembers(module, inspect.isclass)
+        if issubclass(value, BaseException) and not issubclass(value, Warning) and not name.startswith("_")
+    }
+    assert len(found) > 10
+    return found
+
+
+def make(kind: type[BaseException]) -> Any:
+    """An instance, made with whatever its constructor asks for."""
+    response = httpx2.Response(
+        getattr(kind, "status_code", 418) or 418, request=REQUEST, headers={"x-request-id": "r"}
+    )
+    given: dict[str, Any] = {
+        "message": f"said {KEY}",
+        "request": REQUEST,
+        "response": response,
+        "body": {"error": {"message": f"said {KEY}"}},
+        "completion": openai.types.chat.ChatCompletion.model_construct(usage=None),
+        "unsent_messages": [],
+    }
+    try:
+        takes = inspect.signature(kind.__init__).parameters
+    except ValueError:
+        takes = {}
+    arguments = {name: value for name, value in given.items() if name in takes}
+    if arguments or len(takes) == 1:
+        return kind(**arguments)
+    return kind(f"said {KEY}")
+
+
+OPENAI = {name: kind for name, kind in exceptions(openai).items() if kind.__module__.startswith("openai")}
+ANTHROPIC = {
+    name: kind for name, kind in exceptions(anthropic).items() if kind.__module__.startswith("anthropic")
+}
+
+
+@pytest.mark.parametrize("kind", OPENAI.values(), ids=OPENAI)
+def test_every_exception_of_the_openai_sdk_is_one_of_our_errors(kind):
+    error = map_openai_error("here", make(kind))
+    assert isinstance(error, ProviderError)
+    assert "here" in str(error)
+    assert KEY not in str(error)
+
+
+@pytest.mark.parametrize("kind", ANTHROPIC.values(), ids=ANTHROPIC)
+def test_every_exception_of_the_anthropic_sdk_is_one_of_our_errors(kind):
+    error = map_anthropic_error("here", make(kind))
+    assert isinstance(error, ProviderError)
+    assert "here" in str(error)
+    assert KEY not in str(error)
+
+
+def test_exceptions_of_others_are_not_taken_for_the_sdk_s():
+    assert map_openai_error("here", ValueError("mine")) is None
+    assert map_anthropic_error("here", ValueError("mine")) is None
+
+
+EXPECTED: dict[str, type[ProviderError]] = {
+    "AuthenticationError": ProviderUnauthorized,
+    "PermissionDeniedError": ProviderUnauthorized,
+    "BadRequestError": ProviderRejected,
+    "NotFoundError": ProviderRejected,
+    "UnprocessableEntityError": ProviderRejected,
+    "ConflictError": ProviderOverloaded,
+    "RateLimitError": ProviderRateLimited,
+    "APIConnectionError": ProviderUnreachable,
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_both_sdks_mean_the_same(name):
+    assert type(map_openai_error("here", make(getattr(openai, name)))) is EXPECTED[name]
+    assert type(map_anthropic_error("here", make(getattr(anthropic, name)))) is EXPECTED[name]
+
+
+NOT_OF_A_CONNECTION = {
+    "httpx2.CookieConflict"
+}  # about cookies that are asked for by name, which nothing here does
+HTTPX2 = {name: kind for name, kind in exceptions(httpx2).items() if name not in NOT_OF_A_CONNECTION}
+
+
+@pytest.mark.parametrize("kind", HTTPX2.values(), ids=HTTPX2)
+def test_every_exception_of_the_transport_is_caught_and_mapped(kind):
+    assert issubclass(kind, TransportErrors)
+
+
+@pytest.mark.parametrize("kind", HTTPX2.values(), ids=HTTPX2)
+def test_every_exception_of_httpx2_is_one_of_our_errors(kind):
+    assert isinstance(map_transport_error("here", make(kind)), ProviderError)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "within"),
+    [
+        (httpx2.ConnectTimeout("x"), ProviderTimedOut, ProviderTimedOut),
+        (httpx2.ReadTimeout("x"), ProviderTimedOut, ProviderTimedOut),
+        (httpx2.PoolTimeout("x"), ProviderTimedOut, ProviderTimedOut),
+        (TimeoutError("x"), ProviderTimedOut, ProviderTimedOut),
+        (httpx2.ConnectError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (httpx2.ReadError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (httpx2.RemoteProtocolError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (httpx2.DecodingError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (ConnectionResetError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (ssl.SSLError("x"), ProviderUnreachable, ProviderStreamBroken),
+        (httpx2.UnsupportedProtocol("x"), ProviderRejected, ProviderRejected),
+        (httpx2.InvalidURL("x"), ProviderRejected, ProviderRejected),
+    ],
+    ids=repr,
+)
+def test_what_a_connection_does_is_named(error, before, within):
+    assert type(map_transport_error("here", error)) is before
+    assert type(map_transport_error("here", error, begun=True)) is within
+
+
+@pytest.mark.parametrize("kind", [anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError])
+def test_what_the_sdks_wrap_is_mapped_by_its_wrapper(kind):
+    error = anthropic.APIConnectionError(request=REQUEST)
+    error.__cause__ = kind()
+    assert type(map_anthropic_error("here", error)) is ProviderUnreachable
+
+
+@pytest.mark.parametrize("status", range(300, 600))
+def test_every_status_is_one_of_our_errors(status):
+    error = error_of_status("here", status, None, {})
+    assert error.status == status
+    assert error.retryable == (status in (408, 409, 425, 429, 499) or (status >= 500 and status != 501))
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "3"}, 0.25),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
+    ],
+)
+def test_how_long_to_wait_is_read_where_it_makes_sense(headers, seconds):
+    assert retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-abcdef123456",
+        "sk-proj-Ab_c-12345678",
+        "sk-ant-api03-xyzxyzxyz",
+        "gsk_0123456789abcdef",
+        "AIzaSyD1234567890abcdefghijklmnopqrstuv",
+        "sk-fake-key",
+        "sk-ab***********wxyz",
+    ],
+)
+def test_keys_are_taken_out_of_messages(key):
+    assert without_keys(f"The key {key} is wrong.").rstrip(".") in ("The key [key] is wrong", "The key [key]")
+    assert key not in str(error_of_body("here", {"error": {"message": f"key={key}"}}))
+
+
+def test_messages_without_keys_stay_as_they_are():
+    text = "invalid x-api-key: see https://platform.openai.com/account/api-keys, model gpt-4o-mini, max_tokens: 64000"
+    assert without_keys(text) == text

@@ -1,0 +1,164 @@
+"""Turns that run alone, when their worker, their process or both die in the wrong moment (G6, G7, G11)."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from support.ensemble import open_ensemble, signal_process
+from support.eventually import wait_until
+from support.processes import worker_name
+
+from antiphon_worker.supervisor.spares import KEPT
+
+pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
+
+BAD_START = "a bad start die*2"
+
+
+def gone(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+async def begun(ensemble, gate, opened=(), text=BAD_START, **settings):
+    """A supervisor, its worker, a turn that must run alone, and the process that stands at this gate with it."""
+    supervised = ensemble.supervisor(app="support.late_stage:app", **settings)
+    supervised.ready()
+    for name in opened:
+        ensemble.stage.open(name)
+    turn = await ensemble.submit("s", text)
+    process = await ensemble.waits(gate)
+    (worker,) = supervised.workers
+    return supervised, worker, turn, process
+
+
+async def ended_whole(ensemble, supervised, turn, *, attempt, crashes, asked):
+    """The turn has ended once, and no process is left behind."""
+    await turn.result(20)
+    await ensemble.whole("s")
+    fields = [await ensemble.field(turn, name) for name in ("attempt", "crashes")]
+    assert fields == [str(attempt), str(crashes)]
+    assert len(ensemble.stage.notes("asked")) == asked
+    assert len(ensemble.stage.notes("said")) == 1
+    children = supervised.process.children()
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
+    assert [pid for pid in children if not gone(pid)] == []
+    assert "Traceback" not in supervised.process.output
+
+
+async def test_the_worker_dies_before_the_process_has_claimed_the_turn(redis_url, tmp_path, processes):
+    """Both the old process and the one of the next worker go for the turn: one of them gets it."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised, worker, turn, first = await begun(ensemble, "alone", opened=["claimed"])
+        name = worker_name(worker)
+        signal_process(worker, signal.SIGKILL)
+        supervised.process.wait_for_output(f"1 turns of worker {name} are handed back")
+        second = await ensemble.waits("alone", 2)
+        assert second != first
+        ensemble.stage.open("alone")
+        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+        assert gone(first)
+
+
+async def test_the_worker_dies_when_the_process_has_just_claimed_the_turn(redis_url, tmp_path, processes):
+    """The process goes on with it, and ends afterwards."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"])
+        name = worker_name(worker)
+        signal_process(worker, signal.SIGKILL)
+        supervised.process.wait_for_output(f"0 turns of worker {name} are handed back")
+        ensemble.stage.open("claimed")
+        await turn.result(20)
+        wait_until(lambda: gone(process), 10, "the process is gone")
+        assert len(ensemble.stage.notes("waits", gate="alone")) == 1
+        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+
+
+async def test_a_process_that_dies_before_it_has_claimed_the_turn_is_followed_by_another(
+    redis_url, tmp_path, processes
+):
+    """Nothing but the worker's own notice brings the turn back before ten seconds have passed."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised, _, turn, first = await begun(ensemble, "alone", opened=["claimed"])
+        signal_process(first, signal.SIGKILL)
+        assert await asyncio.wait_for(ensemble.waits("alone", 2), 8) != first
+        ensemble.stage.open("alone")
+        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+
+
+async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_another(
+    redis_url, tmp_path, processes
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised, _, turn, idle = await begun(ensemble, "alone", opened=["alone", "claimed"])
+        await turn.result(20)
+        blocking = await ensemble.submit("t", "go on gate:g")
+        turn = await ensemble.submit("t", "go on alone")
+        await ensemble.waits("g")
+        cell = ensemble.client.cell_of_session("t")
+        await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
+        signal_process(idle, signal.SIGKILL)
+        wait_until(lambda: gone(idle), 10, "the process is gone")
+        ensemble.stage.open("g")
+        await blocking.result(10)
+        await asyncio.wait_for(turn.result(20), 8)
+        await ensemble.whole("s", "t")
+        assert ensemble.stage.notes("waits", gate="alone")[-1]["pid"] != idle
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+        assert "Traceback" not in supervised.process.output
+
+
+async def test_a_process_and_its_worker_die_together(redis_url, tmp_path, processes):
+    """The supervisor hands back what the process held: its worker cannot, and the lease is a minute."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"], lease=60)
+        signal_process(worker, signal.SIGSTOP)
+        signal_process(process, signal.SIGKILL)
+        signal_process(worker, signal.SIGKILL)
+        assert await ensemble.waits("claimed", 2) != process
+        ensemble.stage.open("claimed")
+        await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
+
+
+async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor()
+        supervised.ready()
+        worker = supervised.workers
+        wait_until(lambda: len(supervised.process.children()) == 2, 20, "one is kept ready")
+        kept = set(supervised.process.children()) - set(worker)
+        assert not kept & set(supervised.workers)
+        signal_process(worker[0], signal.SIGKILL)
+        await (await ensemble.submit("s", "again")).result(20)
+        assert set(supervised.workers) == kept
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+
+
+async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor()
+        supervised.ready()
+        await (await ensemble.submit("s", "once die*1")).result(20)
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+        (worker,) = supervised.workers
+        kept = set(supervised.process.children()) - {worker}
+        signal_process(worker, signal.SIGKILL)
+        await (await ensemble.submit("s", "again")).result(20)
+        assert set(supervised.workers) <= kept
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+        children = supervised.process.children()
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+        assert [pid for pid in children if not gone(pid)] == []
+        assert "Traceback" not in supervised.process.output
+
+
+async def test_a_killed_supervisor_leaves_no_process_that_was_kept(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(drain=0)
+        supervised.ready()
+        await (await ensemble.submit("s", "once die*1")).result(20)
+        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+        children = supervised.process.children()
+        supervised.process.send_signal(signal.SIGKILL)
+        wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")

@@ -1,0 +1,84 @@
+"""When the supervisor fills the place of a process that has ended, and how soon."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from antiphon_worker.settings import Settings
+from antiphon_worker.supervisor import supervisor as module
+from antiphon_worker.supervisor.supervisor import Supervisor
+
+
+class Kept:
+    """What is kept ready, as a number."""
+
+    def __init__(self):
+        self.times = 0
+
+    def keep(self):
+        self.times += 1
+
+
+class Lives(Supervisor):
+    """Its processes end as the test says: with these exit codes, and with so many turns in their hands."""
+
+    def __init__(self, codes, held=0):
+        super().__init__(Settings())
+        self._codes = list(codes)
+        self._held = held
+        self.handed_back = 0
+        self._spares = self.kept = Kept()
+
+    async def _run_one(self, url):
+        return "any", self._codes.pop(0)
+
+    async def _hand_back(self, url, name):
+        self.handed_back += 1
+        return self._held
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    found = []
+    real = asyncio.sleep
+
+    async def sleep(seconds):
+        found.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    return found
+
+
+async def test_a_process_that_had_turns_in_its_hands_is_followed_at_once_however_often_it_dies(pauses):
+    lives = Lives([-9, -9, -9, -9, 0], held=3)
+    await lives._keep_one("redis://any")
+    assert pauses == []
+    assert lives.kept.times == 4
+
+
+async def test_one_that_dies_before_it_can_work_is_followed_later_and_later(pauses):
+    lives = Lives([1] * 8 + [0])
+    await lives._keep_one("redis://any")
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert (lives.handed_back, lives.kept.times) == (8, 0)
+
+
+async def test_one_that_can_never_start_is_not_followed(pauses):
+    await Lives([2])._keep_one("redis://any")
+    assert pauses == []
+
+
+@pytest.mark.parametrize(("code", "died"), [(-signal.SIGTERM, 0), (-signal.SIGKILL, 1)])
+async def test_one_that_is_stopped_while_it_starts_has_not_died(code, died, caplog, pauses):
+    class Stopped(Lives):
+        async def _run_one(self, url):
+            self.drain()
+            return await super()._run_one(url)
+
+    lives = Stopped([code])
+    await lives._keep_one("redis://any")
+    assert (lives.handed_back, "died" in caplog.text) == (died, bool(died))

@@ -1,0 +1,316 @@
+"""What things cost, in counts: round trips, script calls, commands, function calls, blocks of memory that stay.
+
+Seconds would flake; these do not.
+
+An upper bound is what it takes today: who needs more says so here, who needs less lowers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from bench.counting import CountingProxy
+from bench.gauges import Counters, redis_counters
+from redis import Redis
+from support.cells import TestCell, body, open_cell
+from support.eventually import wait_until, wait_until_async
+from support.here import running_worker
+from support.models import ModelProcess
+
+from antiphon.client import AsyncClient
+from antiphon.input.request import AgentSpec
+from antiphon.redis.subscription import Subscription
+from antiphon.wire.cell import Emit
+from antiphon.wire.scripts import load_script
+from antiphon_worker.providers.openai_chat.stream import ChatDecoder
+from antiphon_worker.providers.stream.sse import EventSplitter
+
+AGENT = AgentSpec(provider="scripted", model="m")
+# Commands that one call runs inside its script.
+MOST_COMMANDS = {"submit": 26, "claim": 35, "emit 1": 5, "emit 4": 11, "finish": 38, "renew": 7}
+# Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
+MOST_CALLS_A_CHUNK = 14
+# … and in the worker's thread for a turn of the scripted provider, from its claim to its end.
+MOST_CALLS_A_TURN = 1000
+# Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
+MOST_BLOCKS_A_TURN = 6
+# Objects that only the garbage collector finds: they would pile up, because a full collection is rare.
+MOST_GARBAGE_A_TURN = 1
+
+
+@contextmanager
+def counted(redis: Redis) -> Iterator[dict[str, int]]:
+    """What the server runs meanwhile: by command, and ``scripts`` and ``inside`` (them) in all."""
+    before = redis_counters(redis)
+    found: dict[str, int] = {}
+    yield found
+    since: Counters = redis_counters(redis).since(before)
+    found |= since.commands | {
+        "scripts": since.scripts,
+        "inside": sum(since.commands.values()) - since.scripts,
+    }
+
+
+@pytest.fixture
+def redis(redis_url):
+    with Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def way(redis_server):
+    with CountingProxy(redis_server.port) as proxy:
+        yield proxy
+
+
+def calls_of(proxy: CountingProxy, script: str) -> int:
+    return sum(data.count(load_script(script).sha.encode()) for data in proxy.sent)
+
+
+async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, redis_url, way):
+    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+        await cell.load_scripts()
+        await client.submit("first", "Hello", agent=AGENT)
+        way.reset()
+        with counted(redis) as costs:
+            for number in range(5):
+                await client.submit(f"s{number}", "Hello", agent=AGENT)
+        assert way.requests == 5
+        assert costs["scripts"] == 5
+        await finish_everything(redis_url)
+
+
+async def test_a_turn_costs_its_worker_a_bell_claims_and_a_finish(redis_url, way):
+    number = 6
+    async with AsyncClient(redis_url) as client, running_worker(way.url):
+        await (await client.submit("warm-up", "Hello", agent=AGENT)).result(20)
+        began = time.monotonic()
+        way.reset()
+        for index in range(number):
+            await (await client.submit(f"s{index}", "Hello", agent=AGENT)).result(20)
+        idle_rounds = int(time.monotonic() - began) + 2  # without a bell it looks once a second
+        assert calls_of(way, "finish") == number
+        assert calls_of(way, "append_step") == 0
+        # The claim of the first stood behind its bell before the counting began.
+        assert number - 1 <= calls_of(way, "claim") <= number + idle_rounds
+        assert sum(b"BLPOP" in data for data in way.sent) <= number + idle_rounds
+
+
+async def test_turns_that_wait_are_claimed_eight_at_a_time(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        await cell.load_scripts()
+        for number in range(20):
+            await cell.put(f"t{number}", f"s{number}")
+        with counted(redis) as costs:
+            claims = [await cell.take(limit=8) for _ in range(3)]
+        assert [len(one.turns) for one in claims] == [8, 8, 4]
+        assert costs["scripts"] == 3
+
+
+async def test_no_script_runs_more_commands_than_it_did(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        costs = await one_of_each(cell, redis)
+    assert {name: count for name, count in costs.items() if count > MOST_COMMANDS[name]} == {}
+
+
+async def test_a_long_history_costs_a_turn_no_more_commands_than_a_short_one(redis_url, redis):
+    async with open_cell(redis_url) as cell:
+        await one_of_each(cell, redis, "first")
+        short = await one_of_each(cell, redis, "short")
+        await redis_history(redis, "long", 2000)
+        long = await one_of_each(cell, redis, "long")
+    assert long == short
+
+
+async def test_one_round_trip_publishes_the_deltas_of_all_sessions(redis_url, redis, way):
+    number = 50
+    async with open_cell(redis_url) as cell, open_cell(way.url) as counted_cell:
+        await cell.load_scripts()
+        for index in range(number):
+            await cell.put(f"t{index}", f"s{index}")
+        turns = (await cell.take(limit=number)).turns
+        await counted_cell.emit([Emit(turns[0].session_id, turns[0].fence, 1, [body()])])
+        way.reset()
+        with counted(redis) as costs:
+            answers = await counted_cell.emit(
+                [Emit(t.session_id, t.fence, 2, [body(), body()]) for t in turns]
+            )
+        assert answers == [""] * number
+        assert way.requests == 1
+        assert costs["scripts"] == 1
+        assert costs["inside"] <= 6 * number + 1
+        assert (costs["xadd"], costs["publish"]) == (2 * number, 2 * number)
+
+
+@pytest.mark.one_server
+async def test_a_turn_takes_its_worker_few_calls(redis_url):
+    number = 60
+    await submitted(redis_url, "warm-up", number)
+    async with running_worker(redis_url):
+        await asyncio.to_thread(wait_for_the_end, redis_url)
+    await submitted(redis_url, "counted", number)
+    with counted_calls() as count:
+        async with running_worker(redis_url):
+            await asyncio.to_thread(wait_for_the_end, redis_url)
+    assert count() / number <= MOST_CALLS_A_TURN
+
+
+@pytest.mark.one_server
+async def test_turns_that_have_ended_leave_no_memory_behind(redis_url):
+    number = 200
+    async with running_worker(redis_url):
+        for batch in ("warm-up", "counted"):
+            gc.collect()
+            before = sys.getallocatedblocks()
+            await submitted(redis_url, batch, number)
+            await asyncio.to_thread(wait_for_the_end, redis_url)
+        gc.collect()
+        left = sys.getallocatedblocks() - before
+    assert left / number <= MOST_BLOCKS_A_TURN
+
+
+@pytest.mark.one_server
+async def test_turns_over_http_leave_nothing_to_the_garbage_collector(redis_url, processes, monkeypatch):
+    for name, value in ModelProcess(processes).environment.items():
+        monkeypatch.setenv(name, value)
+    agent = AgentSpec(provider="openai-chat", model="m")
+    number = 50
+    async with running_worker(redis_url), AsyncClient(redis_url) as client:
+        await (await client.submit("warm-up", "Hello", agent=agent)).result(20)
+        gc.collect()
+        gc.disable()
+        try:
+            for index in range(number):
+                await (await client.submit(f"s{index}", "Hello", agent=agent)).result(20)
+            unreachable = gc.collect()
+        finally:
+            gc.enable()
+    assert unreachable / number <= MOST_GARBAGE_A_TURN
+
+
+async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redis):
+    number = 50
+    async with open_cell(redis_url) as cell:
+        await cell.load_scripts()
+        for index in range(number):
+            await cell.put(f"t{index}", f"s{index}")
+        leases = [(turn.session_id, turn.fence) for turn in (await cell.take(limit=number)).turns]
+        with counted(redis) as costs:
+            assert await cell.renew("w1", leases, lease_ms=10_000) == [""] * number
+        assert costs["scripts"] == 1
+        assert costs["inside"] <= MOST_COMMANDS["renew"] * number
+
+
+async def test_a_subscriber_makes_no_round_trip_for_an_event(redis_url, way):
+    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+        await cell.put("t1", "s")
+        turn = await cell.take_one()
+        watched = client.cell_of_session("s")
+        async with Subscription(watched, client.feed_of(watched), "s", None) as events:
+            assert await cell.say(turn, 1, body()) == ""
+            first = await anext(events)
+            way.reset()
+            assert await cell.say(turn, 2, *[body() for _ in range(100)]) == ""
+            seen = [(await anext(events)).seq for _ in range(100)]
+        assert seen == list(range(first.seq + 1, first.seq + 101))
+        assert sum(b"SUBSCRIBE" not in data for data in way.sent) == 0
+
+
+def test_a_chunk_is_decoded_in_few_calls():
+    choice = b'{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}'
+    chunk = (
+        b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[%b]}\n\n'
+        % choice
+    )
+    number = 200
+
+    def decode() -> None:
+        for _ in range(number):
+            for name, data in splitter.feed(chunk):
+                decoder.event(name, data, out)
+
+    splitter, decoder, out = EventSplitter(), ChatDecoder("p", "m"), []
+    decode()
+    assert calls_during(decode) / number <= MOST_CALLS_A_CHUNK
+    assert len(out) > number
+
+
+def calls_during(work) -> int:
+    with counted_calls() as count:
+        work()
+    return count()
+
+
+@contextmanager
+def counted_calls() -> Iterator[Callable[[], int]]:
+    """Calls of functions in this thread, Python's and C's."""
+    count = 0
+
+    def note(_frame, event, _argument) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    known = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield lambda: count
+    finally:
+        sys.setprofile(known)
+
+
+async def submitted(url: str, prefix: str, number: int) -> None:
+    """Turns of sessions of their own."""
+    async with AsyncClient(url) as client:
+        for index in range(number):
+            await client.submit(f"{prefix}-{index}", "Hello", agent=AGENT)
+
+
+def wait_for_the_end(url: str) -> None:
+    """Return when all turns have ended; in a thread of its own, whose calls do not count."""
+    with Redis.from_url(url) as redis:
+        wait_until(lambda: not redis.exists("ant:active"), 30, "all turns have ended", interval=0.02)
+
+
+async def one_of_each(cell: TestCell, redis: Redis, session: str = "s") -> dict[str, int]:
+    """How many commands each script of a turn runs inside."""
+    costs: dict[str, int] = {}
+    await cell.load_scripts()
+    await cell.reap()  # opens the connection of the scripts
+    turn_id = f"turn-{session}"
+    with counted(redis) as found:
+        await cell.put(turn_id, session)
+    costs["submit"] = found["inside"]
+    with counted(redis) as found:
+        turn = await cell.take_one()
+    costs["claim"] = found["inside"]
+    with counted(redis) as found:
+        await cell.say(turn, 1, body(turn=turn_id))
+    costs["emit 1"] = found["inside"]
+    with counted(redis) as found:
+        await cell.say(turn, 2, *[body(turn=turn_id)] * 4)
+    costs["emit 4"] = found["inside"]
+    with counted(redis) as found:
+        await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=10_000)
+    costs["renew"] = found["inside"]
+    with counted(redis) as found:
+        assert await cell.end(turn)
+    costs["finish"] = found["inside"]
+    return costs
+
+
+async def redis_history(redis: Redis, session: str, length: int) -> None:
+    """A history of so many messages, without running the turns."""
+    redis.rpush(f"ant:history:{session}", *[b'{"role":"user","parts":[]}'] * length)
+
+
+async def finish_everything(url: str) -> None:
+    """Let a worker run what was submitted."""
+    async with running_worker(url):
+        with Redis.from_url(url) as redis:
+            await wait_until_async(lambda: not redis.exists("ant:active"), description="all turns have ended")

@@ -1,0 +1,115 @@
+"""Saving sessions to the archive before their life in Redis ends, and removing the copies of deleted ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from antiphon.errors import CorruptRecord, StoreError
+from antiphon.wire.archiving import (
+    Ending,
+    Forget,
+    Late,
+    Unasked,
+    begin_archiving,
+    forgotten,
+    mark_archived,
+    put_off,
+    take_work,
+)
+from antiphon.wire.cell import Cell
+from antiphon_worker.archive.form import archived_form
+from antiphon_worker.archive.restore import restore
+from antiphon_worker.archive.store import Archive, ArchiveUnavailable
+
+__all__ = ["Archiver"]
+
+log = logging.getLogger("antiphon.archiver")
+
+PAUSE_SECONDS = 1.0
+OUTAGE_PAUSE_SECONDS = 5.0
+PUT_OFF_AT_ONCE = 200
+SAVE_WITHIN_SECONDS = 20.0
+
+
+class Archiver:
+    """Looks once a second for sessions that end soon. Several workers' archivers share the work.
+
+    A session is read, saved, and only then marked, so that a crash in between saves it once more. One that was used
+    in between is not marked: it lives on, and is saved again when it ends. While the store fails, sessions that would
+    end are given more time. The cell's connections are its own: a long session holds up nobody else's scripts.
+    """
+
+    def __init__(self, cell: Cell, archive: Archive) -> None:
+        self._cell = cell
+        self._archive = archive
+        self._try_again_at = 0.0
+
+    async def run(self) -> None:
+        """Archive until cancelled, and close the cell's connections."""
+        try:
+            await self._begin()
+            while True:
+                try:
+                    await self.sweep()
+                except StoreError:
+                    await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer's log says what is wrong
+                await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            await self._cell.redis.aclose()
+
+    async def _begin(self) -> None:
+        while True:
+            try:
+                return await begin_archiving(self._cell)
+            except StoreError:
+                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
+
+    async def sweep(self) -> None:
+        """Do all that is to be done now. Raises ``StoreError`` of Redis."""
+        try:
+            while time.monotonic() >= self._try_again_at:
+                if not await self._work():
+                    return
+        except ArchiveUnavailable as exc:
+            self._try_again_at = time.monotonic() + exc.retry_after
+        await put_off(self._cell, PUT_OFF_AT_ONCE)
+
+    async def _work(self) -> bool:
+        """One piece of work; false where there is none."""
+        asked = time.monotonic()
+        work = await take_work(self._cell)
+        if work is None:
+            return False
+        try:
+            match work:
+                case Ending():
+                    await self._save(work, asked)
+                case Unasked(session_id):
+                    await restore(self._cell, self._archive, session_id)
+                case Forget(session_id):
+                    await self._archive.delete(session_id)
+                    await forgotten(self._cell, session_id)
+                case Late(session_id):
+                    log.warning(
+                        "session %s ended before it was archived: no worker looked in time", session_id,
+                        extra={"action": "archived_late", "session": session_id},
+                    )  # fmt: skip
+        except CorruptRecord as exc:
+            log.error(
+                "session %s cannot be archived: %s", work.session_id, exc,
+                extra={"action": "archive_corrupt", "session": work.session_id},
+            )  # fmt: skip
+        return True
+
+    async def _save(self, ending: Ending, asked: float) -> None:
+        """Save a session, unless this process stood still since it was read: others may have saved a later state."""
+        if time.monotonic() - asked > SAVE_WITHIN_SECONDS:
+            return
+        await self._archive.save(ending.session_id, lambda: archived_form(ending))
+        if await mark_archived(self._cell, ending):
+            log.info(
+                "session %s is archived", ending.session_id,
+                extra={"action": "archived", "session": ending.session_id},
+            )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The archived form of a session, and what becomes of it when the session is used again.
+
+It is the saved form (``antiphon.session.saved``), readable by ``Session.from_dict``, with one key more: ``archived``
+holds the fields that only Redis knows. When a session begins anew under its id, what the archive has is put in front of
+what was done since, as if the session had never ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import CorruptRecord
+from antiphon.model import File, encode
+from antiphon.redis.edits import Found, fields_of
+from antiphon.session.saved import SavedSession, read_saved
+from antiphon.wire.archiving import Ending, Refusal
+from antiphon.wire.editing import FieldChange
+
+__all__ = ["Restoration", "archived_form", "restoration"]
+
+ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
+
+
+class Restoration(Struct):
+    """What a session needs to be what it was. ``refuse`` says why turns that it has accepted must fail."""
+
+    fields: list[FieldChange]
+    messages: list[bytes]
+    refuse: Refusal = ""
+
+
+def archived_form(ending: Ending) -> dict[str, Any]:
+    """What is kept of a session: ``to_dict``, and the fields that only Redis knows. Raises ``CorruptRecord``."""
+    found = Found(ending.fields, ending.history, len(ending.history), [])
+    more = {name: found.text(name) for name in ONLY_IN_REDIS if name in found.fields}
+    return {**found.saved(ending.session_id).to_dict(), "archived": more}
+
+
+def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
+    """What ``archived_form`` gave, fitted to the session as it is now; None is a session that was never archived.
+
+    Fields that were set since stay, except where they are only set when there is none (the agent, the time to live,
+    variables that an opening offers). Raises ``CorruptRecord`` where the data cannot be read.
+    """
+    if data is None:
+        return Restoration(_changes(found, {"offered": b"", "origin": b""}), [])
+    saved, kept = read_saved(data), _kept(data)
+    foreign = saved.tenant is not None and found.text("tenant") not in ("", saved.tenant)
+    cleared = found.text("restored") == "cleared" and not foreign
+    live = Found({}, [], 0, []) if foreign else found
+    fields = {**_merged(live, saved, kept), "offered": b"", "origin": b""}
+    if not cleared:
+        summary = saved.summary.to_field() if saved.summary else b""
+        fields |= {"window": kept.get("window", b""), "summary": summary}
+    refuse: Refusal = "tenant" if foreign else "closed" if saved.closed else ""
+    messages = [] if cleared else [encode(message) for message in saved.messages]
+    return Restoration(_changes(found, fields), messages, refuse)
+
+
+def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict[str, bytes]:
+    archived = {**fields_of(saved), "tenant": (saved.tenant or "").encode(), **kept}
+    fields = {
+        name: live.fields.get(name) or archived[name] for name in ("system", "parent", "queue", "tenant")
+    }
+    if saved.agent is not None:
+        fields |= {"agent": archived["agent"], "agent_queue": archived["agent_queue"]}
+    if saved.closed:
+        fields["closed"] = archived["closed"]
+    if "ttl" in kept:
+        fields["ttl"] = kept["ttl"]
+    if saved.created:
+        fields["created"] = str(saved.created).encode()
+    metadata = {**saved.metadata, **live.value("metadata", dict[str, Any], {})}
+    files = {**saved.files, **live.value("files", dict[str, File], {})}
+    return {
+        **fields,
+        "children": "\n".join(dict.fromkeys([*saved.children, *live.children])).encode(),
+        "variables": _json(_variables(live, saved)),
+        "metadata": _json(metadata),
+        "files": _json(files),
+    }
+
+
+def _variables(live: Found, saved: SavedSession) -> dict[str, Any]:
+    """An opening offers variables where there are none of these names: what was archived comes before those."""
+    offered = live.value("offered", dict[str, Any], {})
+    known = live.value("variables", dict[str, Any], {})
+    changed = {name: value for name, value in known.items() if name not in offered or offered[name] != value}
+    return {**known, **saved.variables, **changed}
+
+
+def _changes(found: Found, fields: Mapping[str, bytes]) -> list[FieldChange]:
+    old = {name: found.fields.get(name, b"") for name in fields}
+    return [FieldChange(name, old[name], new) for name, new in fields.items() if new != old[name]]
+
+
+def _kept(data: Mapping[str, Any]) -> dict[str, bytes]:
+    """The fields that only Redis knows. A copy that a local runtime has saved has none."""
+    try:
+        kept = msgspec.convert(data.get("archived") or {}, dict[str, str])
+    except msgspec.ValidationError as exc:
+        raise CorruptRecord(f"The archived fields of a session cannot be read: {exc}.") from exc
+    return {name: kept[name].encode() for name in ONLY_IN_REDIS if name in kept}
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return encode(value) if value else b""

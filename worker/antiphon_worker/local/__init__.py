@@ -1,0 +1,1 @@
+"""The runtime that runs turns in this process, without a server."""

@@ -1,0 +1,328 @@
+"""The local runtime: sessions and their turns in this process, without a server.
+
+A turn runs on the event loop of its caller (the background loop for synchronous calls), so that asynchronous tools
+find the connections that the caller has opened there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from antiphon.errors import KeyReused, SessionExists, UnknownAgent, UnknownProvider, UsageError
+from antiphon.events import Event
+from antiphon.input.ids import SessionId, new_turn_id, other_tenant
+from antiphon.model import Message, encode
+from antiphon.session.background import when_loop_ends
+from antiphon.session.runtime import (
+    AgentLike,
+    Edit,
+    ListPlace,
+    Opening,
+    SessionInfo,
+    SessionRef,
+    SessionStatus,
+    Work,
+)
+from antiphon.session.saved import SavedSession
+from antiphon.stores.base import SessionStore
+from antiphon.testing import Script
+from antiphon_worker.local.sessions import (
+    LocalSession,
+    LocalSessions,
+    Place,
+    commit,
+    in_store,
+    now_ms,
+    refresh,
+)
+from antiphon_worker.local.submitted import SubmittedTurn
+from antiphon_worker.local.turn import LocalTurn
+from antiphon_worker.loop.threads import Threads
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.providers.base import Provider
+from antiphon_worker.providers.registry import BUILT_IN
+from antiphon_worker.providers.scripted import ScriptedProvider
+
+__all__ = ["LocalRuntime"]
+
+
+class LocalRuntime:
+    """Keeps sessions in memory, or in the stores that their agents name, and runs their turns here."""
+
+    def __init__(self) -> None:
+        self._sessions = LocalSessions()
+        self._agents: WeakValueDictionary[str, AgentLike] = WeakValueDictionary()
+        self._providers: WeakKeyDictionary[Any, dict[str, Provider]] = WeakKeyDictionary()  # by event loop
+        self._threads = Threads()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    async def open(self, session: SessionRef, opening: Opening) -> None:
+        live = await self._read(session)
+        if opening.token in live.openings:
+            return
+        if opening.saved is None and not opening.messages:
+            await self._begin(live, opening, [], hold=live.inbox.current is None)
+            return
+        async with live.inbox.place(Place()):
+            await refresh(live)
+            if opening.token not in live.openings:
+                await self._replace(live, opening)
+
+    async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+        live, place = self._sessions.get(session), Place(new_turn_id(session.id))
+        async with live.inbox.place(place, reject=work.if_busy == "reject"):
+            turn = await self._prepared(session, work, place)
+            async with aclosing(turn.run()) as batches:
+                async for batch in batches:
+                    if batch[-1].terminal:
+                        live.inbox.leave(place)  # whoever reads the last event may use the session
+                    yield batch
+
+    async def submit(self, session: SessionRef, work: Work) -> SubmittedTurn:
+        live = await self._read(session)
+        _check_open(live)
+        known = live.keys.get(work.key) if work.key is not None else None
+        if known is not None:
+            if known.request != _request(work):
+                raise KeyReused(session_id=session.id, turn_id=known.id)
+            return known
+        place = Place(new_turn_id(session.id))
+        turn = SubmittedTurn(live, place, lambda place: self._prepared(session, work, place), work.delay)
+        turn.start(reject=work.if_busy == "reject")
+        if work.key is not None:
+            turn.request = _request(work)
+            live.keys[work.key] = turn
+        return turn
+
+    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
+        return [message.copied() for message in (await self._read(session)).messages[start:stop]]
+
+    async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
+        live = await self._read(session)
+        state = live.saved(messages).copied()
+        if not live.used:
+            state.created = state.updated = 0
+        return state
+
+    async def status(self, session: SessionRef) -> SessionStatus:
+        return (await self._read(session)).status()
+
+    async def edit(self, session: SessionRef, edit: Edit) -> None:
+        live = self._sessions.get(session)
+        async with live.inbox.place(Place(), reject=edit.if_busy == "reject"):
+            await refresh(live)
+            _check_open(live)
+            state = live.saved()
+            if edit.clear:
+                state.keep(0)
+            state.messages += [_created(message) for message in edit.add]
+            state.variables = {
+                k: v for k, v in state.variables.items() if k not in edit.remove
+            } | edit.variables
+            state.metadata |= edit.metadata
+            state.files |= edit.files
+            await commit(live, state)
+
+    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
+        live = self._sessions.get(session)
+        async with live.inbox.place(Place()):
+            await refresh(live)
+            state, end = live.saved(), len(live.messages)
+            while end and state.messages[end - 1].turn_id in turns:
+                end -= 1
+            if end == len(state.messages) or any(one.turn_id in turns for one in state.messages[:end]):
+                return False
+            state.keep(end)
+            state.messages += [message.copied() for message in messages]
+            await commit(live, state)
+            return True
+
+    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
+        source = await self._read(session)
+        target = await self._read(fork)
+        async with target.inbox.place(Place()):
+            if target.exists:
+                raise SessionExists(f"There is a session {fork.id!r} already.", session_id=fork.id)
+            state = source.saved()
+            state.session_id, state.created = fork.id, now_ms()
+            state.parent, state.children, state.closed = None, [], False
+            target.openings.add("fork")
+            await commit(target, state)
+
+    async def children(self, session: SessionRef) -> list[str]:
+        return list((await self._read(session)).children)
+
+    async def close(self, session: SessionRef) -> None:
+        live = self._sessions.get(session)
+        async with live.inbox.place(Place()):
+            await refresh(live)
+            state = live.saved()
+            state.closed = True
+            await commit(live, state)
+
+    async def delete(self, session: SessionRef) -> bool:
+        live = await self._read(session)
+        existed = live.used
+        await live.inbox.check_others_turn()
+        for turn in list(live.turns.values()):
+            await turn.cancel("the session was deleted")
+        async with live.inbox.place(Place()):
+            self._sessions.remove(session)
+            if session.store is not None:
+                existed = await in_store(session.store.delete, session.id) or existed
+        return existed
+
+    async def sessions(
+        self, store: SessionStore | None, after: ListPlace | None, page: int
+    ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+        """Those of this process, the one used last first; those of a store in the order of their ids."""
+        if store is None:
+            live = {(one.updated, one.session_id): one for one in self._sessions.kept()}
+            for place in sorted(live, reverse=True):
+                if after is None or place < after:
+                    yield place, live[place].info()
+            return
+        for session_id in sorted(await in_store(store.list_sessions), reverse=True):
+            if after is None or (0, session_id) < after:
+                one = await self._read(SessionRef(SessionId(session_id), store))
+                if one.exists:
+                    yield (0, session_id), one.info()
+
+    def forget(self) -> None:
+        """Forget all sessions of this process, for tests. Stores keep theirs."""
+        self._sessions.clear()
+
+    async def aclose(self) -> None:
+        """Close the connections to the model services that were opened on this event loop."""
+        providers = self._providers.pop(asyncio.get_running_loop(), {})
+        for provider in providers.values():
+            await provider.aclose()
+
+    async def _prepared(self, session: SessionRef, work: Work, place: Place) -> LocalTurn:
+        """The turn, ready to run: its session has no other one now."""
+        live = self._sessions.get(session)
+        await refresh(live)
+        _check_open(live)
+        agent = self._agent(work.agent)
+        toolbox = ToolBox(agent.tools, threads=self._threads)
+        return LocalTurn(live, place, agent, work, await self._provider(agent), toolbox)
+
+    async def _read(self, session: SessionRef) -> LocalSession:
+        """The session as it is now; while a turn runs, as it was before."""
+        live = self._sessions.get(session)
+        if live.inbox.current is None:
+            await refresh(live)
+        return live
+
+    async def _begin(
+        self, live: LocalSession, opening: Opening, messages: list[Message], *, hold: bool
+    ) -> None:
+        """Begin, and save where no turn does (``hold``): the turn that runs saves what it finds at its end."""
+        parent = await self._parent(opening, live)
+        if parent is not None and live.session_id not in parent.children:
+            _check_open(parent)
+        before = live.saved()
+        live.begin(opening, parent)
+        live.messages += messages
+        after = live.saved()
+        if after != before and live.closed:
+            live.openings.discard(opening.token)
+            live.restore(before)
+            _check_open(live)
+        if after != before and live.store is not None and hold:
+            await commit(live, after)
+        if parent is not None and live.session_id not in parent.children:
+            await _add_child(parent, live.session_id)
+
+    async def _replace(self, live: LocalSession, opening: Opening) -> None:
+        """Put what the opening brings in place of an empty history."""
+        saved = opening.saved
+        if saved is None:
+            if live.messages:
+                raise SessionExists(session_id=live.session_id)
+            await self._begin(live, opening, [_created(one) for one in opening.messages], hold=True)
+            return
+        if live.messages and live.messages != saved.messages and not opening.replace:
+            raise SessionExists(
+                "The session is live with another history: give replace=True to put the saved one in its place.",
+                session_id=live.session_id,
+            )
+        if saved.tenant is not None and (live.tenant or saved.tenant) != saved.tenant:
+            raise other_tenant(live.session_id, saved.tenant)
+        live.openings.add(opening.token)
+        if not live.messages or opening.replace:
+            saved.tenant = saved.tenant or live.tenant
+            await commit(live, saved)
+            live.updated = saved.updated or live.updated
+
+    async def _parent(self, opening: Opening, child: LocalSession) -> LocalSession | None:
+        if opening.parent is None:
+            return None
+        return await self._read(SessionRef(SessionId(opening.parent), child.store))
+
+    def _agent(self, asked: AgentLike | str | None) -> AgentLike:
+        if asked is not None and not isinstance(asked, str):
+            if asked.name:
+                self._agents[asked.name] = asked
+            return asked
+        found = self._agents.get(asked or "")
+        if found is None:
+            raise UnknownAgent(f"No agent named {asked!r} has worked in this process: give the Agent itself.")
+        return found
+
+    async def _provider(self, agent: AgentLike) -> Provider:
+        """The agent's provider. Connections belong to an event loop, so each loop has its own."""
+        if isinstance(agent.provider, Script):
+            return ScriptedProvider(agent.provider)
+        if not isinstance(agent.provider, str):
+            return agent.provider
+        loop, name = asyncio.get_running_loop(), agent.provider
+        opened = self._providers.get(loop)
+        if opened is None:
+            opened = self._providers[loop] = {}
+            await when_loop_ends(self.aclose)
+        if name not in opened:
+            make = BUILT_IN.get(name)
+            if make is None:
+                raise UnknownProvider(
+                    f"There is no provider {name!r}. Known here: {', '.join(sorted(BUILT_IN))}."
+                )
+            made = await asyncio.to_thread(make)  # the first one loads its SDK, which takes a second
+            opened.setdefault(name, made)
+        return opened[name]
+
+    def _after_fork(self) -> None:
+        """The child has the sessions, but neither the turns that ran nor their connections."""
+        self._providers = WeakKeyDictionary()
+        self._sessions.after_fork()
+
+
+def _check_open(live: LocalSession) -> None:
+    if live.closed:
+        raise UsageError("The session is closed.", session_id=live.session_id)
+
+
+async def _add_child(parent: LocalSession, child: str) -> None:
+    """Note the child; where a turn of the parent runs, the end of the turn saves it."""
+    parent.children.append(child)
+    if parent.store is not None and parent.inbox.current is None:
+        async with parent.inbox.place(Place()):
+            await refresh(parent)
+            await commit(parent, parent.saved())
+
+
+def _request(work: Work) -> bytes:
+    """What a turn asks for, to tell whether a key comes with another request."""
+    agent = work.agent if work.agent is None or isinstance(work.agent, str) else work.agent.described()
+    return encode((work.messages, agent, work.params, work.output, work.metadata, work.timeout))
+
+
+def _created(message: Message) -> Message:
+    message.created = message.created or now_ms()
+    return message

@@ -1,0 +1,332 @@
+"""The agent loop: model call, tool calls, journal, repeat, until the model has answered.
+
+A pure function over a provider, tools, a journal and a sink; it knows no Redis. Whoever calls it owns the
+turn: what ``journal.append`` has accepted survives this process, what goes to the sink is only published.
+
+- Steps count from 1. A step whose tool calls are to be run is journalled before they start, each result when
+  it is there. The last step of a turn is never journalled: it comes back in the ``LoopResult``, so that a
+  plain text turn costs no append at all.
+- With entries of an earlier attempt the loop goes on where they end: no finished step is called again, no
+  finished tool call run again. A call that was started without a result is run again, but for tools marked
+  ``at_most_once``: those were announced by ``ToolStarted``, and the model is told that it is unknown whether
+  they ran.
+- Tools are run when the step stopped for them (``tool_use``, or ``end`` from servers that do not tell the two
+  apart). Where the model was cut off (``max_tokens``, a filter, a refusal), none of its calls is run: each
+  gets an error result that says so, and the turn ends with that stop reason.
+- After ``max_steps`` model calls the turn ends: with stop reason ``limit`` if the last answer has text, else
+  with ``StepLimitReached``. Calls of that last answer are not run, because nobody would read their results.
+- Thus a ``LoopResult`` never holds a tool call without its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from antiphon.errors import StepLimitReached
+from antiphon.events import (
+    Event,
+    StepFinished,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from antiphon.input.request import OutputSpec
+from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOutcome, ToolResult, Usage
+from antiphon.tools import Context, Tool
+from antiphon.window import Window, windowed
+from antiphon_worker.loop.step_events import Sink, StepEvents, answered
+from antiphon_worker.loop.steps import (
+    JournalEntry,
+    Step,
+    StepEntry,
+    ToolFinished,
+    ToolStarted,
+    decode_entry,
+    encode_entry,
+    messages_of,
+    plain_variables,
+    steps_of,
+    usage_of,
+    variables_of,
+    with_distinct_calls,
+)
+from antiphon_worker.loop.toolbox import ToolBox, shorten, tool_specs
+from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
+
+__all__ = [
+    "Journal",
+    "JournalEntry",
+    "LoopInput",
+    "LoopResult",
+    "Sink",
+    "StepEntry",
+    "ToolFinished",
+    "ToolStarted",
+    "decode_entry",
+    "encode_entry",
+    "messages_of",
+    "run_loop",
+    "usage_of",
+    "variables_of",
+]
+
+RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
+EVENT_RESULT_CHARACTERS = 2_000
+CANCEL_GRACE_SECONDS = 5.0
+UNKNOWN_WHETHER_RUN = (
+    "It is unknown whether this tool ran: the worker stopped after starting it, and it must not run twice."
+)
+
+
+class Journal(Protocol):
+    """What a turn has achieved so far, kept by whoever runs the turn."""
+
+    @property
+    def entries(self) -> Sequence[JournalEntry]:
+        """What earlier attempts achieved; read once, when the loop starts."""
+        ...
+
+    async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
+        """Keep the entries and publish the events, after everything put into the sink. Durable when it
+        returns."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """A safe point: may raise a stop signal, or wait while the lease is in doubt."""
+        ...
+
+
+class LoopInput(Struct):
+    """What a turn works with. Of ``history`` the model is sent what ``window`` leaves; ``tools`` are those that
+    it is offered."""
+
+    model: str
+    system: str | None = None
+    history: list[Message] = field(default_factory=list)
+    new_messages: list[Message] = field(default_factory=list)
+    tools: Sequence[Tool[..., Any]] = ()
+    output: OutputSpec | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    max_steps: int = 32
+    window: Window = Window()
+
+
+class LoopResult(Struct):
+    """What a turn brought. ``messages`` are the assistant and tool messages, in order, without the input."""
+
+    messages: list[Message]
+    usage: Usage
+    stop_reason: StopReason
+    raw_stop_reason: str | None
+    model: str
+
+    def response(self, turn_id: str = "", session_id: str = "") -> Response:
+        """The response of the turn; its text is that of the last answer."""
+        answers = [message for message in self.messages if message.role == "assistant"]
+        results = {(i, r.call_id): r for i, m in enumerate(self.messages) for r in m.tool_results}
+        outcomes = [
+            ToolOutcome(call.call_id, call.name, call.arguments, result.text, result.is_error)
+            for i, message in enumerate(self.messages)
+            for call in message.tool_calls
+            if (result := results.get((i + 1, call.call_id)))
+        ]
+        return Response(
+            text=answers[-1].text if answers else "",
+            tool_calls=outcomes,
+            messages=self.messages,
+            usage=self.usage,
+            stop_reason=self.stop_reason,
+            raw_stop_reason=self.raw_stop_reason,
+            model=self.model,
+            turn_id=turn_id,
+            session_id=session_id,
+        )
+
+
+async def run_loop(
+    provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
+) -> LoopResult:
+    """Work on a turn until the model has answered, or go on with one that an earlier attempt began.
+
+    ``toolbox`` says how tools are run; which ones the model may call is in ``inp.tools``. Raises what the
+    provider and the journal raise, and ``StepLimitReached``; never what a tool raised.
+    """
+    return await _Loop(provider, inp, toolbox.offering(inp.tools), journal, sink, context).run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        provider: Provider,
+        inp: LoopInput,
+        toolbox: ToolBox,
+        journal: Journal,
+        sink: Sink,
+        context: Context,
+    ) -> None:
+        self.provider = provider
+        self.inp = inp
+        self.toolbox = toolbox
+        self.journal = journal
+        self.sink = sink
+        self.context = context
+        self.steps = steps_of(journal.entries)
+        changed = variables_of(journal.entries)
+        if changed is not None:
+            context.variables.clear()
+            context.variables.update(changed)
+        self.variables = plain_variables(context.variables)  # as the journal knows them
+        seen = windowed(inp.history, inp.window, new=inp.new_messages)
+        self.input = [*seen, *inp.new_messages]
+
+    async def run(self) -> LoopResult:
+        while True:
+            if self.steps:
+                last = self.steps[-1]
+                if _ends_turn(last.entry):
+                    return self._finish(last, last.entry.stop_reason)
+                if len(self.steps) >= self.inp.max_steps:
+                    return self._finish_at_limit(last)
+                if last.open_calls:
+                    await self._run_tools(last)
+            await self._call_model(len(self.steps) + 1)
+
+    async def _call_model(self, number: int) -> None:
+        await self.journal.checkpoint()
+        answer = await self._stream(number)
+        message = with_distinct_calls(answer.message)
+        entry = StepEntry(
+            number, message, answer.usage, answer.stop_reason, answer.raw_stop_reason, answer.model
+        )
+        self.steps.append(Step(entry))
+        events: list[Event] = [
+            StepFinished(step=number, usage=entry.usage, stop_reason=entry.stop_reason, model=entry.model)
+        ]
+        events += [
+            ToolCallEvent(step=number, call_id=call.call_id, name=call.name, arguments=call.arguments)
+            for call in message.tool_calls
+        ]
+        if _ends_turn(entry) or number >= self.inp.max_steps:
+            self._publish(events)
+        else:
+            await self.journal.append([entry], events)
+
+    async def _stream(self, number: int) -> StepResult:
+        """One model call: every increment becomes an event at once; waits only while the sink is full."""
+        stream = self.provider.stream(self._request())
+        return await answered(stream, StepEvents(number, self.provider.name, self.sink))
+
+    def _request(self) -> ModelRequest:
+        inp, output = self.inp, self.inp.output
+        return ModelRequest(
+            model=inp.model,
+            messages=[*self.input, *self._messages()],
+            system=inp.system,
+            tools=tool_specs(inp.tools),
+            output=OutputSchema(output.name, output.schema, output.strict) if output else None,
+            params=inp.params,
+        )
+
+    async def _run_tools(self, step: Step) -> None:
+        """Run the calls of a step that have no result yet, all at once, and journal results as they come."""
+        await self.journal.checkpoint()
+        lost = [call for call in step.open_calls if call.call_id in step.started]
+        if lost:
+            await self._record(step, [_error(call, UNKNOWN_WHETHER_RUN) for call in lost])
+        number, calls = step.entry.step, step.open_calls
+        once = [ToolStarted(number, call.call_id) for call in calls if self.toolbox.at_most_once(call.name)]
+        if once:
+            await self.journal.append(once, [])
+        tasks = [asyncio.create_task(self._run_tool(call), name=f"tool {call.name}") for call in calls]
+        waiting = set(tasks)
+        try:
+            while waiting:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                finished = [task.result() for task in tasks if task not in waiting]
+                await self._record(step, [r for r in finished if r.call_id not in step.results])
+        finally:
+            await _cancel(waiting)
+
+    async def _run_tool(self, call: ToolCall) -> ToolResult:
+        return await self.toolbox.run(call, self.context.of_call(call.call_id))
+
+    async def _record(self, step: Step, results: list[ToolResult]) -> None:
+        number = step.entry.step
+        entries = [ToolFinished(number, result) for result in results]
+        if results and self.context.variables != self.variables:
+            self.variables = entries[-1].variables = plain_variables(self.context.variables)
+        await self.journal.append(
+            entries,
+            [_result_event(result, number) for result in results],
+        )
+        step.results.update({result.call_id: result for result in results})
+
+    def _finish_at_limit(self, last: Step) -> LoopResult:
+        limit = self.inp.max_steps
+        if not last.entry.message.text.strip():
+            raise StepLimitReached(f"The turn used all its {limit} steps without an answer.")
+        return self._finish(last, "limit")
+
+    def _finish(self, last: Step, stop_reason: StopReason) -> LoopResult:
+        """The result; calls that will not be run any more get a result that says why."""
+        for call in last.open_calls:
+            result = _error(
+                call, UNKNOWN_WHETHER_RUN if call.call_id in last.started else _not_run(stop_reason)
+            )
+            last.results[call.call_id] = result
+            self._publish([_result_event(result, last.entry.step)])
+        return LoopResult(
+            messages=self._messages(),
+            usage=usage_of(step.entry for step in self.steps),
+            stop_reason=stop_reason,
+            raw_stop_reason=last.entry.raw_stop_reason,
+            model=last.entry.model,
+        )
+
+    def _messages(self) -> list[Message]:
+        return [message for step in self.steps for message in step.messages]
+
+    def _publish(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.sink.put(event)
+
+
+def _ends_turn(entry: StepEntry) -> bool:
+    """False where tools are to be run, or where the provider's own tools have not finished and it is to be
+    called again (it says ``tool_use``, and the message holds its items but no call of ours)."""
+    message = entry.message
+    if message.tool_calls:
+        return entry.stop_reason not in RUNS_TOOLS
+    return entry.stop_reason != "tool_use" or not any(isinstance(part, Item) for part in message.parts)
+
+
+def _result_event(result: ToolResult, step: int) -> ToolResultEvent:
+    return ToolResultEvent(
+        step=step,
+        call_id=result.call_id,
+        name=result.name,
+        result=shorten(result.text, EVENT_RESULT_CHARACTERS),
+        is_error=result.is_error,
+    )
+
+
+def _error(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call_id=call.call_id, content=reason, name=call.name, is_error=True)
+
+
+def _not_run(stop_reason: StopReason) -> str:
+    if stop_reason == "limit":
+        return "This tool was not run: the turn had used all its steps."
+    return f"This tool was not run: the answer was cut off ({stop_reason})."
+
+
+async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
+    """Stop tool calls whose turn is over; one that ignores it is left behind after a few seconds."""
+    if not tasks:
+        return
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)

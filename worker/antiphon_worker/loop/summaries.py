@@ -1,0 +1,169 @@
+"""What a model is shown of a history, and the summary that it writes of what a ``Summary`` window leaves out.
+
+A summary is one model call between the claim and the first step. Its request begins as the turn's last one did (system
+prompt, tools, the older turns), so that the model services find it in their caches. It is kept when the turn finishes:
+a turn that is tried again, after a crash or a provider error, writes it again, which costs tokens and does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
+
+from msgspec import Struct, field
+
+from antiphon.errors import AgentError, ProviderRejected
+from antiphon.model import Message, Usage
+from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts, window_start
+from antiphon_worker.loop.loop import Journal, LoopInput, LoopResult
+from antiphon_worker.loop.step_events import answered
+from antiphon_worker.loop.toolbox import tool_specs
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+
+__all__ = ["Past", "Shown", "SummaryWriter", "show"]
+
+log = logging.getLogger("antiphon.summary")
+
+INSTRUCTION = (
+    "Write a summary of our conversation so far, in its language and in at most {words} words. It will take the place"
+    " of these messages: you will be shown the summary and what is said after it, and nothing else. Keep what later"
+    " answers may need: what I want and have told you, names, numbers and decisions, what the tools found and did,"
+    " and what is still open. Write the summary alone, without an answer to anything. {instructions}"
+)
+TOKENS_PER_WORD_OF_SUMMARY = 10  # of the window's limit
+LEAST_WORDS, MOST_WORDS = 50, 1_000
+PORTION_TOKENS = 50_000  # for a window without a limit of tokens
+COMPLETE = ("end", "stop_sequence", "max_tokens")
+# What an agent's parameters say about its answers, which a summary is not.
+ABOUT_ANSWERS = {
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop",
+    "stop_sequences", "text", "tool_choice", "verbosity",
+}  # fmt: skip
+
+
+class Past(Struct):
+    """A history as it was read, from index ``start`` on, and what its session keeps about the last window.
+
+    ``counted`` are the tokens of the last model call, where they are known. ``front`` reads messages before ``start``.
+    """
+
+    messages: list[Message]
+    start: int
+    counted: int | None
+    summary: SavedSummary | None
+    front: Callable[[int, int], Awaitable[list[Message]]]
+
+
+class Shown(Struct):
+    """What a model is shown of a history.
+
+    ``start`` is the index of the first message of the history in it, None without a window. ``summary`` is a new one,
+    to be kept with the turn, and ``usage`` what it took.
+    """
+
+    messages: list[Message]
+    start: int | None
+    summary: SavedSummary | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    def counted(self, result: LoopResult) -> int:
+        """The tokens that the provider counted for what was shown and answered; 0 where several calls share them."""
+        calls = sum(message.role == "assistant" for message in result.messages)
+        return result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0
+
+
+async def show(past: Past, window: Window, new: Sequence[Message], writer: SummaryWriter) -> Shown:
+    """The part of the history that the window shows, after its summary. Where the window leaps, a new one is written.
+
+    The earlier summary counts as part of the first turn, and goes into the next one together with it.
+    """
+    summary = past.summary if window.instructions is not None else None
+    covered = summary.messages if summary else 0
+    messages, start = past.messages[max(covered - past.start, 0) :], max(covered, past.start)
+    head = [summary.message] if summary else []
+    first = window_start([*head, *messages], window, new=new, reported=past.counted)
+    if first == 0:
+        return Shown([*head, *messages], start)
+    first -= len(head)
+    newer = messages[first:]
+    if window.instructions is None:
+        return Shown(newer, start + first)
+    older = [*await past.front(covered, start), *messages[:first]]
+    written = await writer.write(window, summary, older)
+    head = [written.message] if written else []
+    return Shown([*head, *newer], start + first, written if written is not summary else None, writer.usage)
+
+
+class SummaryWriter:
+    """Has the provider and the model of a turn write summaries. ``usage`` is what that took."""
+
+    def __init__(self, provider: Provider, inp: LoopInput, journal: Journal, session_id: str) -> None:
+        self.usage = Usage()
+        self._provider = provider
+        self._inp = inp
+        self._journal = journal
+        self._session_id = session_id
+
+    async def write(
+        self, window: Window, summary: SavedSummary | None, older: Sequence[Message]
+    ) -> SavedSummary | None:
+        """A summary of what the last one tells and of these messages, written in portions that the window could hold.
+
+        Where a call fails it is the last one that was written, and the turn goes on without the rest.
+        """
+        limit = window.tokens or PORTION_TOKENS
+        words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
+        asked = INSTRUCTION.format(words=words, instructions=window.instructions or "").strip()
+        for portion in _portions(older, limit):
+            await self._journal.checkpoint()
+            head = [summary.message] if summary else []
+            try:
+                text = await self._ask([*head, *portion, Message.user(asked)])
+            except Exception as exc:
+                log.warning(
+                    "session %s: no summary could be written, its older turns are left out: %s",
+                    self._session_id, exc, exc_info=not isinstance(exc, AgentError),
+                )  # fmt: skip
+                break
+            summary = SavedSummary((summary.messages if summary else 0) + len(portion), text)
+        return summary
+
+    async def _ask(self, messages: list[Message]) -> str:
+        """One model call, without tools. Raises what the provider raises, and where it gives no text."""
+        inp = self._inp
+        params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
+        request = ModelRequest(
+            inp.model, messages, inp.system, tool_specs(inp.tools), params=params | {"tool_choice": "none"}
+        )
+        result = await answered(self._provider.stream(request), _Unheard())
+        self.usage += result.usage
+        text = result.message.text.strip()
+        if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
+            raise ProviderRejected(f"The model wrote none (it stopped with {result.stop_reason!r}).")
+        return text
+
+
+class _Unheard:
+    """Where the pieces of a summary go: its result holds them."""
+
+    full = False
+
+    def append(self, increment: Increment) -> None:
+        """Nobody reads along."""
+
+    async def drain(self) -> None:
+        """There is always room."""
+
+
+def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message]]:
+    """Whole turns, together as many as fit into this many tokens, at least one."""
+    portion: list[Message] = []
+    for begin, end in pairwise([*turn_starts(messages), len(messages)]):
+        turn = messages[begin:end]
+        if portion and estimated_tokens(portion) + estimated_tokens(turn) > tokens:
+            yield portion
+            portion = []
+        portion += turn
+    if portion:
+        yield portion

@@ -1,0 +1,171 @@
+"""Running tool calls: every call ends in a result, and every failure is told to the model, never raised.
+
+What the model is told on a failure is one sentence (the exception's type and message, or the reason why the
+call could not be made), never a traceback: that goes to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from antiphon.errors import (
+    InvalidTool,
+    ToolArgumentsInvalid,
+    ToolError,
+    ToolNotFound,
+    ToolRaised,
+    ToolTimedOut,
+)
+from antiphon.model import File, Image, Text, ToolCall, ToolResult
+from antiphon.tools import Context, Tool
+from antiphon_worker.loop.threads import Threads
+from antiphon_worker.providers.base import ToolSpec
+
+__all__ = ["ToolBox", "shorten", "tool_specs"]
+
+log = logging.getLogger("antiphon.tools")
+
+AnyTool: TypeAlias = Tool[..., Any]
+Content: TypeAlias = str | list[Text | Image | File]
+
+RESULT_CHARACTERS = 64 * 1024
+RAW_ARGUMENTS_CHARACTERS = 500
+TIMEOUT_SECONDS = 300.0
+
+
+def tool_specs(tools: Sequence[AnyTool]) -> list[ToolSpec]:
+    """The tools as they are offered to a model."""
+    return [ToolSpec(tool.name, tool.description, tool.parameters, tool.strict) for tool in tools]
+
+
+class ToolBox:
+    """Tools by name, and how they are run.
+
+    ``timeout`` (seconds) holds for tools that name none, ``limit`` is the number of characters of a result's
+    text beyond which its middle is left out. Synchronous tools run in ``threads``; one that does not return
+    in time goes on in its thread, its outcome is dropped.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[AnyTool] = (),
+        *,
+        timeout: float | None = TIMEOUT_SECONDS,
+        limit: int = RESULT_CHARACTERS,
+        threads: Threads | None = None,
+    ) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+        if len(self.tools) < len(tools):
+            names = [tool.name for tool in tools]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise InvalidTool(f"Tools must have different names; these come twice: {', '.join(twice)}.")
+        self.timeout = timeout
+        self.limit = limit
+        self.threads = threads or Threads()
+
+    def offering(self, tools: Sequence[AnyTool]) -> ToolBox:
+        """A toolbox that runs only these tools, in the same way."""
+        if len(tools) == len(self.tools) and all(self.tools.get(tool.name) is tool for tool in tools):
+            return self
+        return ToolBox(tools, timeout=self.timeout, limit=self.limit, threads=self.threads)
+
+    def at_most_once(self, name: str) -> bool:
+        """True where a call of this tool must never be started twice."""
+        tool = self.tools.get(name)
+        return tool is not None and tool.at_most_once
+
+    async def run(self, call: ToolCall, context: Context) -> ToolResult:
+        """Run one call. Raises only when this task is cancelled, or what is no ``Exception`` (a stop
+        signal)."""
+        try:
+            content, is_error = await self._call(call, context), False
+        except ToolError as exc:
+            content, is_error = _told(exc), True
+            if exc.__cause__ is not None:  # it went wrong, and was not said on purpose
+                _log(call, context, exc)
+        return ToolResult(call.call_id, _shortened(content, self.limit), call.name, is_error)
+
+    async def _call(self, call: ToolCall, context: Context) -> Content:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            names = ", ".join(self.tools) or "there are none"
+            raise ToolNotFound(f"There is no tool named {call.name!r}. The tools: {names}.")
+        if call.invalid:
+            raw = shorten(call.raw or "", RAW_ARGUMENTS_CHARACTERS)
+            raise ToolArgumentsInvalid(f"The arguments are not a JSON object: {raw}")
+        args, kwargs = tool.bind(call.arguments, context)
+        value = await self._run_within_time(tool, args, kwargs)
+        return tool.content_of(value)
+
+    async def _run_within_time(self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        seconds = self.timeout if tool.timeout is None else tool.timeout
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                if tool.is_async:
+                    return await tool.function(*args, **kwargs)
+                return await self.threads.run(lambda: tool.function(*args, **kwargs))
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ToolRaised("The tool was cancelled from within.") from exc
+        except (Exception, SystemExit) as exc:
+            if timer.expired() and isinstance(exc, TimeoutError):
+                raise ToolTimedOut(f"The tool did not return within {seconds:g} seconds.") from exc
+            if isinstance(exc, ToolError):
+                raise
+            raise ToolRaised(_described(exc)) from exc
+
+
+def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
+    log.warning(
+        "tool %s (call %s) in turn %s of session %s: %s",
+        call.name, call.call_id, context.turn_id, context.session_id, _told(exc), exc_info=exc.__cause__,
+        extra={"action": str(exc.code), "tool": call.name, "turn": context.turn_id, "session": context.session_id},
+    )  # fmt: skip
+
+
+def _described(exc: BaseException) -> str:
+    try:
+        text = str(exc)
+    except Exception as broken:  # noqa: BLE001 - a tool's own exception class may fail to describe itself
+        text = f"(its message could not be read: {type(broken).__name__})"
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def _told(exc: ToolError) -> str:
+    return str(exc.args[0]) if exc.args else type(exc).__name__
+
+
+def _shortened(content: Content, limit: int) -> Content:
+    """Within the limit as a whole, and without lone surrogates, which no service and no store takes."""
+    if isinstance(content, str):
+        return shorten(_encodable(content), limit)
+    room, parts = limit, list(content)
+    for i, part in enumerate(parts):
+        if isinstance(part, Text):
+            text = shorten(_encodable(part.text), room)
+            room = max(0, room - len(text))
+            parts[i] = Text(text, part.annotations)
+    return parts
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def shorten(text: str, limit: int) -> str:
+    """The text, or its head and tail with the number of characters left out between them."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit - limit // 2, limit // 2
+    left_out = len(text) - head - tail
+    return f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[len(text) - tail :]}"

@@ -1,0 +1,92 @@
+"""The demo's own check of what was promised: G2, the history, and G5, the events. Pure functions over what was seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from antiphon.events import Event, TextDelta, TurnFinished
+from antiphon.model import Message, Refusal
+from antiphon_worker.playground.demo.record import SessionRecord
+
+__all__ = ["Expected", "check_events", "check_history"]
+
+Expected = Callable[[Sequence[tuple[str, str]]], str]
+"""What a model of our own answers to what was said so far, the last of it the user's."""
+
+
+def check_history(record: SessionRecord, expected: Expected | None = None) -> list[str]:
+    """G2: the history is what the user said, in order, each with exactly one answer, whole.
+
+    ``expected`` proves more: that the model was shown the whole history before each turn, and nothing else.
+    """
+    texts = record.conversation.turns
+    roles = [message.role for message in record.messages]
+    if roles != ["user", "assistant"] * len(texts):
+        return [
+            _of(
+                record,
+                f"the history has {_count(roles)} instead of {len(texts)} questions with one answer each",
+            )
+        ]
+    problems: list[str] = []
+    said: list[tuple[str, str]] = []
+    pairs = zip(record.messages[::2], record.messages[1::2], strict=True)
+    for number, (text, (question, answer)) in enumerate(zip(texts, pairs, strict=True), 1):
+        told = _told(answer)
+        said.append(("user", question.text))
+        if question.text != text:
+            problems.append(_of(record, f"turn {number} has another question than was asked"))
+        if not told:
+            problems.append(_of(record, f"turn {number} has an empty answer"))
+        if expected is not None and told != expected(said):
+            problems.append(_of(record, f"the answer to turn {number} is not the one to this whole history"))
+        if told != _streamed(record.live.events, answer.turn_id):
+            problems.append(_of(record, f"the answer to turn {number} is not what its deltas add up to"))
+        said.append(("assistant", told))
+    return problems
+
+
+def check_events(record: SessionRecord) -> list[str]:
+    """G5: events are dense in seq, the same for every subscriber, with one terminal event a run."""
+    events = record.live.events
+    problems: list[str] = []
+    if [event.seq for event in events] != list(range(1, len(events) + 1)):
+        problems.append(_of(record, "the events are not numbered 1, 2, 3, … without a hole"))
+    for kind, follower in (("joined late", record.late), ("reconnected", record.reconnected)):
+        if follower.events != events:
+            problems.append(
+                _of(
+                    record,
+                    f"a subscriber that {kind} was given other events ({len(follower.events)} for {len(events)})",
+                )
+            )
+    runs = {(event.turn_id, event.run) for event in events}
+    ends = Counter((event.turn_id, event.run) for event in events if event.terminal)
+    if any(ends[run] != 1 for run in runs):
+        problems.append(_of(record, "a run has no terminal event, or more than one"))
+    if len(runs) != len(record.conversation.turns):
+        problems.append(_of(record, f"{len(record.conversation.turns)} turns had {len(runs)} runs"))
+    return problems
+
+
+def _told(answer: Message) -> str:
+    return answer.text or "".join(part.text for part in answer.parts if isinstance(part, Refusal))
+
+
+def _streamed(events: Sequence[Event], turn_id: str | None) -> str:
+    """The text of the attempt that finished, piece by piece as it came."""
+    own = [event for event in events if event.turn_id == turn_id]
+    last = max((event.attempt for event in own), default=0)
+    finished = any(isinstance(event, TurnFinished) for event in own)
+    pieces = [event.text for event in own if isinstance(event, TextDelta) and event.attempt == last]
+    return "".join(pieces) if finished else ""
+
+
+def _count(roles: Sequence[str]) -> str:
+    counted = Counter(roles)
+    return ", ".join(f"{number} of {role}" for role, number in counted.items()) or "no messages"
+
+
+def _of(record: SessionRecord, problem: str) -> str:
+    return f"{record.conversation.name}: {problem}."

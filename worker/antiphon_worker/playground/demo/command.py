@@ -1,0 +1,128 @@
+"""``antiphon demo``: set up, play, kill, judge, and say so."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.cli.arguments import Parser, command_parser
+from antiphon.errors import AgentError, UsageError
+from antiphon_worker.playground.demo.conversations import read_conversations
+from antiphon_worker.playground.demo.performance import Performance, perform
+from antiphon_worker.playground.demo.record import SessionRecord
+from antiphon_worker.playground.demo.screen import Screen, print_wrapped, screen_for
+from antiphon_worker.playground.demo.service import PROVIDERS, choose_service
+from antiphon_worker.playground.demo.stage import ANSWER_LENGTH, Stage
+from antiphon_worker.playground.demo.verdict import judge
+from antiphon_worker.playground.modelserver import reply_to
+from antiphon_worker.playground.process_guard import Guard
+
+__all__ = ["demo"]
+
+OWN_SESSIONS = 8
+PACE = 25.0
+TERMINATED = 143
+
+
+def demo(argv: list[str]) -> int:
+    """Play conversations, kill a worker in the middle of an answer, and check every promise
+
+    All on this machine: an embedded Valkey, worker processes, and a model server of our own that speaks the wire
+    formats of OpenAI and Anthropic. Where OPENAI_API_KEY or ANTHROPIC_API_KEY is set, the real service answers.
+    The exit code is 1 where a promise did not hold.
+    """
+    options = _parser().parse_args(argv)
+    most = options.sessions if options.sessions or options.input else OWN_SESSIONS
+    conversations = read_conversations(options.input, most)
+    service = choose_service(options.provider, options.model)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    print_wrapped(
+        f"{len(conversations)} sessions on {options.processes} worker processes, answered by {service}."
+    )
+    screen = screen_for(sys.stdout, options.plain)
+    records = [SessionRecord(one, service.agent(n), screen.see) for n, one in enumerate(conversations)]
+    with Guard() as guard:
+        stage = Stage(guard, processes=options.processes, pace=options.pace, service=service)
+        try:
+            performance = asyncio.run(_run(records, stage, screen, kill=options.kill))
+        except asyncio.CancelledError:
+            guard.kill()
+            return TERMINATED
+        except BaseException:
+            guard.kill()
+            raise
+    lines, holds = judge(performance, expected=_expected if service.own else None, kill=options.kill)
+    print_wrapped(*lines)
+    return 0 if holds else 1
+
+
+async def _run(records: Sequence[SessionRecord], stage: Stage, screen: Screen, *, kill: bool) -> Performance:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        print_wrapped("Starting Valkey, the workers and what answers them …")
+        await stage.set_up()
+        return await perform(records, stage, screen, kill=kill)
+    except UsageError:
+        raise
+    except AgentError as exc:
+        raise AgentError(f"{exc.message} The workers' last words:\n{stage.last_words()}") from exc
+    finally:
+        await stage.aclose()
+
+
+def _expected(said: Sequence[tuple[str, str]]) -> str:
+    return reply_to(said, length=ANSWER_LENGTH)
+
+
+def _parser() -> Parser:
+    parser = command_parser(demo)
+    parser.usage = "antiphon demo [OPTIONS]"
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help='other conversations: lines of JSON like {"turns": ["…", "…"]}',
+    )
+    parser.add_argument(
+        "--sessions",
+        type=_count,
+        metavar="N",
+        help=f"how many sessions (of our own {OWN_SESSIONS}, of a file all)",
+    )
+    parser.add_argument("--processes", type=_count, default=2, metavar="N", help="worker processes (2)")
+    parser.add_argument("--provider", choices=PROVIDERS, help="one wire format alone")
+    parser.add_argument("--model", help="which model the service runs")
+    parser.add_argument(
+        "--pace",
+        type=_pace,
+        default=PACE,
+        metavar="N",
+        help=f"words a second of our own model server ({PACE:g})",
+    )
+    parser.add_argument("--no-kill", dest="kill", action="store_false", help="leave the workers alone")
+    parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 10000")
+    return int(text)
+
+
+def _pace(text: str) -> float:
+    try:
+        pace = float(text)
+    except ValueError:
+        pace = 0.0
+    if not 0 < pace <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of words a second")
+    return pace

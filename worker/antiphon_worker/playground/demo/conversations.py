@@ -1,0 +1,73 @@
+"""What is said in the demo: conversations of our own, or those of a file."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import UsageError
+
+__all__ = ["Conversation", "read_conversations"]
+
+OWN = "conversations.jsonl"
+NAMES = ("name", "question_id", "id")
+
+
+class Conversation(Struct, frozen=True):
+    """What one user says, turn by turn, in the session of this name."""
+
+    name: str
+    turns: list[str]
+
+
+def read_conversations(path: Path | None, most: int | None = None) -> list[Conversation]:
+    """The conversations of a file, or our own; ``most`` of them.
+
+    A line is a JSON object with ``turns``, a list of texts; ``name``, ``question_id`` or ``id`` names the session.
+    Raises ``UsageError`` that names the line.
+    """
+    source = path or resources.files("antiphon_worker.playground.demo") / OWN
+    try:
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"The conversations in {path} cannot be read: {exc}.") from exc
+    found: list[Conversation] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            found.append(_read(line, f"{path or OWN}, line {number}", number))
+    if not found:
+        raise UsageError(f"There are no conversations in {path}.")
+    if most is not None and path is None:
+        found = _repeated(found, most)
+    return _with_distinct_names(found[:most])
+
+
+def _read(line: str, where: str, number: int) -> Conversation:
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+        turns = msgspec.convert(fields.get("turns"), list[str])
+    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+        raise UsageError(f'{where}: a line reads {{"turns": ["…", "…"]}}: {exc}.') from exc
+    if not turns or not all(text.strip() for text in turns):
+        raise UsageError(f"{where}: a conversation has at least one turn, and none is empty.")
+    name = next((str(fields[key]) for key in NAMES if fields.get(key) is not None), str(number))
+    return Conversation(name, turns)
+
+
+def _repeated(own: list[Conversation], count: int) -> list[Conversation]:
+    """As many as asked for, by playing our own again."""
+    return [own[index % len(own)] for index in range(count)]
+
+
+def _with_distinct_names(conversations: list[Conversation]) -> list[Conversation]:
+    taken: dict[str, int] = {}
+    distinct: list[Conversation] = []
+    for one in conversations:
+        taken[one.name] = taken.get(one.name, 0) + 1
+        suffix = f"-{taken[one.name]}" if taken[one.name] > 1 else ""
+        distinct.append(Conversation(one.name + suffix, one.turns))
+    return distinct

@@ -1,0 +1,110 @@
+"""The play: every session speaks its turns, while three subscribers follow it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError
+from antiphon_worker.playground.demo.record import Follower, SessionRecord
+
+__all__ = ["play", "raise_when_silent"]
+
+FEW_CHARACTERS = 10
+AWAY_EVENTS = 8
+
+
+async def play(records: Sequence[SessionRecord], speaker: AsyncClient, watcher: AsyncClient) -> None:
+    """Play all sessions at once; return when each has ended and each subscriber has seen all of it.
+
+    The late and the reconnected subscribers are ``watcher``'s, on connections of their own.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for record in records:
+                group.create_task(_play_one(record, speaker, watcher), name=record.session_id)
+    except* AgentError as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _play_one(record: SessionRecord, speaker: AsyncClient, watcher: AsyncClient) -> None:
+    session = record.session_id
+    following = [
+        asyncio.create_task(_follow(record.live, speaker, session)),
+        asyncio.create_task(_join_late(record, watcher)),
+        asyncio.create_task(_reconnect(record, watcher)),
+    ]
+    speaking = asyncio.create_task(_speak_to_the_end(record, speaker))
+    every = [speaking, *following]
+    try:
+        await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+        for task in every:
+            if task.done():
+                task.result()  # a subscriber never ends by itself: this raises what ended it
+    finally:
+        for task in every:
+            task.cancel()
+        await asyncio.gather(*every, return_exceptions=True)
+    record.messages = (await speaker.snapshot(session)).messages
+
+
+async def _speak_to_the_end(record: SessionRecord, client: AsyncClient) -> None:
+    """Say all, and return when each subscriber has seen the last event."""
+    await _speak(record, client)
+    last = record.live.cursor
+    for follower in (record.live, record.late, record.reconnected):
+        await follower.until(lambda follower=follower: follower.cursor >= last)
+
+
+async def _speak(record: SessionRecord, client: AsyncClient) -> None:
+    """Say one turn after the other, each when the one before has ended; stop where one fails."""
+    for text in record.conversation.turns:
+        turn = record.submitting(text)
+        await client.submit(record.session_id, text, agent=record.agent)
+        await record.live.until(lambda turn=turn: turn.ended is not None)
+        if record.failed:
+            return
+
+
+async def _follow(follower: Follower, client: AsyncClient, session: str) -> None:
+    async for event in client.subscribe(session, after=follower.cursor):
+        follower.take(event)
+
+
+async def _join_late(record: SessionRecord, client: AsyncClient) -> None:
+    """Subscribe in the middle of the conversation, to all that was before."""
+    await record.live.until(lambda: _under_way(record))
+    await _follow(record.late, client, record.session_id)
+
+
+async def _reconnect(record: SessionRecord, client: AsyncClient) -> None:
+    """Subscribe from the beginning, leave in the middle, and come back later to go on from the cursor."""
+    first = asyncio.create_task(_follow(record.reconnected, client, record.session_id))
+    try:
+        await record.live.until(lambda: _under_way(record))
+    finally:
+        first.cancel()
+        with suppress(asyncio.CancelledError):
+            await first
+    left_at = record.live.cursor
+    await record.live.until(lambda: record.done or record.live.cursor >= left_at + AWAY_EVENTS)
+    await _follow(record.reconnected, client, record.session_id)
+
+
+def _under_way(record: SessionRecord) -> bool:
+    return record.done or (record.halfway and record.answering(FEW_CHARACTERS))
+
+
+async def raise_when_silent(records: Sequence[SessionRecord], seconds: float) -> None:
+    """Raise ``AgentError`` when no session has said anything for so long."""
+    count, since = 0, time.monotonic()
+    while True:
+        await asyncio.sleep(1)
+        now = sum(len(record.live.events) for record in records)
+        if now != count:
+            count, since = now, time.monotonic()
+        elif time.monotonic() - since > seconds:
+            raise AgentError(f"Nothing has happened for {seconds:.0f} s.")

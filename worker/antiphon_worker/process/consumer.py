@@ -1,0 +1,223 @@
+"""Taking turns: wait for a doorbell while there is room, claim in batches, start what was claimed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from antiphon.errors import StoreError
+from antiphon.input.ids import TurnId
+from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
+from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
+from antiphon_worker.settings import Settings
+
+__all__ = ["Consumer"]
+
+log = logging.getLogger("antiphon.consumer")
+
+BATCH = 8
+BELL_SECONDS = 1
+OUTAGE_PAUSE_SECONDS = 0.5
+CALM_SECONDS = 1.0
+
+
+class Consumer:
+    """Takes turns while there is room and runs them, each in a task of its own."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        keeper: LeaseKeeper,
+        settings: Settings,
+        worker: str,
+        *,
+        run_turn: Callable[[ClaimedTurn, Lease], Awaitable[str]],
+        run_foreign: Callable[[ForeignJob], Awaitable[None]],
+        run_alone: Callable[[TurnId], Awaitable[None]],
+        late: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._cell = cell
+        self._keeper = keeper
+        self._settings = settings
+        self._worker = worker
+        self._run_turn = run_turn
+        self._run_foreign = run_foreign
+        self._run_alone = run_alone
+        self._late = late
+        self._patience = min(BELL_SECONDS, settings.lease / 4)
+        self._waiting = cell.beside(self._patience)
+        self._tasks: dict[asyncio.Task[None], Lease | None] = {}
+        self._room = asyncio.Event()
+        self._rest = asyncio.Event()  # set while nothing is under way
+        self._rest.set()
+        self._token = ""  # names the claim whose answer is still awaited
+        self._sent = 0.0  # when that was first asked: its leases run from then on
+        self._lost_at = 0.0
+
+    @property
+    def busy(self) -> int:
+        """Turns under way."""
+        return len(self._tasks)
+
+    def leases(self) -> list[Lease]:
+        return [lease for lease in self._tasks.values() if lease is not None]
+
+    async def run(self) -> None:
+        """Take turns until cancelled; turns under way go on."""
+        try:
+            await self._take()
+        finally:
+            await self._waiting.redis.aclose()  # a bell that rings now is another worker's
+
+    async def _take(self) -> None:
+        limit, more = BATCH, True
+        while True:
+            free = self._settings.concurrency - len(self._tasks)
+            if free <= 0:
+                self._room.clear()
+                await self._room.wait()
+                more = True
+                continue
+            hearing = None if more else await self._bell()
+            more = await self._claim(min(free, limit), hearing)
+            await asyncio.sleep(0)  # what was claimed goes to its model first
+            limit = await self._appetite()  # asked before the bell is: who takes it comes at once
+
+    async def idle(self) -> None:
+        """Return when no turn is under way."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def stop_turns(self, *, at_once: bool) -> None:
+        """Give back what is under way: at the next safe point, or at once."""
+        for lease in self.leases():
+            lease.end(Stop.DRAINED, at_once=at_once)
+
+    async def abandon(self) -> None:
+        """Let go of what is still under way: its leases have expired, and others recover it."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            log.warning("%s could not be given back: its lease runs out", task.get_name())
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _appetite(self) -> int:
+        """How many turns to take next. While what runs is late already: none, and one after a second."""
+        for _ in range(20):
+            if not self._tasks or not self._late():
+                return BATCH
+            await asyncio.sleep(CALM_SECONDS / 20)
+        return 1
+
+    async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
+        """One claim, now or when a bell rings; true where there may be more to take.
+
+        An answer that was lost is asked for again: the same token brings the same turns.
+        """
+        if not self._token:
+            self._token, self._sent = secrets.token_hex(6), time.monotonic()
+        mono_deadline = self._sent + self._settings.lease
+        claiming = asyncio.create_task(self._ask(limit, hearing))
+        try:
+            claims = await asyncio.shield(claiming)
+        except StoreError as exc:
+            await self._outage(exc)
+            return True
+        except asyncio.CancelledError:
+            with suppress(StoreError):  # what a claim under way brings is ours, and is drained with the rest
+                if hearing is not None and not hearing.done():
+                    await self._cell.ring(self._worker)
+                self._start(await claiming, mono_deadline)
+            raise
+        self._token = ""
+        self._back()
+        self._start(claims, mono_deadline)
+        return len(claims.turns) >= limit
+
+    async def _ask(self, limit: int, hearing: asyncio.Task[None] | None) -> Claims:
+        lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
+        try:
+            return await self._waiting.claim(
+                self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues
+            )
+        finally:
+            if hearing is not None:
+                await hearing
+
+    def _start(self, claims: Claims, mono_deadline: float) -> None:
+        for turn in claims.turns:
+            lease = Lease(turn.session_id, turn.turn_id, turn.fence, mono_deadline)
+            self._keeper.add(lease)
+            self._spawn(self._hold(turn, lease), lease, f"turn {turn.turn_id}")
+        for job in claims.foreign:
+            self._spawn(self._run_foreign(job), None, f"job {job.job_id}")
+        for turn_id in claims.alone:
+            self._spawn(self._run_alone(turn_id), None, f"alone {turn_id}")
+
+    async def _hold(self, turn: ClaimedTurn, lease: Lease) -> None:
+        try:
+            await self._run_turn(turn, lease)
+        finally:
+            self._keeper.remove(lease)
+
+    def _spawn(self, work: Awaitable[None], lease: Lease | None, name: str) -> None:
+        task = asyncio.ensure_future(work)
+        if isinstance(task, asyncio.Task):
+            task.set_name(name)
+        self._tasks[task] = lease  # type: ignore[index]
+        self._rest.clear()
+        task.add_done_callback(self._done)  # type: ignore[arg-type]
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._room.set()
+        if not self._tasks:
+            self._rest.set()
+        if not task.cancelled() and task.exception() is not None:
+            log.error(
+                "%s ended with an error; its lease will expire", task.get_name(), exc_info=task.exception()
+            )
+
+    async def _bell(self) -> asyncio.Task[None]:
+        """Begin to wait for a bell; return when it has rung, or when nothing is under way here.
+
+        A claim that is sent then stands behind the bell in the same connection: when it rings Redis goes on with the
+        claim, and the turn is here two trips sooner. A process with turns under way may be held up by them, so it
+        claims when it comes to it, and leaves to others what it does not come to.
+        """
+        hearing = asyncio.create_task(self._hear())  # sent first: it is the first to run
+        resting = asyncio.create_task(self._rest.wait())
+        try:
+            await asyncio.wait([hearing, resting], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            hearing.cancel()
+            raise
+        finally:
+            resting.cancel()
+        return hearing
+
+    async def _hear(self) -> None:
+        """Wait for a bell, a second at the most: what RQ's own tools push rings none. Its own ends the wait."""
+        try:
+            await self._waiting.heard([*self._settings.queues, self._worker], self._patience)
+        except StoreError:
+            await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the next claim says what is wrong
+
+    async def _outage(self, exc: StoreError) -> None:
+        if not self._lost_at:
+            self._lost_at = time.monotonic()
+            log.warning("no turns can be taken: %s", exc, extra={"action": "outage_began"})
+        await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
+
+    def _back(self) -> None:
+        if self._lost_at:
+            log.info(
+                "turns are taken again after %.1f s",
+                time.monotonic() - self._lost_at,
+                extra={"action": "outage_ended"},
+            )
+            self._lost_at = 0.0

@@ -1,0 +1,178 @@
+"""Leases of one worker process, and the thread that keeps them.
+
+A lease is this process's time-limited right to one session. The keeper renews all of them in one round trip from a
+thread of its own, so that a tool that blocks the event loop does not look like a death; it stops when the loop has
+not moved for a minute. A holder knows its own deadline on the monotonic clock: past it, it freezes until a renewal
+says that it still holds, or that it is superseded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from antiphon.errors import StoreError
+from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.wire.cell import SUPERSEDED, Cell
+
+__all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
+
+log = logging.getLogger("antiphon.lease")
+
+LOOP_STALL_SECONDS = 60.0
+RENEW_AT_ONCE = 200
+
+
+class Stop(Enum):
+    """Why a turn must stop before its end."""
+
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+    DRAINED = "drained"
+
+
+class StopSignal(BaseException):
+    """Carries a ``Stop`` out of a turn's work; no tool's ``except Exception`` can eat it."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+
+class Lease:
+    """One session held. Lives on the event loop; only ``mono_deadline`` is written by the keeper's thread."""
+
+    def __init__(self, session_id: SessionId, turn_id: TurnId, fence: Fence, mono_deadline: float) -> None:
+        self.session_id = session_id
+        self.turn_id = turn_id
+        self.fence = fence
+        self.mono_deadline = mono_deadline  # written by the keeper's thread
+        self.stop: Stop | None = None
+        self.stop_reason = ""
+        self._moved = asyncio.Event()  # set at every answer of the keeper and at every stop
+        self._on_stop: Callable[[], None] | None = None
+
+    @property
+    def frozen(self) -> bool:
+        """Past its own deadline: somebody else may hold the session by now."""
+        return time.monotonic() >= self.mono_deadline
+
+    def end(self, stop: Stop, reason: str = "", *, at_once: bool = True) -> None:
+        """Stop the turn: at once, or at its next safe point. A superseded one stays superseded."""
+        if self.stop is Stop.SUPERSEDED or (self.stop is not None and stop is Stop.DRAINED and not at_once):
+            return
+        self.stop, self.stop_reason = stop, reason
+        self._moved.set()
+        if at_once and self._on_stop is not None:
+            self._on_stop()
+
+    def on_stop(self, interrupt: Callable[[], None] | None) -> None:
+        """What interrupts the turn's work now; None when there is nothing to interrupt."""
+        self._on_stop = interrupt
+
+    def answered(self) -> None:
+        self._moved.set()
+
+    async def checkpoint(self) -> None:
+        """A safe point: raises ``StopSignal`` where the turn must stop, waits while the lease is in doubt."""
+        while True:
+            if self.stop is not None:
+                raise StopSignal(self.stop)
+            if not self.frozen:
+                return
+            await self.moved()
+
+    async def moved(self) -> None:
+        """Wait for the keeper's next answer or a stop."""
+        self._moved.clear()
+        await self._moved.wait()
+
+
+class LeaseKeeper:
+    """Renews every lease of the process. ``open_cell`` makes a cell with connections of the thread's own."""
+
+    def __init__(self, open_cell: Callable[[], Cell], worker: str, lease_seconds: float) -> None:
+        self._open_cell = open_cell
+        self._worker = worker
+        self._lease_seconds = lease_seconds
+        self._lock = threading.Lock()
+        self._leases: dict[Fence, Lease] = {}  # under _lock
+        self._stopping = threading.Event()
+        self._ticked = time.monotonic()  # written by the loop, read by the thread
+
+    def add(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases[lease.fence] = lease
+
+    def remove(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.pop(lease.fence, None)
+
+    async def run(self) -> None:
+        """Keep the leases until cancelled."""
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(
+            target=self._thread, args=(loop,), name="antiphon lease keeper", daemon=True
+        )
+        thread.start()
+        try:
+            while True:
+                self._ticked = time.monotonic()
+                await asyncio.sleep(min(1.0, self._lease_seconds / 4))
+        finally:
+            self._stopping.set()
+            await asyncio.to_thread(thread.join, 5)
+
+    def _thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.run(self._keep(loop))
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:
+        cell = self._open_cell()
+        lost_at = 0.0
+        try:
+            while not await asyncio.to_thread(self._stopping.wait, self._pause(lost_at)):
+                if time.monotonic() - self._ticked > LOOP_STALL_SECONDS:
+                    log.error(
+                        "the event loop has not moved for %.0f s: leases are let go", LOOP_STALL_SECONDS
+                    )
+                    continue
+                try:
+                    await self._renew(cell, loop)
+                except StoreError as exc:
+                    if not lost_at:
+                        lost_at = time.monotonic()
+                        log.warning("leases cannot be renewed: %s", exc)
+                    continue
+                if lost_at:
+                    log.info("leases are renewed again after %.1f s", time.monotonic() - lost_at)
+                    lost_at = 0.0
+        finally:
+            await cell.redis.aclose()
+
+    def _pause(self, lost_at: float) -> float:
+        return min(0.25, self._lease_seconds / 8) if lost_at else self._lease_seconds / 4
+
+    async def _renew(self, cell: Cell, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            leases = list(self._leases.values())
+        for start in range(0, len(leases), RENEW_AT_ONCE):
+            some = leases[start : start + RENEW_AT_ONCE]
+            sent = time.monotonic()
+            pairs = [(lease.session_id, lease.fence) for lease in some]
+            answers = await cell.renew(self._worker, pairs, lease_ms=int(self._lease_seconds * 1000))
+            for lease, answer in zip(some, answers, strict=True):
+                if answer != SUPERSEDED:
+                    lease.mono_deadline = sent + self._lease_seconds
+                loop.call_soon_threadsafe(_answer, lease, answer)
+
+
+def _answer(lease: Lease, answer: str) -> None:
+    if answer == SUPERSEDED:
+        lease.end(Stop.SUPERSEDED)
+    elif answer and lease.stop is None:
+        lease.end(Stop.CANCELLED, answer)
+    else:
+        lease.answered()

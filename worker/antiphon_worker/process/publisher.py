@@ -1,0 +1,296 @@
+"""Publishing deltas: calls that many sessions share, and for each session a window in which its deltas are joined.
+
+The first delta of a silence leaves at once. Calls leave a moment after each other, a few of them unanswered, and carry
+those who have something to say. A session that has spoken speaks again when it was answered and its window is over:
+what comes meanwhile is joined. An emit that failed is repeated, with its batch number, before anything newer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import msgspec
+
+from antiphon.errors import StoreError
+from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from antiphon.model import encode
+from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
+from antiphon_worker.process.lag import Lag
+from antiphon_worker.process.lease import Lease, Stop
+
+__all__ = ["Publisher", "TurnSink"]
+
+log = logging.getLogger("antiphon.publisher")
+
+WINDOW_SECONDS = 0.015
+GATHER_SECONDS = 0.003
+EMIT_AT_ONCE = 128
+CALLS_AT_ONCE = 8
+FULL_EVENTS = 2_000
+RETRY_SECONDS = 0.1
+
+_encode_text = msgspec.json.Encoder().encode
+
+
+class TurnSink:
+    """The events of one turn on their way out; the loop's ``Sink``."""
+
+    def __init__(self, turn: ClaimedTurn, lease: Lease, publisher: Publisher) -> None:
+        self.turn = turn
+        self.lease = lease
+        self._publisher = publisher
+        self._batch = 0
+        self._bodies: list[bytes] = []
+        self._texts: list[str] = []  # pieces of the delta that is still growing
+        self._growing: bytes = b""  # the front of that delta's body
+        self._text_step = 0  # the step whose text it is, where it is one
+        self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
+        self.unanswered: Emit | None = None
+        self._answered = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Take an event; never waits. Consecutive pieces of one delta are joined."""
+        kind = type(event)
+        if kind is TextDelta:
+            self.text(event.step, event.text)  # type: ignore[attr-defined]
+        elif kind is ReasoningDelta or kind is RefusalDelta:
+            self._grow(self._front(kind, event.step, ""), event.text)  # type: ignore[attr-defined]
+        elif kind is ToolCallDelta and not event.name:  # type: ignore[attr-defined]
+            self._grow(self._front(kind, event.step, event.call_id), event.arguments)  # type: ignore[attr-defined]
+        else:
+            self._close_delta()
+            self._bodies.append(self.body(event))
+            self._publisher.wake(self)
+
+    def text(self, step: int, text: str) -> None:
+        """Take a piece of the answer's text: what putting a ``TextDelta`` does, but for the object."""
+        if step != self._text_step:
+            self._close_delta()
+            self._growing, self._text_step = self._front(TextDelta, step, ""), step
+        texts = self._texts
+        if not texts:
+            self._publisher.wake(self)
+        texts.append(text)
+
+    @property
+    def pending(self) -> bool:
+        """There is something that has not left, or has not arrived."""
+        return bool(self._texts or self._bodies or self.unanswered)
+
+    @property
+    def full(self) -> bool:
+        return len(self._texts) + len(self._bodies) > FULL_EVENTS
+
+    async def drain(self) -> None:
+        """Return when there is room again, or when the turn must stop."""
+        while self.full and self.lease.stop is None:
+            self._answered.clear()
+            await self._answered.wait()
+
+    def body(self, event: Event) -> bytes:
+        """The event as the scripts take it: without seq and at."""
+        turn = self.turn
+        event.session_id, event.turn_id = turn.session_id, turn.turn_id
+        event.run, event.attempt = turn.run, turn.attempt
+        return encode(event)
+
+    async def settle(self) -> list[bytes]:
+        """Wait until no emit is under way, and take what has not left yet: the caller's script carries it."""
+        while self.unanswered is not None and self.lease.stop is not Stop.SUPERSEDED:
+            self._publisher.wake(self)
+            self._answered.clear()
+            await self._answered.wait()
+        return self._take()
+
+    async def flushed(self) -> None:
+        """Wait until all that was put is published, or the lease is gone."""
+        while self.pending and self.lease.stop is not Stop.SUPERSEDED:
+            self._publisher.wake(self)
+            self._answered.clear()
+            await self._answered.wait()
+
+    def next_emit(self) -> Emit | None:
+        """What leaves now: the one that failed before, or all that has come since."""
+        if self.unanswered is None:
+            bodies = self._take()
+            if not bodies:
+                return None
+            self._batch += 1
+            self.unanswered = Emit(self.turn.session_id, self.turn.fence, self._batch, bodies)
+        return self.unanswered
+
+    def answer(self, answer: str | Exception) -> bool:
+        """Learn what became of the emit. False where it must be repeated."""
+        if isinstance(answer, Exception):
+            return False
+        self.unanswered = None
+        if answer == SUPERSEDED:
+            self.lease.end(Stop.SUPERSEDED)
+        elif answer and self.lease.stop is None:
+            self.lease.end(Stop.CANCELLED, answer)
+        self._answered.set()
+        return True
+
+    def release(self) -> None:
+        """Let everyone go on who waits here: the turn stops."""
+        self._answered.set()
+
+    def _take(self) -> list[bytes]:
+        self._close_delta()
+        bodies, self._bodies = self._bodies, []
+        return bodies
+
+    def _grow(self, front: bytes, text: str) -> None:
+        if front is not self._growing:
+            self._close_delta()
+            self._growing, self._text_step = front, 0
+        self._texts.append(text)
+        self._publisher.wake(self)
+
+    def _close_delta(self) -> None:
+        """What comes next begins an event of its own."""
+        if self._texts:
+            self._bodies.append(self._growing + _encode_text("".join(self._texts)) + b"}")
+            self._texts = []
+
+    def _front(self, kind: type[Event], step: int, call_id: str) -> bytes:
+        """The body of a delta up to its text, encoded once for each step and call."""
+        key = (kind, step, call_id)
+        front = self._fronts.get(key)
+        if front is None:
+            if kind is ToolCallDelta:
+                probe, name = self.body(ToolCallDelta(step=step, call_id=call_id)), b"arguments"
+            else:
+                probe, name = self.body(kind(step=step)), b"text"
+            front = self._fronts[key] = probe[:-1] + b',"' + name + b'":'
+        return front
+
+
+class Publisher:
+    """Sends what the sinks of one process hold."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._waiting: dict[TurnSink, None] = {}  # have something to say
+        self._away: set[TurnSink] = set()  # have spoken: not answered yet, or still within their window
+        self._failing: set[TurnSink] = set()
+        self._some = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._left_at = 0.0  # when the last call left
+        self._failing_since = 0.0
+        self._lag = Lag()
+
+    @property
+    def late(self) -> bool:
+        """Deltas leave later than they should: this process, or its Redis, has as much to do as it can."""
+        return self._lag.high(time.monotonic())
+
+    def wake(self, sink: TurnSink) -> None:
+        """A sink has something to send."""
+        if sink in self._away:
+            return
+        if not self._waiting:
+            self._some.set()
+        self._waiting[sink] = None
+
+    def forget(self, sink: TurnSink) -> None:
+        """A turn is over: nothing of it leaves any more."""
+        self._waiting.pop(sink, None)
+        self._away.discard(sink)
+        self._failing.discard(sink)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            for number in range(CALLS_AT_ONCE):
+                lanes.create_task(self._send_parts(), name=f"publisher {number}")
+
+    async def _send_parts(self) -> None:
+        """One call after the other; meanwhile others send theirs."""
+        while True:
+            async with self._sending:
+                since = await self._due()
+                self._left_at = time.monotonic()
+                part = self._next_part()
+            if part:
+                await self._send(part, since)
+
+    async def _due(self) -> float:
+        """Return when a call is due: at once after a silence, or where more wait than one call holds; else a moment
+        after the last one. Gives since when somebody has waited.
+        """
+        while not self._waiting:
+            self._some.clear()
+            await self._some.wait()
+        since = time.monotonic()
+        early = self._left_at + GATHER_SECONDS - since
+        if early > 0 and len(self._waiting) < EMIT_AT_ONCE:
+            await asyncio.sleep(early)
+        return since
+
+    def _next_part(self) -> list[tuple[TurnSink, Emit]]:
+        """What leaves together now, of those who have waited longest."""
+        part: list[tuple[TurnSink, Emit]] = []
+        while self._waiting and len(part) < EMIT_AT_ONCE:
+            sink = next(iter(self._waiting))
+            del self._waiting[sink]
+            if sink.lease.frozen:
+                self._away.add(sink)
+                self._return_after(RETRY_SECONDS, [sink])
+            elif emit := sink.next_emit():
+                self._away.add(sink)
+                part.append((sink, emit))
+        return part
+
+    async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
+        """One call, after which those who were served have the rest of their window, and the others a pause."""
+        over = time.monotonic() + WINDOW_SECONDS
+        try:
+            answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
+        except StoreError as exc:
+            answers = [exc] * len(part)
+        now = time.monotonic()
+        self._lag.note(now, now - since)
+        served: list[TurnSink] = []
+        failed: list[TurnSink] = []
+        for (sink, _), answer in zip(part, answers, strict=True):
+            if sink.answer(answer):
+                self._note_success(sink)
+                served.append(sink)
+            else:
+                self._note_failure(sink, answer)
+                failed.append(sink)
+        self._return_after(over - now, served)
+        self._return_after(RETRY_SECONDS, failed)
+
+    def _return_after(self, seconds: float, sinks: list[TurnSink]) -> None:
+        if seconds > 0:
+            asyncio.get_running_loop().call_later(seconds, self._return, sinks)
+        else:
+            self._return(sinks)
+
+    def _return(self, sinks: list[TurnSink]) -> None:
+        """They may speak again, but for those that are over."""
+        for sink in sinks:
+            if sink in self._away:
+                self._away.remove(sink)
+                if sink.pending:
+                    self.wake(sink)
+
+    def _note_failure(self, sink: TurnSink, error: object) -> None:
+        """One line when it begins …"""
+        if sink not in self._away:
+            return  # it is over: nobody will hear of its success
+        self._failing.add(sink)
+        if not self._failing_since:
+            self._failing_since = time.monotonic()
+            log.warning("events cannot be published: %s", error)
+
+    def _note_success(self, sink: TurnSink) -> None:
+        """… and one when nobody is left whose events cannot be published."""
+        self._failing.discard(sink)
+        if self._failing_since and not self._failing:
+            log.info("events are published again after %.1f s", time.monotonic() - self._failing_since)
+            self._failing_since = 0.0

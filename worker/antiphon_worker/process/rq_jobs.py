@@ -1,0 +1,86 @@
+"""Jobs in our queues that no client of ours made: a turn handed in by RQ's own means, or a stranger's job.
+
+The only module of the worker that reads RQ's payloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import Any
+
+import msgspec
+from redis.exceptions import RedisError
+
+from antiphon.errors import AgentError, InvalidMessage, StoreError
+from antiphon.wire.cell import Cell, ForeignJob
+from antiphon.wire.errors import store_error
+from antiphon.wire.keys import rq_key
+from antiphon_worker.process.submission import submit_job
+
+__all__ = ["RUN_TURN", "ForeignJobs"]
+
+log = logging.getLogger("antiphon.foreign")
+
+RUN_TURN = "antiphon_worker.jobs.run_turn"
+RETRY_SECONDS = 0.5
+
+
+class ForeignJobs:
+    """Submits what asks for a turn, fails everything else: visibly, alone, without running it."""
+
+    def __init__(self, cell: Cell, worker: str) -> None:
+        self._cell = cell
+        self._worker = worker
+
+    async def handle(self, job: ForeignJob) -> None:
+        """Submit or fail one job, when Redis can take it."""
+        while True:
+            try:
+                return await self._handle(job)
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
+                log.warning("job %s in queue %s has to wait: %s", job.job_id, job.queue, exc)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _handle(self, job: ForeignJob) -> None:
+        try:
+            arguments, options = _call(job.data)
+            await submit_job(self._cell, job.job_id, job.queue, arguments, options)
+        except StoreError:
+            raise
+        except AgentError as exc:
+            log.error("job %s in queue %s is no turn: %s", job.job_id, job.queue, exc)
+            return await self._cell.fail_job(job, self._worker, exc.message)
+        return await self._forget_claim(job)
+
+    async def _forget_claim(self, job: ForeignJob) -> None:
+        """The claim entered the job among RQ's running ones, where the turn now has an entry of its own."""
+        try:
+            await self._cell.redis.zrem(rq_key("rq_started", job.queue), f"{job.job_id}:{self._worker}")
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+
+
+def _call(data: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call of `run_turn`. Raises ``InvalidMessage`` for anything else."""
+    try:
+        text = zlib.decompress(data)
+    except zlib.error:
+        text = data
+    try:
+        function, _instance, arguments, options = msgspec.json.decode(
+            text, type=tuple[str, Any, list[Any], dict[str, Any]]
+        )
+    except (msgspec.DecodeError, UnicodeError):
+        raise InvalidMessage(
+            "The job's payload is not JSON as RQ writes it: enqueue it with serializer='json' "
+            "(pickled jobs are not read)."
+        ) from None
+    if function != RUN_TURN:
+        raise InvalidMessage(
+            f"This worker runs {RUN_TURN} alone, not {function}: use a queue of its own for it."
+        )
+    return arguments, options

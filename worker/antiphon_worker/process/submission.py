@@ -1,0 +1,49 @@
+"""Submitting a turn on behalf of an RQ job that carries ``(session_id, text, options)``."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import InvalidMessage
+from antiphon.input.ids import session_id, turn_id
+from antiphon.input.messages import to_input
+from antiphon.input.request import AgentSpec, TurnRequest, encode_request
+from antiphon.wire.cell import Cell
+
+__all__ = ["submit_job"]
+
+
+class _Options(msgspec.Struct, forbid_unknown_fields=True):
+    agent: str | AgentSpec | None = None
+    params: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    timeout: float | None = None
+
+
+async def submit_job(
+    cell: Cell, job_id: str, queue: str, arguments: list[Any], options: dict[str, Any]
+) -> None:
+    """Accept the turn under the job's own id. Raises ``InvalidMessage``, ``InvalidId``."""
+    given = dict(options)
+    match arguments:
+        case [session, str() as text]:
+            pass
+        case [session, str() as text, dict() as more]:
+            given |= more
+        case _:
+            raise InvalidMessage(
+                "The job's arguments are neither a turn id that is known nor (session_id, text, options)."
+            )
+    try:
+        chosen = msgspec.convert(given, _Options)
+    except msgspec.ValidationError as exc:
+        raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
+    request = TurnRequest(to_input(text), chosen.agent, chosen.params, None, chosen.metadata, chosen.timeout)
+    payload = encode_request(request)
+    await cell.submit(
+        session_id(session), turn_id(job_id), payload, digest=hashlib.sha256(payload).hexdigest(), queue=queue,
+        agent=msgspec.json.encode(chosen.agent) if chosen.agent else b"",
+    )  # fmt: skip

@@ -1,0 +1,342 @@
+"""One claimed turn, from its claim to its outcome. The only place that turns causes into outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import AgentError, ProviderError
+from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
+from antiphon.input.request import AgentSpec, TurnRequest, decode_request
+from antiphon.model import Message, encode
+from antiphon.session.reentry import within
+from antiphon.tools import Context
+from antiphon.window import SavedSummary
+from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon_worker.app import App
+from antiphon_worker.archive.restore import restore_before
+from antiphon_worker.archive.store import ArchiveUnavailable
+from antiphon_worker.loop.loop import LoopInput, LoopResult, messages_of, run_loop
+from antiphon_worker.loop.prompt import filled
+from antiphon_worker.loop.steps import plain_variables
+from antiphon_worker.loop.summaries import SummaryWriter
+from antiphon_worker.process.history import load_history, window_field
+from antiphon_worker.process.journal import TurnJournal, patiently
+from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.process.publisher import Publisher, TurnSink
+from antiphon_worker.settings import Settings
+
+__all__ = ["TurnRunner"]
+
+log = logging.getLogger("antiphon.turn")
+
+LONGEST_RETRY_SECONDS = 60.0
+
+
+class Finished(Struct, tag="finished"):
+    messages: list[Message]
+    result: LoopResult
+    window: str
+    summary: SavedSummary | None
+    variables: dict[str, Any] | None  # where a tool changed them
+
+
+class Failed(Struct, tag="failed"):
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, exc: AgentError) -> Failed:
+        return cls(str(exc.code), exc.message)
+
+
+class Retry(Struct, tag="retrying"):
+    error: ProviderError
+    delay: float  # seconds
+
+
+class Cancelled(Struct, tag="cancelled"):
+    reason: str
+
+
+class GivenBack(Struct, tag="given_back"):
+    reason: str
+    code: str = "drained"
+    delay: float = 0.0
+
+
+class Superseded(Struct, tag="superseded"):
+    pass
+
+
+Outcome: TypeAlias = Finished | Failed | Retry | Cancelled | GivenBack | Superseded
+
+
+class TurnRunner:
+    """Runs claimed turns; holds what all turns of the process share."""
+
+    def __init__(self, cell: Cell, publisher: Publisher, app: App, settings: Settings) -> None:
+        self.cell = cell
+        self.publisher = publisher
+        self.app = app
+        self.settings = settings
+        self.archive = app.archive(settings.archive)
+
+    async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
+        """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
+        began = time.monotonic()
+        outcome = await _Run(self, turn, lease).run()
+        name = str(outcome.__struct_config__.tag)
+        log.log(
+            logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
+            "turn %s of session %s: %s after %.2f s%s",
+            turn.turn_id, turn.session_id, name.replace("_", " "), time.monotonic() - began, _why(outcome),
+            extra={"action": f"turn_{name}", "session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence},
+        )  # fmt: skip
+        return name
+
+
+class _Run:
+    """One attempt at one turn: claim has happened, then load, work, conclude."""
+
+    def __init__(self, runner: TurnRunner, turn: ClaimedTurn, lease: Lease) -> None:
+        self._runner = runner
+        self._settings = runner.settings
+        self._cell = runner.cell
+        self._turn = turn
+        self._lease = lease
+        self._sink = TurnSink(turn, lease, runner.publisher)
+        self._request: TurnRequest | None = None
+        self._journal: TurnJournal | None = None
+
+    async def run(self) -> Outcome:
+        try:
+            outcome = await self._work()
+            return outcome if await self._conclude(outcome) else Superseded()
+        except StopSignal:
+            return Superseded()
+        finally:
+            self._lease.on_stop(None)  # which held the sink, which holds the lease
+            self._runner.publisher.forget(self._sink)
+
+    async def _work(self) -> Outcome:
+        """Load and answer; whatever happens is an outcome."""
+        if self._turn.stop:
+            self._lease.end(Stop.CANCELLED, self._turn.stop, at_once=False)
+        try:
+            with self._interruptible():
+                return await self._answer_in_time()
+        except StopSignal as signal:
+            return _stopped(signal.stop, self._lease)
+        except ProviderError as exc:
+            exhausted = self._turn.errors + 1 >= self._settings.error_limit
+            return Failed.of(exc) if exhausted or not exc.retryable else Retry(exc, self._delay(exc))
+        except ArchiveUnavailable as exc:
+            return GivenBack(exc.message, str(exc.code), exc.retry_after)
+        except AgentError as exc:
+            return Failed.of(exc)
+        except Exception as exc:
+            log.exception(
+                "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id
+            )
+            return Failed("internal_error", f"The worker's code failed: {type(exc).__name__}.")
+
+    @contextmanager
+    def _interruptible(self) -> Generator[None]:
+        """Within this, a stop that must not wait cancels the task, and comes out as ``StopSignal``."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            self._sink.release()
+            task.cancel()
+
+        self._lease.on_stop(interrupt)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._lease.stop is None:
+                raise
+            task.uncancel()
+            raise StopSignal(self._lease.stop) from None
+        finally:
+            self._lease.on_stop(self._sink.release)
+
+    async def _answer_in_time(self) -> Finished | Failed:
+        self._request = decode_request(self._turn.request)
+        seconds = self._request.timeout or self._settings.turn_timeout
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                return await self._answer(self._request)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            return Failed("turn_timed_out", f"The turn did not end within {seconds:g} s.")
+
+    async def _answer(self, request: TurnRequest) -> Finished:
+        turn, app = self._turn, self._runner.app
+        self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
+        await restore_before(self._cell, self._runner.archive, turn, self._lease)
+        agent = app.agent(_asked(turn, request))
+        provider = await app.provider(agent.provider)
+        inp = loop_input(agent, request, app.tools(agent.tools), _system(turn, agent))
+        writer = SummaryWriter(provider, inp, self._journal, turn.session_id)
+        seen = await load_history(self._cell, turn, agent, request.messages, writer)
+        inp.history = seen.messages
+        context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
+        with within(turn.session_id, turn.turn_id):
+            result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
+        window = window_field(seen, result)
+        result.usage += seen.usage
+        return Finished(
+            stamp([*request.messages, *result.messages], turn.turn_id, agent),
+            result,
+            window,
+            seen.summary,
+            _changed(turn, context),
+        )
+
+    async def _conclude(self, outcome: Outcome) -> bool:
+        """Write the outcome. False where another fence is in force."""
+        match outcome:
+            case Finished():
+                return await self._complete(outcome)
+            case Failed(code, message):
+                event = TurnFailedEvent(code=code, message=message)
+                return await self._finish("failed", event, error_code=code, error=message)
+            case Cancelled(reason):
+                kept = self._kept()
+                event = TurnCancelledEvent(reason=reason, kept=len(kept))
+                return await self._finish("cancelled", event, messages=kept, error=reason)
+            case Retry(error, delay):
+                return await self._give_back("error", error.message, str(error.code), delay)
+            case GivenBack(reason, code, delay):
+                return await self._give_back("drain", reason, code, delay)
+            case Superseded():
+                return False
+
+    async def _complete(self, done: Finished) -> bool:
+        response = done.result.response(self._turn.turn_id, self._turn.session_id)
+        events: list[Event] = [TurnFinished(response=response)]
+        if done.variables is not None:
+            events.insert(0, VariablesChanged(variables=done.variables))
+        return await self._finish(
+            "finished", *events, messages=done.messages, response=encode(response), window=done.window,
+            summary=done.summary.to_field() if done.summary else b"",
+            variables=encode(done.variables) if done.variables is not None else b"",
+        )  # fmt: skip
+
+    async def _finish(
+        self, status: str, *events: Event, messages: Sequence[Message] = (), **fields: Any
+    ) -> bool:
+        """One script: what was not published yet, history, the terminal event, the next turn's start."""
+        bodies = await self._sink.settle() + [self._sink.body(event) for event in events]
+        encoded = [encode(message) for message in messages]
+        return await patiently(
+            self._lease,
+            lambda: self._cell.finish(self._turn, status, messages=encoded, bodies=bodies, **fields),
+        )
+
+    async def _give_back(self, cause: str, reason: str, code: str, delay: float = 0.0) -> bool:
+        """What was said stays visible; the turn starts again from its last finished step."""
+        await self._sink.flushed()
+        return await patiently(
+            self._lease,
+            lambda: self._cell.give_back(
+                self._turn, cause, delay_ms=int(delay * 1000), reason=reason, code=code
+            ),
+        )
+
+    def _delay(self, error: ProviderError) -> float:
+        """Seconds until the next try: what the service asked for, or doubling ones."""
+        delay = error.retry_after
+        if delay is None:
+            delay = self._settings.retry_delay * 2**self._turn.errors * random.uniform(0.8, 1.2)
+        return min(delay, LONGEST_RETRY_SECONDS)
+
+    def _kept(self) -> list[Message]:
+        """What a cancelled turn leaves: its finished steps after its input, or nothing."""
+        done = messages_of(self._journal.entries) if self._journal else []
+        if not done or self._request is None:
+            return []
+        return stamp([*self._request.messages, *done], self._turn.turn_id, None)
+
+
+def loop_input(agent: AgentSpec, request: TurnRequest, tools: Sequence[Any], system: str | None) -> LoopInput:
+    """What the loop works with, but for the history: the agent, with what the turn asks for on top."""
+    params = {**agent.params, **request.params}
+    return LoopInput(
+        model=params.pop("model", None) or agent.model,
+        system=system,
+        new_messages=request.messages,
+        tools=tools,
+        output=request.output,
+        params=params,
+        max_steps=agent.max_steps or 32,
+    )
+
+
+def stamp(messages: Sequence[Message], turn_id: str, agent: AgentSpec | None) -> list[Message]:
+    """Messages as the history keeps them: whose turn they belong to, who wrote them and when."""
+    now = int(time.time() * 1000)
+    for message in messages:
+        message.turn_id = turn_id
+        message.created = message.created or now
+        if message.role == "assistant" and agent is not None:
+            message.agent = message.agent or agent.name
+    return list(messages)
+
+
+def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
+    if request.agent is not None or not turn.session_agent:
+        return request.agent
+    return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
+
+
+def _variables(turn: ClaimedTurn) -> dict[str, Any]:
+    return msgspec.json.decode(turn.variables) if turn.variables else {}
+
+
+def _system(turn: ClaimedTurn, agent: AgentSpec) -> str | None:
+    """The session's own system prompt before the agent's, with the session's variables in it."""
+    prompt = turn.system.decode() if turn.system else agent.system
+    return filled(prompt, _variables(turn)) if prompt else prompt
+
+
+def _changed(turn: ClaimedTurn, context: Context) -> dict[str, Any] | None:
+    variables = plain_variables(context.variables)
+    return variables if variables != _variables(turn) else None
+
+
+def _why(outcome: Outcome) -> str:
+    """What the log adds to the outcome's name."""
+    match outcome:
+        case Failed(code, message):
+            return f": {code}: {message}"
+        case Retry(error, delay):
+            return f", again in {delay:.1f} s: {error.code}: {error.message}"
+        case GivenBack(reason, code):
+            return f": {code}: {reason}"
+        case Cancelled(reason):
+            return f": {reason}"
+        case _:
+            return ""
+
+
+def _stopped(stop: Stop, lease: Lease) -> Outcome:
+    match stop:
+        case Stop.SUPERSEDED:
+            return Superseded()
+        case Stop.CANCELLED:
+            return Cancelled(lease.stop_reason)
+        case Stop.DRAINED:
+            return GivenBack("The worker stops.")

@@ -1,0 +1,147 @@
+"""One worker process: its services, and the order in which it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
+from antiphon.wire.connection.pubsub import LiveFeed
+from antiphon_worker.app import App
+from antiphon_worker.archive.archiver import Archiver
+from antiphon_worker.process.consumer import Consumer
+from antiphon_worker.process.control import Control
+from antiphon_worker.process.lease import LeaseKeeper
+from antiphon_worker.process.publisher import Publisher
+from antiphon_worker.process.reaper import Reaper
+from antiphon_worker.process.rq_jobs import ForeignJobs
+from antiphon_worker.process.rq_presence import Presence
+from antiphon_worker.process.turn import TurnRunner
+from antiphon_worker.settings import Settings, describe
+from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
+
+__all__ = ["Worker", "worker_name"]
+
+log = logging.getLogger("antiphon.worker")
+
+SAFE_POINT_SECONDS = 3.0
+
+
+def worker_name() -> str:
+    """A name for this incarnation of a worker: it never comes back."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(":", "_")
+
+
+class Worker:
+    """Runs turns of one cell until it is drained."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        app: App,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        spare: Callable[[], Awaitable[tuple[str, socket.socket] | None]] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.name = name or worker_name()
+        self._app = app
+        self._url = url or settings.redis_urls[0]
+        self._spare = spare  # asks for a process that can run turns alone
+        self._draining = asyncio.Event()
+        self._aborting = asyncio.Event()
+
+    def drain(self) -> None:
+        """Take nothing new, finish until the deadline, give back the rest. A second call aborts."""
+        (self._aborting if self._draining.is_set() else self._draining).set()
+
+    def abort(self) -> None:
+        """Give everything back now."""
+        self._draining.set()
+        self._aborting.set()
+
+    async def run(self) -> None:
+        """Work until drained.
+
+        1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
+        4. they are given back  5. stop renewing and publishing  6. close the connections
+        """
+        cell = self._open_cell()
+        feed = LiveFeed(cell.redis)
+        publisher = Publisher(cell)
+        keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease)
+        runner = TurnRunner(cell, publisher, self._app, self.settings)
+        alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
+        consumer = Consumer(
+            cell, keeper, self.settings, self.name,
+            run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name).handle, run_alone=alone.run,
+            late=lambda: publisher.late,
+        )  # fmt: skip
+        control = Control(cell, feed, self.name, consumer, self.drain)
+        presence = Presence(cell, self.name, self.settings.queues, lambda: consumer.busy)
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def start(service: Callable[[], object], what: str) -> asyncio.Task[None]:
+                    return group.create_task(service(), name=f"{self.name} {what}")  # type: ignore[arg-type]
+
+                lasting = [
+                    start(keeper.run, "lease keeper"), start(publisher.run, "publisher"),
+                    start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
+                    start(presence.run, "presence"),
+                ]  # fmt: skip
+                taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
+                if runner.archive is not None:
+                    taking.append(start(Archiver(self._open_cell(), runner.archive).run, "archiver"))
+                log.info(
+                    "worker %s takes turns: %s",
+                    self.name,
+                    describe(self.settings),
+                    extra={"action": "started"},
+                )
+                await self._draining.wait()
+                await _cancel(taking)
+                await self._drain(consumer, alone)
+                await _cancel(lasting)
+        finally:
+            await feed.aclose()
+            await cell.redis.aclose()
+        log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
+
+    async def _drain(self, consumer: Consumer, alone: IsolatedTurns) -> None:
+        log.info("worker %s drains %d turns", self.name, consumer.busy, extra={"action": "draining"})
+        alone.close()
+        idle = asyncio.ensure_future(consumer.idle())
+        aborting = asyncio.ensure_future(self._aborting.wait())
+        try:
+            await asyncio.wait(
+                [idle, aborting], timeout=self.settings.drain, return_when=asyncio.FIRST_COMPLETED
+            )
+            alone.stop()
+            if not idle.done() and not aborting.done():
+                consumer.stop_turns(at_once=False)
+                await asyncio.wait(
+                    [idle, aborting], timeout=SAFE_POINT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+            consumer.stop_turns(at_once=True)
+            given_back, _ = await asyncio.wait([idle], timeout=max(self.settings.lease, SAFE_POINT_SECONDS))
+            if not given_back:
+                await consumer.abandon()
+                await idle
+        finally:
+            aborting.cancel()
+
+    def _open_cell(self) -> Cell:
+        return Cell(open_redis(self._url), prefix=self.settings.prefix)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,236 @@
+"""Requests to the Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from antiphon_worker.providers.base import ModelRequest, ToolSpec
+from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.request import (
+    encode_body,
+    fitting_id,
+    function_name,
+    media,
+    plain_text,
+    settled,
+    split_params,
+)
+
+__all__ = ["anthropic_call"]
+
+LONGEST_CALL_ID = 64
+# Names that other services know and this one does not: an agent's parameters hold when its model changes.
+_UNKNOWN = (
+    "seed",
+    "n",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "store",
+)
+_UNCACHED = frozenset({"thinking", "redacted_thinking"})
+_EARLIER = "(Earlier messages are not shown.)"
+
+
+def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> Call:
+    """The request as it is sent; ``max_tokens`` is the limit where the caller gives none."""
+    params, extras = split_params(request.params)
+    marker = params.pop("cache_control", {"type": "ephemeral"})
+    tools = [_tool(tool) for tool in request.tools] + list(params.pop("tools", ()))
+    body: dict[str, Any] = {"model": request.model, "messages": _messages(request, provider), "stream": True}
+    if request.system:
+        body["system"] = [{"type": "text", "text": request.system}]
+    if tools:
+        body["tools"] = tools
+    body |= _params(params, max_tokens, bool(tools))
+    if request.output is not None:
+        schema = {"type": "json_schema", "schema": request.output.schema}
+        body["output_config"] = {**body.get("output_config", {}), "format": schema}
+    if marker:
+        _mark_stable_prefix(body, marker)
+    return Call("/v1/messages", encode_body(body | extras.body), extras.headers, extras.query, extras.timeout)
+
+
+def _mark_stable_prefix(body: dict[str, Any], marker: Any) -> None:
+    """Let the service keep what the next request of this session begins with: instructions, and messages so far."""
+    instructions = body.get("system") or body.get("tools")
+    if instructions:
+        instructions[-1] = {**instructions[-1], "cache_control": marker}
+    content = body["messages"][-1]["content"] if body["messages"] else []
+    if content and content[-1].get("type") not in _UNCACHED:
+        content[-1] = {**content[-1], "cache_control": marker}
+
+
+def _params(params: dict[str, Any], max_tokens: int, has_tools: bool) -> dict[str, Any]:
+    for name in _UNKNOWN:
+        params.pop(name, None)
+    for name in ("max_completion_tokens", "max_output_tokens"):
+        if name in params:
+            params["max_tokens"] = params.pop(name)
+    stop = params.pop("stop", None)
+    if stop is not None:
+        params["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
+    _reasoning(params)
+    budget = (params.get("thinking") or {}).get("budget_tokens") or 0
+    params.setdefault("max_tokens", max_tokens + budget)
+    user = params.pop("user", None) or (params.pop("metadata", None) or {}).get("user_id")
+    if user is not None:
+        params["metadata"] = {"user_id": user}
+    _tool_choice(params, has_tools)
+    return params
+
+
+def _reasoning(params: dict[str, Any]) -> None:
+    """``reasoning`` is a number of tokens to think with, a word for the effort, or the service's own ``thinking``."""
+    reasoning = params.pop("reasoning", None) or params.pop("reasoning_effort", None)
+    effort = params.pop("effort", None)
+    if isinstance(reasoning, dict):
+        effort = effort or reasoning.get("effort")
+        if "type" in reasoning:
+            params.setdefault("thinking", reasoning)
+    elif isinstance(reasoning, str):
+        effort = effort or reasoning
+    elif isinstance(reasoning, int) and not isinstance(reasoning, bool):
+        params.setdefault("thinking", {"type": "enabled", "budget_tokens": reasoning})
+    if effort == "none":
+        params.setdefault("thinking", {"type": "disabled"})
+    elif effort:
+        params.setdefault("thinking", {"type": "adaptive"})
+        params["output_config"] = {"effort": effort, **params.get("output_config", {})}
+
+
+def _tool_choice(params: dict[str, Any], has_tools: bool) -> None:
+    choice = params.pop("tool_choice", None)
+    parallel = params.pop("parallel_tool_calls", None)
+    if not has_tools:
+        return
+    if choice in ("required", "any"):
+        choice = {"type": "any"}
+    elif choice in ("auto", "none"):
+        choice = {"type": choice}
+    elif isinstance(choice, str):
+        choice = {"type": "tool", "name": choice}
+    elif isinstance(choice, dict) and "type" not in choice:
+        choice = {"type": "tool", **choice}
+    if parallel is False and (choice or {}).get("type") != "none":
+        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    if choice is not None:
+        params["tool_choice"] = choice
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.parameters,
+    }
+    if tool.strict:
+        made["strict"] = True
+    return made
+
+
+def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
+    """The history; messages of one side that follow each other become one."""
+    fit = fitting_id(LONGEST_CALL_ID)
+    messages: list[dict[str, Any]] = []
+    for message in settled(request.messages):
+        role = "assistant" if message.role == "assistant" else "user"
+        content = list(_content(message, provider, fit))
+        if not content:
+            continue
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += content
+        else:
+            messages.append({"role": role, "content": content})
+    if messages and messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [{"type": "text", "text": _EARLIER}]})
+    if messages and messages[-1]["role"] == "assistant":
+        _trim_prefill(messages[-1]["content"])
+    return messages
+
+
+def _trim_prefill(content: list[dict[str, Any]]) -> None:
+    """The beginning of an answer must not end with white space."""
+    if content[-1]["type"] == "text":
+        content[-1] = {**content[-1], "text": content[-1]["text"].rstrip() or "…"}
+
+
+def _content(message: Message, provider: str, fit: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    if message.role == "assistant":
+        yield from _answer(message, fit, own=message.provider == provider)
+    elif message.role == "tool":
+        for result in message.tool_results:
+            yield _tool_result(result, fit)
+    elif message.role == "system":
+        if message.text:
+            yield {"type": "text", "text": f"<system>\n{message.text}\n</system>"}
+    else:
+        yield from _blocks(message.parts)
+
+
+def _answer(message: Message, fit: Callable[[str], str], *, own: bool) -> Iterator[dict[str, Any]]:
+    for part in message.parts:
+        if isinstance(part, Text | Refusal):
+            if part.text.strip():
+                yield _text(part, own=own)
+        elif isinstance(part, ToolCall):
+            yield _tool_use(part, fit, own=own)
+        elif isinstance(part, Reasoning):
+            if own and part.item is not None:
+                yield part.item
+        elif isinstance(part, Item) and own:
+            yield part.item
+
+
+def _text(part: Text | Refusal, *, own: bool) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "text", "text": part.text}
+    if own and isinstance(part, Text) and part.annotations:
+        block["citations"] = part.annotations
+    return block
+
+
+def _tool_use(call: ToolCall, fit: Callable[[str], str], *, own: bool) -> dict[str, Any]:
+    more = call.item if own and call.item is not None else {"type": "tool_use"}
+    return {**more, "id": fit(call.call_id), "name": function_name(call.name), "input": call.arguments}
+
+
+def _tool_result(result: ToolResult, fit: Callable[[str], str]) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": fit(result.call_id)}
+    content: Any = result.content if isinstance(result.content, str) else list(_blocks(result.content))
+    if content:
+        block["content"] = content
+    if result.is_error:
+        block["is_error"] = True
+    return block
+
+
+def _blocks(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if isinstance(part, Text | Refusal):
+            if part.text.strip():
+                yield {"type": "text", "text": part.text}
+        elif isinstance(part, Image):
+            yield {"type": "image", "source": _source(part)}
+        elif isinstance(part, File):
+            document = {"type": "document", "source": _file_source(part)}
+            yield document if part.name is None else {**document, "title": part.name}
+
+
+def _source(part: Image | File) -> dict[str, Any]:
+    found = media(part)
+    if found is None:
+        return {"type": "url", "url": part.url}
+    return {"type": "base64", "media_type": found[0], "data": found[1]}
+
+
+def _file_source(part: File) -> dict[str, Any]:
+    if part.file_id is not None:
+        return {"type": "file", "file_id": part.file_id}
+    text = plain_text(part)
+    if text is not None:
+        return {"type": "text", "media_type": "text/plain", "data": text}
+    return _source(part)

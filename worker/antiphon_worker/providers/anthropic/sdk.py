@@ -1,0 +1,92 @@
+"""The anthropic SDK: how its client is made, how it sends, what its exceptions mean. No other module imports it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
+from antiphon_worker.providers.errors import error_of_body, error_of_status, without_keys
+from antiphon_worker.providers.http.connection import (
+    Call,
+    Connection,
+    HttpClient,
+    RawResponse,
+    headers_of,
+    map_transport_error,
+)
+
+try:
+    import anthropic
+except ImportError as exc:
+    raise MissingPackage(
+        "This provider needs the anthropic package: pip install 'antiphon[worker]'."
+    ) from exc
+
+__all__ = ["AnthropicConnection", "map_anthropic_error"]
+
+_NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the environment of the process that runs the turns."
+
+
+class AnthropicConnection(Connection):
+    """Sends with ``anthropic.AsyncAnthropic``: key and base URL come from the options, or from ANTHROPIC_*."""
+
+    request_id_header = "request-id"
+
+    def make_http_client(self, **settings: Any) -> HttpClient:
+        return anthropic.DefaultAsyncHttpxClient(**settings)
+
+    def make_client(self, http_client: HttpClient) -> anthropic.AsyncAnthropic:
+        options = self.options
+        key = options.api_key if isinstance(options.api_key, str) else None
+        if key is None and options.api_key is not None:
+            key = "unused"  # each request brings its own
+        return anthropic.AsyncAnthropic(
+            api_key=key,
+            base_url=options.base_url,
+            default_headers=options.headers,
+            max_retries=options.max_retries,
+            http_client=http_client,
+        )
+
+    async def post(
+        self, client: anthropic.AsyncAnthropic, call: Call, headers: dict[str, str]
+    ) -> RawResponse:
+        try:
+            response = await client.post(
+                call.path,
+                cast_to=RawResponse,
+                content=call.body,
+                options={"headers": headers, "params": call.query, "timeout": self.httpx_timeout(call)},
+                stream=True,
+                stream_cls=anthropic.AsyncStream[Any],
+            )
+        except TypeError as exc:
+            if "authentication" not in str(exc):
+                raise
+            raise ProviderUnauthorized(_NO_KEY) from exc
+        return cast(RawResponse, cast(object, response))
+
+    def map_error(self, provider: str, error: Exception) -> ProviderError | None:
+        return map_anthropic_error(provider, error)
+
+
+def map_anthropic_error(provider: str, error: Exception) -> ProviderError | None:
+    """Our error for an exception of the anthropic SDK; None where it is not one."""
+    if isinstance(error, anthropic.APIStatusError):
+        return error_of_status(
+            provider, error.status_code, error.body, headers_of(error.response), error.request_id
+        )
+    if isinstance(error, anthropic.APIConnectionError):
+        # The SDK puts whatever happens while sending into this class, our own refusals included.
+        if isinstance(error.__cause__, ProviderError):
+            return error.__cause__
+        return map_transport_error(provider, error)
+    if isinstance(error, anthropic.APIResponseValidationError):
+        return error_of_status(provider, error.status_code, error.body, headers_of(error.response))
+    if isinstance(error, anthropic.APIError):
+        return error_of_body(provider, error.body or error.message)
+    if isinstance(error, anthropic.CredentialsError):
+        return ProviderUnauthorized(f"{provider}: {_NO_KEY} ({without_keys(str(error))})")
+    if isinstance(error, anthropic.AnthropicError):
+        return ProviderRejected(f"{provider}: {without_keys(str(error))}")
+    return None

@@ -1,0 +1,202 @@
+"""Direct connections to model services: as many as are needed, kept for the next request.
+
+An httpx transport of our own, because the answers of hundreds of models pass through it a few bytes at a time: what it
+saves stands in docs/decisions/022. Proxies are left to httpx's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+import socket
+import ssl
+from collections import defaultdict
+from typing import TypeAlias
+
+import httpx2
+
+from antiphon_worker.providers.http.addresses import reached
+from antiphon_worker.providers.http.http1 import Exchange, Http1Connection
+
+__all__ = ["DirectTransport", "exchange_of"]
+
+Origin: TypeAlias = tuple[str, str, int]
+_EXCHANGE = "antiphon.exchange"
+_PORTS = {"http": 80, "https": 443}
+_BREAKS = re.compile(rb"[\r\n\0]")
+# A model may think for minutes: what stands between it and us must not take a silent connection for a dead one.
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
+    if hasattr(socket, name)
+]
+
+
+class DirectTransport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 over at most ``max_connections`` at once; an idle one is closed after ``keepalive`` seconds."""
+
+    def __init__(self, *, max_connections: int, keepalive: float) -> None:
+        self._room = asyncio.Semaphore(max_connections)
+        self._most = max_connections
+        self._busy = 0  # how many have room
+        self._keepalive = keepalive
+        self._origins: dict[Http1Connection, Origin] = {}
+        self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
+        self._tls: ssl.SSLContext | None = None
+        self._closed = False
+        self._last_gone = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        timeouts = request.extensions.get("timeout", {})
+        origin, message = _origin(request), await _message(request)
+        await self._enter(timeouts.get("pool"))
+        try:
+            connection = self._rested(origin)
+            if connection is None:
+                name = request.extensions.get("sni_hostname") or origin[1]
+                connection = await self._connect(origin, name, timeouts.get("connect"))
+        except BaseException:
+            self._leave()
+            raise
+        exchange = connection.begin(message, timeouts.get("read"))
+        try:
+            await exchange.head()
+        except BaseException:
+            await exchange.aclose()
+            raise
+        extensions = {"http_version": b"HTTP/1.1", "reason_phrase": exchange.reason, _EXCHANGE: exchange}
+        return httpx2.Response(
+            exchange.status, headers=exchange.headers, stream=exchange, extensions=extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection, and return when they are closed; what is under way ends with an error."""
+        self._closed = True
+        for connection in list(self._origins):
+            connection.abort()
+        self._last_gone.clear()
+        if self._origins:  # the loop closes them in its next rounds, and might have no further ones
+            await self._last_gone.wait()
+
+    async def _enter(self, timeout: float | None) -> None:
+        """Wait until there is room for one more request."""
+        if not self._room.locked():
+            await self._room.acquire()
+        else:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._room.acquire()
+            except TimeoutError:
+                raise httpx2.PoolTimeout(f"No connection was free for {timeout:g} s.") from None
+        self._busy += 1
+
+    def _leave(self) -> None:
+        self._busy -= 1
+        self._room.release()
+
+    def _rested(self, origin: Origin) -> Http1Connection | None:
+        """The connection that was used last, of those that are idle."""
+        idle = self._idle[origin]
+        while idle:
+            connection, _ = idle.popitem()
+            if connection.open and not _has_come(connection):
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin, name: str, timeout: float | None) -> Http1Connection:
+        if self._closed:
+            raise httpx2.ConnectError("The connections were closed.")
+        self._make_way()
+        scheme, host, port = origin
+        tls = self._tls_context() if scheme == "https" else None
+        try:
+            async with asyncio.timeout(timeout):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Http1Connection(self._ended, self._lost),
+                    sock=await reached(host, port), ssl=tls, server_hostname=name if tls else None,
+                )  # fmt: skip
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"{host}:{port} did not answer.") from None
+        except OSError as exc:
+            raise httpx2.ConnectError(str(exc)) from exc
+        except UnicodeError as exc:
+            raise httpx2.InvalidURL(f"{host} is no name of a host: {exc}") from exc
+        if self._closed or not connection.open:
+            connection.abort()
+            raise httpx2.ConnectError("The connection was closed as soon as it was there.")
+        for option in _KEEP_ALIVE:
+            _socket(connection).setsockopt(*option)
+        self._origins[connection] = origin
+        return connection
+
+    def _make_way(self) -> None:
+        """Close an idle connection, where one more would be too many: it is to another host."""
+        idle = [connection for idle in self._idle.values() for connection in idle]
+        if len(idle) + self._busy > self._most:
+            self._lost(idle[0])
+            idle[0].abort()
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            try:
+                self._tls = httpx2.create_ssl_context()
+            except OSError as exc:
+                raise httpx2.ConnectError(
+                    f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {exc}"
+                ) from None
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _ended(self, connection: Http1Connection, reusable: bool) -> None:
+        self._leave()
+        if reusable:
+            self._idle[self._origins[connection]][connection] = None
+            connection.rest(self._keepalive)
+
+    def _lost(self, connection: Http1Connection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            self._idle[origin].pop(connection, None)
+        if not self._origins:
+            self._last_gone.set()
+
+
+def exchange_of(response: httpx2.Response) -> Exchange | None:
+    """The exchange that brought a response; None where another transport did."""
+    return response.extensions.get(_EXCHANGE)
+
+
+def _origin(request: httpx2.Request) -> Origin:
+    url = request.url
+    if url.scheme not in _PORTS:
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} begins with neither http:// nor https://.")
+    if not url.host:
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} names no host.")
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+
+
+def _socket(connection: Http1Connection) -> socket.socket:
+    return connection.transport.get_extra_info("socket")
+
+
+def _has_come(connection: Http1Connection) -> bool:
+    """Whether an idle connection has something to read: its end, which this loop has not got round to yet."""
+    if not hasattr(select, "poll"):  # on Windows: the request finds out
+        return False
+    poll = select.poll()
+    poll.register(_socket(connection).fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+async def _message(request: httpx2.Request) -> bytes:
+    """The request as it is sent. Raises ``ValueError`` for a header that would break out of its line."""
+    body = await request.aread()
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if _BREAKS.search(value) or _BREAKS.search(name):
+            raise ValueError(f"the header {name.decode('latin-1')!r} holds a line break")
+        if name.lower() == b"transfer-encoding":  # the body is whole
+            name, value = b"Content-Length", b"%d" % len(body)
+        lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join([*lines, b"", body])

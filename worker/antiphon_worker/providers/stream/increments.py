@@ -1,0 +1,221 @@
+"""From a request to increments: sends, splits the body into events, decodes them, and ends with the result.
+
+What the three wire formats have in common. A format brings a ``Decoder``, which knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import aclosing, contextmanager
+from typing import Protocol
+
+from antiphon.errors import ProviderError, ProviderStreamBroken
+from antiphon_worker.providers.base import Increment, Increments, Outlet, StepResult
+from antiphon_worker.providers.http.connection import (
+    Answer,
+    Call,
+    Connection,
+    Options,
+    TransportErrors,
+    map_transport_error,
+)
+from antiphon_worker.providers.stream.sse import EventSplitter
+
+__all__ = ["AnswerStream", "Decoder"]
+
+log = logging.getLogger("antiphon.providers")
+
+# How long the end of a body that has already said all is waited for, so that its connection can be used again.
+END_OF_BODY_SECONDS = 0.2
+_EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
+
+
+class Decoder(Protocol):
+    """Understands one wire format. Used for one answer."""
+
+    finished: bool
+    """True once the format's own terminator has come."""
+
+    def event(self, name: bytes, data: bytes, out: Increments) -> None:
+        """Take one event. Raises ``ProviderError`` for an error among the events, ``ValueError`` for nonsense."""
+        ...
+
+    def whole(self, body: bytes, out: Increments) -> None:
+        """Take an answer that came in one piece, as JSON."""
+        ...
+
+    def result(self, out: Increments) -> StepResult:
+        """The whole answer. Raises ``ProviderStreamBroken`` where its end is missing."""
+        ...
+
+
+class AnswerStream:
+    """The answer to one request, which is sent when it is first asked for.
+
+    By iteration: increments and, last, the ``StepResult``. By ``into``: the same, handed over where it is read.
+    Raises ``ProviderError`` either way.
+    """
+
+    def __init__(self, connection: Connection, provider: str, call: Call, decoder: Decoder) -> None:
+        self._connection = connection
+        self._provider = provider
+        self._call = call
+        self._decoder = decoder
+        self._iteration = self._iterate()
+
+    def __aiter__(self) -> AsyncIterator[Increment]:
+        return self._iteration
+
+    async def __anext__(self) -> Increment:
+        return await anext(self._iteration)
+
+    async def aclose(self) -> None:
+        """Give up the rest of an iteration, and close the connection."""
+        await self._iteration.aclose()
+
+    async def into(self, outlet: Outlet) -> StepResult:
+        """Put the increments into an outlet, and give the result."""
+        result: StepResult | None = None
+        async with aclosing(self._read(outlet)) as parts:
+            async for result in parts:
+                if result is None:
+                    await outlet.drain()
+        assert result is not None
+        return result
+
+    async def _iterate(self) -> AsyncGenerator[Increment, None]:
+        kept = _Kept()
+        async with aclosing(self._read(kept)) as parts:
+            async for result in parts:
+                while kept.increments:
+                    yield kept.increments.popleft()
+                if result is not None:
+                    yield result
+
+    async def _read(self, outlet: Outlet) -> AsyncGenerator[StepResult | None, None]:
+        """Send the request and read its answer. Yields None each time that the outlet is full; then the result."""
+        connection, decoder = self._connection, self._decoder
+        answer = await connection.open(self._provider, self._call)
+        request_id = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
+        log.debug("%s answers, request id %s", self._provider, request_id)
+        body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
+        try:
+            with _failures(connection, self._provider, request_id):
+                while not await answer.into(body.take):
+                    if decoder.finished:
+                        await _read_to_end(answer)
+                        break
+                    yield None
+                result = body.end()
+                result.request_id = request_id
+                yield result
+        finally:
+            await answer.aclose()
+
+
+class _Kept:
+    """Increments until they are asked for."""
+
+    full = True
+
+    def __init__(self) -> None:
+        self.increments: deque[Increment] = deque()
+        self.append = self.increments.append
+
+    async def drain(self) -> None:
+        """Never called: whoever iterates takes them."""
+
+
+class _Body:
+    """What has come of an answer, one chunk after the other: events, or one JSON value."""
+
+    __slots__ = ("_decoder", "_json", "_left", "_limit", "_outlet", "_splitter", "_start", "_whole")
+
+    def __init__(self, decoder: Decoder, options: Options, outlet: Outlet, *, json: bool) -> None:
+        self._decoder = decoder
+        self._outlet = outlet
+        self._limit = self._left = options.max_answer_bytes
+        self._splitter = EventSplitter(options.max_event_bytes)
+        self._json = json  # what the headers say
+        self._start: bytes | None = b""  # white space that has come, until the body shows what it is
+        self._whole: bytearray | None = None
+
+    def take(self, chunk: bytes) -> bool:
+        """Put what a chunk holds into the outlet. False where no more is to be read for now."""
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise ValueError(f"it is longer than {self._limit} bytes")
+        if self._start is not None:
+            chunk = self._begin(chunk)
+        if self._whole is not None:
+            self._whole += chunk
+            return True
+        decoder, outlet = self._decoder, self._outlet
+        for name, data in self._splitter.feed(chunk):
+            decoder.event(name, data, outlet)
+        return not (decoder.finished or outlet.full)
+
+    def _begin(self, chunk: bytes) -> bytes:
+        """Look at the first character: servers send JSON as a stream of events, and events as JSON."""
+        chunk = (self._start or b"") + chunk
+        said = chunk.lstrip()
+        if not said:
+            self._start = chunk
+            return b""
+        self._start = None
+        if said[:1] == b"{" or (self._json and not said.startswith(_EVENT_BEGINNINGS)):
+            self._whole = bytearray()
+        return chunk
+
+    def end(self) -> StepResult:
+        """The body is over: the rest into the outlet, and the result."""
+        if self._whole is not None or (self._json and self._start is not None):
+            self._decoder.whole(bytes(self._whole or b""), self._outlet)
+        else:
+            self._flush()
+        return self._decoder.result(self._outlet)
+
+    def _flush(self) -> None:
+        """An event that lost its blank line counts where it is whole; what is torn is as good as not sent."""
+        for name, data in self._splitter.flush():
+            try:
+                self._decoder.event(name, data, self._outlet)
+            except ValueError:
+                log.debug("The body ends in the middle of an event.")
+
+
+@contextmanager
+def _failures(connection: Connection, provider: str, request_id: str | None) -> Generator[None]:
+    """Turn whatever goes wrong with an answer into a ``ProviderError`` that names the request."""
+    try:
+        yield
+    except ProviderError as error:
+        error.request_id = error.request_id or request_id
+        raise connection.without_key(error) from error.__cause__
+    except TransportErrors as exc:
+        error = map_transport_error(provider, exc, begun=True)
+        error.request_id = request_id
+        raise error from exc
+    except (ValueError, RecursionError) as exc:
+        said = f"{type(exc).__name__}: {exc}"[:200]
+        raise ProviderStreamBroken(
+            f"The answer of {provider} cannot be read: {said}.", request_id=request_id
+        ) from exc
+
+
+def _is_json(answer: Answer) -> bool:
+    kind = answer.headers.get("content-type", "").lower()
+    return "json" in kind and "event-stream" not in kind
+
+
+async def _read_to_end(answer: Answer) -> None:
+    """Leave the connection fit for another request, if its answer ends soon."""
+    try:
+        async with asyncio.timeout(END_OF_BODY_SECONDS):
+            while not await answer.into(lambda _: True):
+                continue
+    except TransportErrors:
+        log.debug("The connection ended after the answer.")

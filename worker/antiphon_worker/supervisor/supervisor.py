@@ -1,0 +1,185 @@
+"""The parent of the worker processes.
+
+1. starts them and starts them again when they die  2. hands back at once what a dead one held
+3. passes SIGTERM on: they drain; a second one makes them abort  4. ends when they have ended
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+import time
+
+from antiphon.errors import StoreError
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis, redact
+from antiphon.wire.preflight import check_redis, read_redis
+from antiphon_worker.settings import Settings
+from antiphon_worker.supervisor.child import WORK, Started
+from antiphon_worker.supervisor.spares import Spares, host_name
+
+__all__ = ["Supervisor", "is_of_this_host"]
+
+log = logging.getLogger("antiphon.supervisor")
+
+OPEN_FILES = 65_536
+START_SECONDS, STEADY_SECONDS = 1.0, 10.0
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+
+
+class Supervisor:
+    """Runs ``settings.processes`` worker processes for every cell."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._spares = Spares(settings)
+        self._children: dict[str, Started] = {}
+        self._alone: dict[str, Started] = {}
+        self._giving: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def run(self) -> None:
+        """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unfit Redis."""
+        for url in self._settings.redis_urls:
+            await self._check(url)
+        raise_open_files_limit()
+        loop = asyncio.get_running_loop()
+        for known in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(known, self.drain)
+        async with asyncio.TaskGroup() as group:
+            for url in self._settings.redis_urls:
+                for _ in range(self._settings.processes):
+                    group.create_task(self._keep_one(url))
+            self._spares.begin()
+        while self._giving:
+            await asyncio.wait(self._giving)
+        await self._spares.aclose()
+
+    def drain(self) -> None:
+        """Let the children drain; called again, let them abort."""
+        children = [*self._children.values(), *(self._alone.values() if self._draining else ())]
+        self._draining = True
+        for child in children:
+            _terminate(child)
+
+    async def _check(self, url: str) -> None:
+        redis = open_redis(url, retries=1)
+        try:
+            facts = await read_redis(redis)
+            check_redis(facts, self._settings.durability)
+            log.info("%s: %s", redact(url), facts.sentence(), extra={"action": "redis_checked"})
+        finally:
+            await redis.aclose()
+
+    async def _keep_one(self, url: str) -> None:
+        """One place for a process: filled again when it dies, at once where it was fit for work."""
+        pause = SHORTEST_PAUSE_SECONDS
+        while not self._draining:
+            began = time.monotonic()
+            name, code = await self._run_one(url)
+            stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
+            if code == 0 or stopped_early:
+                return
+            log.error("worker %s died (%s)", name, _how(code), extra={"action": "worker_died"})
+            lived = time.monotonic() - began
+            if lived > START_SECONDS and not self._draining:
+                self._spares.keep()  # the next one starts meanwhile
+            held = await self._hand_back(url, name)
+            if self._draining or code == 2:
+                return
+            if held or lived > STEADY_SECONDS:
+                pause = SHORTEST_PAUSE_SECONDS
+                self._spares.keep()
+                continue
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _run_one(self, url: str) -> tuple[str, int]:
+        """Run one worker process to its end; its name and its exit code."""
+        child = await self._spares.take()
+        self._children[child.name] = child
+        loop = asyncio.get_running_loop()
+        loop.add_reader(child.line, self._asked, child, url)
+        if self._draining:
+            _terminate(child)  # it was started while the others were told
+        else:
+            child.tell(WORK, child.name, url)
+        try:
+            return child.name, await child.process.wait()
+        finally:
+            del self._children[child.name]
+            loop.remove_reader(child.line)
+            child.line.close()
+
+    def _asked(self, child: Started, url: str) -> None:
+        """A worker asks for a process that can run a turn alone, or has gone."""
+        try:
+            asked = child.line.recv(1024)
+        except OSError:
+            asked = b""
+        if not asked:
+            asyncio.get_running_loop().remove_reader(child.line)
+            return
+        task = asyncio.create_task(self._run_alone(child, url))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _run_alone(self, worker: Started, url: str) -> None:
+        """Give a process to a worker, for its turns that must run alone, and wait for its end."""
+        self._spares.keep()
+        child = await self._spares.take()
+        name = f"{child.name}-alone"
+        self._alone[name] = child
+        try:
+            socket.send_fds(worker.line, [f"{name}\n".encode()], [child.line.fileno()])
+        except OSError:
+            log.debug("the worker that asked for process %s has died", name)
+        finally:
+            child.line.close()  # the worker has it, or nobody: the process ends
+        code = await child.process.wait()
+        del self._alone[name]
+        if code:
+            log.error("process %s died (%s)", name, _how(code), extra={"action": "worker_died"})
+            await self._hand_back(url, name)
+
+    async def _hand_back(self, url: str, name: str) -> int:
+        """What the dead one held starts again elsewhere now, not when its leases expire. Gives how many turns."""
+        cell = Cell(open_redis(url), prefix=self._settings.prefix)
+        try:
+            acts = await cell.reap(
+                holder=name, crash_limit=self._settings.crash_limit, queues=self._settings.queues
+            )
+            log.info(
+                "%d turns of worker %s are handed back", len(acts), name, extra={"action": "handed_back"}
+            )
+            return len(acts)
+        except StoreError as exc:
+            log.warning("the turns of worker %s wait for their leases to expire: %s", name, exc)
+            return 0
+        finally:
+            await cell.redis.aclose()
+
+
+def raise_open_files_limit() -> None:
+    """A stream is an open file: take as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def is_of_this_host(worker: str) -> bool:
+    """True for the name of a worker process that a supervisor of this host has started."""
+    return worker.rsplit("-", 2)[0] == host_name()
+
+
+def _terminate(child: Started) -> None:
+    if child.process.returncode is None:
+        child.process.send_signal(signal.SIGTERM)
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
