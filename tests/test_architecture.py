@@ -31,17 +31,19 @@ CLIENT_ORDER = [
     "testing",
     "stores",
     "wire",
+    "tools",
     "input",
-    "tools window events",
+    "window events",
     "model",
     "errors",
 ]
 WORKER_ORDER = [
-    "commands __main__ jobs",
-    "playground",
-    "process",
-    "supervisor local archive",
+    "commands jobs",
+    "__main__",
+    "playground process",
+    "supervisor rq",
     "app",
+    "local archive",
     "loop",
     "providers",
     "settings",
@@ -65,8 +67,8 @@ OWNERS = {
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
     "antiphon.redis.subscription",
-    "antiphon_worker.process.rq_jobs",
-    "antiphon_worker.process.rq_presence",
+    "antiphon_worker.rq.foreign_jobs",
+    "antiphon_worker.rq.presence",
 }
 
 # The agent loop and the providers are tested with plain lists: they must know no Redis and nothing of the wire.

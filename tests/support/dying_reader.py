@@ -8,7 +8,7 @@ from typing import Any
 
 from support import stage
 
-from antiphon_worker.process import rq_jobs as foreign
+from antiphon_worker.rq import foreign_jobs as foreign
 
 __all__ = ["app"]
 

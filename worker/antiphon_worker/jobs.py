@@ -11,8 +11,8 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like
 from antiphon_worker.app import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
-from antiphon_worker.process.submission import submit_job
 from antiphon_worker.process.worker import worker_name
+from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
 
 __all__ = ["run_turn"]

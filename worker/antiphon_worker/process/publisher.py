@@ -17,8 +17,8 @@ from antiphon.errors import StoreError
 from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
-from antiphon_worker.process.lag import Lag
 from antiphon_worker.process.lease import Lease, Stop
+from antiphon_worker.process.publish_lag import Lag
 
 __all__ = ["Publisher", "TurnSink"]
 

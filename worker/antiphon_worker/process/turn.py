@@ -22,13 +22,12 @@ from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
-from antiphon_worker.archive.restore import restore_before
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.loop import LoopInput, LoopResult, messages_of, run_loop
 from antiphon_worker.loop.prompt import filled
 from antiphon_worker.loop.steps import plain_variables
 from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.process.history import load_history, window_field
+from antiphon_worker.process.history import load_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import Publisher, TurnSink

@@ -19,9 +19,9 @@ from antiphon_worker.process.control import Control
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
-from antiphon_worker.process.rq_jobs import ForeignJobs
-from antiphon_worker.process.rq_presence import Presence
 from antiphon_worker.process.turn import TurnRunner
+from antiphon_worker.rq.foreign_jobs import ForeignJobs
+from antiphon_worker.rq.presence import Presence
 from antiphon_worker.settings import Settings, describe
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 

@@ -17,7 +17,7 @@ from antiphon.errors import AgentError, InvalidMessage, StoreError
 from antiphon.wire.cell import Cell, ForeignJob
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
-from antiphon_worker.process.submission import submit_job
+from antiphon_worker.rq.submission import submit_job
 
 __all__ = ["RUN_TURN", "ForeignJobs"]
 
