@@ -1,5 +1,19 @@
 """``Session`` and what every runtime has in common: turns, streams, properties and the saved form."""
 
-from antiphon.session.session import Session
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.session.session import Session
 
 __all__ = ["Session"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``Session`` when it is first asked for: its modules are also used without it."""
+    if name != "Session":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from antiphon.session.session import Session
+
+    return Session
