@@ -95,4 +95,4 @@ def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     always = {item.split(";")[0].rstrip("=<>.0123456789 ") for item in required if "extra ==" not in item}
     assert always == {"redis", "rq", "msgspec"}
     (points,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert b"antiphon = antiphon.cli:main" in wheel.read(points)
+    assert b"antiphon = antiphon.cli.main:main" in wheel.read(points)

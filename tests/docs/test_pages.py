@@ -20,14 +20,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "sessions.md"
 # What is no public name of its own; those are in test_docstrings.py.
 DOCUMENTED = [
-    "background",
-    "convert",
-    "prompt",
-    "saved",
-    "stores.conformance",
-    "streams",
-    "variables",
-    "wire.keys",
+    "antiphon.session.background",
+    "antiphon.input.messages",
+    "antiphon_worker.loop.prompt",
+    "antiphon.session.saved",
+    "antiphon.stores.conformance",
+    "antiphon.session.streams",
+    "antiphon.session.variables",
+    "antiphon.wire.keys",
 ]
 
 
@@ -71,7 +71,7 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_the_examples_of_the_docstrings_are_true(name):
-    outcome = doctest.testmod(importlib.import_module(f"antiphon.{name}"))
+    outcome = doctest.testmod(importlib.import_module(name))
     assert outcome.failed == 0
 
 

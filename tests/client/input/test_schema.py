@@ -290,7 +290,7 @@ def test_a_schema_that_refers_to_itself_without_end_is_not_followed_for_ever():
 def test_pydantic_is_not_imported_for_types_that_are_not_its_own():
     code = (
         "import sys, dataclasses\n"
-        "from antiphon.schema import output_schema, parse_output\n"
+        "from antiphon.input.schema import output_schema, parse_output\n"
         "from antiphon.tools import tool\n"
         "P = dataclasses.make_dataclass('P', [('a', int)])\n"
         "assert output_schema(P).strict and parse_output(P, '{\"a\":1}') == P(1)\n"

@@ -17,12 +17,11 @@ SESSIONS = [f"s{n}" for n in range(4)]
 ASK = """
 import sys
 import antiphon
-from antiphon import Client
-from antiphon.input.request import AgentSpec
+from antiphon import Agent, Client
 
 with Client(sys.argv[1]) as client:
     for n in range(3):
-        turn = client.submit("s", f"words:3 {n}", agent=AgentSpec(provider="stage", model="m"))
+        turn = client.submit("s", f"words:3 {n}", agent=Agent(provider="stage", model="m"))
         heard = "".join(event.text for event in turn.stream() if event.type == "text_delta")
         assert heard.split()[-1] == turn.result(30).text.split()[-1], heard
     print(len(client.session("s").history()), antiphon.__file__)

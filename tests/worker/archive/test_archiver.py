@@ -21,8 +21,9 @@ from antiphon.wire.archiving import begin_archiving
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 from antiphon_worker.archive import archiver
 from antiphon_worker.archive.archiver import Archiver
-from antiphon_worker.archive.restore import restore, restore_before
+from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
+from antiphon_worker.process.history import restore_before
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 
 MINUTE = 60_000

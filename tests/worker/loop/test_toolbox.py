@@ -380,7 +380,7 @@ def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
 
     code = (
         "import asyncio, threading\n"
-        "from antiphon_worker.threads import Threads\n"
+        "from antiphon_worker.loop.threads import Threads\n"
         "async def main():\n"
         "    try:\n"
         "        await asyncio.wait_for(Threads().run(threading.Event().wait), 0.05)\n"
