@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
-    from antiphon.client import AsyncClient
+    from antiphon.client import AsyncClient, Client
     from antiphon.model import Message
     from antiphon.session.session import Session
-    from antiphon.sync_client import Client
     from antiphon.tools import tool
 
 __all__ = ["Agent", "AsyncClient", "Client", "Message", "Session", "tool"]
@@ -18,7 +17,7 @@ __all__ = ["Agent", "AsyncClient", "Client", "Message", "Session", "tool"]
 _MODULES = {
     "Agent": "agent",
     "AsyncClient": "client",
-    "Client": "sync_client",
+    "Client": "client",
     "Message": "model",
     "Session": "session.session",
     "tool": "tools",

@@ -14,6 +14,7 @@ from antiphon.input.messages import MessageLike
 from antiphon.input.options import ListOptions
 from antiphon.input.parameters import check_params
 from antiphon.input.request import AgentSpec
+from antiphon.input.values import duration, plain
 from antiphon.redis.prefix import prefix_of
 from antiphon.session.listing import AsyncSessionList, SessionList, wanted
 from antiphon.session.opening import opening_of
@@ -22,9 +23,7 @@ from antiphon.session.runtime import (
     Opening,
     Runtime,
     SessionRef,
-    duration,
     local_runtime,
-    plain,
 )
 from antiphon.session.session import Session
 from antiphon.tools import Tool
@@ -272,12 +271,15 @@ _runtimes: WeakValueDictionary[tuple[str, str], Any] = (
 
 
 def _redis_runtime(redis: Any, prefix: str | None) -> Runtime:
-    from antiphon.redis.agent_runtime import AgentRuntime
+    from antiphon.redis.connections import ConnectionsByLoop
+    from antiphon.redis.runtime import RedisRuntime
 
     first = prefix_of(prefix)
-    if not isinstance(redis, str):
-        return AgentRuntime(redis, first)
-    runtime = _runtimes.get((redis, first))
+    known = (redis, first) if isinstance(redis, str) else None
+    runtime = _runtimes.get(known) if known else None
     if runtime is None:
-        runtime = _runtimes[redis, first] = AgentRuntime(redis, first)
+        connections = ConnectionsByLoop(redis, first)
+        runtime = RedisRuntime(connections.here, connections.aclose)
+        if known:
+            _runtimes[known] = runtime
     return runtime

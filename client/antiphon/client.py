@@ -9,53 +9,43 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import math
-import os
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
-from typing import Any, Literal, Self, Unpack, get_args
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get_args
 
 import msgspec
 
-from antiphon.client_sessions import client_session
-from antiphon.errors import ClientClosed, SessionNotFound, UsageError
+from antiphon.errors import SessionNotFound, UsageError
 from antiphon.events import Event
-from antiphon.input.ids import (
-    SessionId,
-    TurnId,
-    check_key,
-    check_queue,
-    new_turn_id,
-    session_id,
-    tenant_id,
-    turn_id,
-    turn_id_of_key,
-)
-from antiphon.input.messages import Input, to_input
+from antiphon.input.ids import SessionId, TurnId, new_session_id, session_id, turn_id
+from antiphon.input.messages import Input
 from antiphon.input.options import ListOptions, OpeningOptions
-from antiphon.input.request import (
-    AgentSpec,
-    OutputSpec,
-    Travelling,
-    TurnRequest,
-    encode_request,
-    queue_of,
-    travelling_agent,
-)
+from antiphon.input.request import AgentSpec, Travelling, travelling_agent
+from antiphon.input.values import duration
 from antiphon.model import Message, Status, decode_message
-from antiphon.redis.cells import Cells, open_cells
+from antiphon.redis.cells import ConnectionOptions
+from antiphon.redis.connections import Connections
 from antiphon.redis.listing import list_sessions, list_turns
+from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
-from antiphon.session.listing import AsyncSessionList, wanted
-from antiphon.session.runtime import AgentLike, duration, plain
+from antiphon.session.background import call, iterate, on_background
+from antiphon.session.listing import AsyncSessionList, SessionList, wanted
+from antiphon.session.opening import opening_of
+from antiphon.session.runtime import DEFAULT_TTL_SECONDS, SessionAgent, SessionRef
 from antiphon.session.session import Session
-from antiphon.session.turns import check_if_busy
-from antiphon.wire.cell import DEFAULT_QUEUE, DEFAULT_TTL_MS, Cell
-from antiphon.wire.connection.pubsub import LiveFeed
+from antiphon.session.synchronous import spelled_out
+from antiphon.session.turn import Turn
+from antiphon.session.work import ClientSubmitOptions, work_of_client
+from antiphon.wire.cell import DEFAULT_QUEUE
 
-__all__ = ["DEFAULT_QUEUE", "AsyncClient", "SessionSnapshot", "Submission"]
+__all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Submission(msgspec.Struct):
@@ -93,19 +83,16 @@ class AsyncClient:
     'You said: Hello'
     """
 
+    @spelled_out
     def __init__(
-        self, redis: Any, *, prefix: str | None = None, queue: str = DEFAULT_QUEUE, **options: Any
+        self,
+        redis: Any,
+        *,
+        prefix: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        self._open = lambda: open_cells(redis, prefix=prefix, **options)
-        self._queue = check_queue(queue)
-        self._closed = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._cells = self._open()
-        self._feeds = {id(cell): LiveFeed(cell.redis) for cell in self._cells}
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first use
-        self._pid = os.getpid()
+        self.connections = Connections(redis, prefix=prefix, queue=queue, **options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,30 +105,17 @@ class AsyncClient:
 
         >>> await client.aclose()
         """
-        self._closed = True
-        if self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed()):
-            return  # the connections are its parent's, or ended with their loop
-        for feed in self._feeds.values():
-            await feed.aclose()
-        for cell in self._cells:
-            await cell.redis.aclose()
+        await self.connections.aclose()
 
+    @spelled_out
     async def submit(
         self,
         session: str,
         text: Input,
         *,
         agent: str | AgentSpec | Travelling | None = None,
-        key: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        output: OutputSpec | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        if_busy: Literal["enqueue", "reject"] = "enqueue",
-        tenant: str | None = None,
-        queue: str | None = None,
-        delay: float | timedelta | None = None,
-        timeout: float | timedelta | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
+        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        **options: Unpack[ClientSubmitOptions],
     ) -> AsyncTurn:
         """Hand in a turn; when this returns it is accepted and will run, whatever happens to the caller.
 
@@ -158,23 +132,10 @@ class AsyncClient:
         >>> first.id == (await client.submit("user-123", "Pay", agent=agent, key="payment-1")).id
         True
         """
-        where = session_id(session)
-        check_if_busy(if_busy)
-        asked = travelling_agent(agent)
-        payload = encode_request(TurnRequest(
-            to_input(text), asked, plain(params, "params"), output, plain(metadata, "metadata"),
-            duration(timeout, "timeout"),
-        ))  # fmt: skip
-        new_id = turn_id_of_key(where, check_key(key)) if key is not None else new_turn_id(where)
-        await self.cell_of_turn(new_id).submit(
-            where, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
-            queue=check_queue(queue) if queue is not None else "",
-            agent_queue=queue_of(asked), default_queue=self._queue, ttl_ms=_milliseconds(ttl, "ttl"),
-            reject_if_busy=if_busy == "reject", due_in_ms=_milliseconds(delay, "delay"),
-            agent=msgspec.json.encode(asked) if asked is not None else b"",
-            tenant="" if tenant is None else tenant_id(tenant),
-        )  # fmt: skip
-        return AsyncTurn(self, new_id, where)
+        ref = SessionRef(session_id(session), ttl=duration(ttl, "ttl"))
+        work = work_of_client(text, options)
+        new_id = await self.connections.submit(ref, work, travelling_agent(agent))
+        return AsyncTurn(self.connections, new_id, ref.id)
 
     async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn]:
         """Hand in several turns, in order. The first that is refused raises; those before it are accepted.
@@ -197,15 +158,16 @@ class AsyncClient:
         'finished'
         """
         known = turn_id(turn)
-        record = await self.cell_of_turn(known).turn(known)
-        return AsyncTurn(self, known, record.session_id)
+        record = await self.connections.cell_of_turn(known).turn(known)
+        return AsyncTurn(self.connections, known, record.session_id)
 
+    @spelled_out
     def session(
         self,
         session: str | None = None,
         *,
-        agent: AgentLike | str | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_MS / 1000,
+        agent: SessionAgent | str | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
         """The session of this id on this client, or a new one. Nothing is read or written before it is used.
@@ -219,15 +181,18 @@ class AsyncClient:
         >>> (await session.run_async("Again")).text
         'You said: Again'
         """
-        return client_session(lambda: self, session, agent, ttl, opening, background=False)
+        return _session(self.connections, session, agent, ttl, opening, background=False)
 
+    @spelled_out
     def sessions(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``.
 
         >>> [info.session_id async for info in client.sessions()]
         ['user-123']
         """
-        return AsyncSessionList(lambda after, page: list_sessions(self.cells, after, page), wanted(**which))
+        return AsyncSessionList(
+            lambda after, page: list_sessions(self.connections.cells, after, page), wanted(**which)
+        )
 
     async def turns(self, session: str, *, status: Status | None = None) -> AsyncGenerator[AsyncTurn, None]:
         """The turns of a session, the one submitted last first: its last 1,000, a week beyond their end.
@@ -241,8 +206,8 @@ class AsyncClient:
         where = session_id(session)
         if status is not None and status not in get_args(Status):
             raise UsageError(f"status= is one of {', '.join(get_args(Status))}, not {status!r}.")
-        async for turn in list_turns(self.cell_of_session(where), where, status):
-            yield AsyncTurn(self, turn, where)
+        async for turn in list_turns(self.connections.cell_of_session(where), where, status):
+            yield AsyncTurn(self.connections, turn, where)
 
     async def snapshot(self, session: str) -> SessionSnapshot:
         """A session's finished messages and the cursor to go on from, read in one moment.
@@ -255,7 +220,7 @@ class AsyncClient:
         """
         where = session_id(session)
         try:
-            found = await self.cell_of_session(where).snapshot(where)
+            found = await self.connections.cell_of_session(where).snapshot(where)
         except SessionNotFound:
             return SessionSnapshot(where, [], 0, None)
         return SessionSnapshot(
@@ -275,8 +240,8 @@ class AsyncClient:
         >>> await events.aclose()
         """
         where = session_id(session)
-        cell = self.cell_of_session(where)
-        async with Subscription(cell, self.feed_of(cell), where, after) as events:
+        cell = self.connections.cell_of_session(where)
+        async with Subscription(cell, self.connections.feed_of(cell), where, after) as events:
             async for event in events:
                 yield event
 
@@ -300,44 +265,158 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def cells(self) -> Cells:
-        """The cells of the deployment. Raises ``ClientClosed``, and ``UsageError`` on another event loop."""
-        if self._closed:
-            raise ClientClosed
-        if self._pid != os.getpid():
-            _left_behind.append((self._cells, self._feeds))
-            self._begin()
-        self._check_loop()
-        return self._cells
 
-    def cell_of_session(self, session: SessionId) -> Cell:
-        return self.cells.of_session(session)
+def _waiting(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]], given: Callable[[T], R]
+) -> Callable[Concatenate[Client, P], R]:
+    """The method of ``Client`` that waits for this one, and hands on what ``given`` makes of its answer."""
 
-    def cell_of_turn(self, turn: TurnId) -> Cell:
-        return self.cells.of_turn(turn)
+    @wraps(method)
+    def wait(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return given(call(method(self._client, *args, **kwargs)))
 
-    def feed_of(self, cell: Cell) -> LiveFeed:
-        return self._feeds[id(cell)]
+    wait.__qualname__ = f"Client.{method.__name__}"
+    wait.__doc__ = (method.__doc__ or "").replace("await ", "")
+    answer = "Turn" if given is Turn else inspect.signature(given).return_annotation
+    cast("Any", wait).__signature__ = inspect.signature(method).replace(return_annotation=answer)
+    return wait
 
-    def _check_loop(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # nothing is read or written here
-            return
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+
+def _turns(turns: list[AsyncTurn]) -> list[Turn]:
+    return [Turn(turn) for turn in turns]
+
+
+def _snapshot(snapshot: SessionSnapshot) -> SessionSnapshot:
+    return snapshot
+
+
+class Client:
+    """The calls of ``AsyncClient``, waiting: for scripts, threads, views, notebooks and forked servers.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider="scripted", model="any", name="parrot")
+    >>> client = Client("redis://localhost:6379/0")
+    >>> turn = client.submit("user-123", "Hello", agent=agent)
+    >>> turn.result(timeout=10).text
+    'You said: Hello'
+    """
+
+    @spelled_out
+    def __init__(
+        self,
+        redis: Any,
+        *,
+        prefix: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        **options: Unpack[ConnectionOptions],
+    ) -> None:
+        self._client = AsyncClient(redis, prefix=prefix, queue=queue, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Turns go on; threads that still read or wait get ``ClientClosed``.
+
+        >>> with Client("redis://localhost:6379/0") as other:  # closed at the end
+        ...     other.turn(turn.id).status()
+        'finished'
+        """
+        call(self._client.aclose())
+
+    submit = _waiting(AsyncClient.submit, Turn)
+    submit_many = _waiting(AsyncClient.submit_many, _turns)
+    turn = _waiting(AsyncClient.turn, Turn)
+    snapshot = _waiting(AsyncClient.snapshot, _snapshot)
+
+    @spelled_out
+    def session(
+        self,
+        session: str | None = None,
+        *,
+        agent: SessionAgent | str | None = None,
+        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        **opening: Unpack[OpeningOptions],
+    ) -> Session:
+        """The session of this id on this client, or a new one; options as in ``AsyncClient.session``.
+
+        It is used with the methods that wait.
+
+        >>> client.session("user-123", agent=agent).run("Again").text
+        'You said: Again'
+        """
+        return _session(self._client.connections, session, agent, ttl, opening, background=True)
+
+    @spelled_out
+    def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
+        """The sessions that are kept, on all cells, the one whose life ends last (so, used last) first.
+
+        ``tenant`` and ``metadata`` pick those that have these values. They are read in pages, as the iteration goes
+        on. With a ``limit`` it ends after so many, or after having looked at 1,000 that were not wanted; the list's
+        ``cursor`` then says where to go on: ``sessions(cursor=…)``. It is None at the end. A session that is used
+        meanwhile moves to the front, and is not met any more.
+
+        >>> [(info.session_id, info.messages) for info in client.sessions()]
+        [('user-123', 2)]
+        """
+        return SessionList(self._client.sessions(**which))
+
+    def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
+        """The turns of a session; as ``AsyncClient.turns``.
+
+        >>> [found.status() for found in client.turns("user-123")]
+        ['finished']
+        """
+        for turn in iterate(self._client.turns(session, status=status)):
+            yield Turn(turn)
+
+    def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
+        """The session's events after a cursor, each once and in order, without end.
+
+        >>> for event in client.subscribe("user-123", after=0):
+        ...     if event.type == "turn_finished":
+        ...         break
+        >>> event.response.text
+        'You said: Hello'
+        """
+        return iterate(self._client.subscribe(session, after))
+
+    def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """The turns in the order in which they end.
+
+        >>> for done in client.as_completed([turn]):
+        ...     done.id == turn.id
+        True
+        """
+        handles = {id(turn._turn): turn for turn in turns}
+        for done in iterate(
+            self._client.as_completed(cast("AsyncTurn", turn._turn) for turn in handles.values())
+        ):
+            yield handles[id(done)]
+
+
+def _session(
+    connections: Connections,
+    known: str | None,
+    agent: SessionAgent | str | None,
+    ttl: float | timedelta | None,
+    opening: OpeningOptions,
+    *,
+    background: bool,
+) -> Session:
+    """A session over these connections, which belong to the background loop, or to the loop of the caller."""
+    if agent is not None and not isinstance(agent, str | Travelling):
+        raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")
+
+    async def connected() -> Connections:
+        if on_background() is not background:
             raise UsageError(
-                "An AsyncClient belongs to the event loop on which it was first used: open one for each "
-                "asyncio.run, or use Client, which works everywhere."
+                "A session of an AsyncClient is used with its _async methods, one of a Client with the others."
             )
+        return connections
 
-
-def _milliseconds(value: float | timedelta | None, name: str) -> int:
-    """A duration as the scripts take it: 0 where there is none."""
-    return math.ceil((duration(value, name) or 0) * 1000)
-
-
-_left_behind: list[object] = []
-"""The parent's connections, in the child of a fork: taken apart there, they would leave the parent's event loop."""
+    ref = SessionRef(new_session_id() if known is None else session_id(known), ttl=duration(ttl, "ttl"))
+    return Session(agent, ref, opening_of(**opening), RedisRuntime(connected))

@@ -85,8 +85,8 @@ async def listen(url: str, sessions: list[str]) -> None:
     async with AsyncClient(url.split(",")) as client, contextlib.AsyncExitStack() as stack:
         subscriptions: list[Subscription] = []
         for session in sessions:
-            cell = client.cell_of_session(session)  # type: ignore[arg-type]
-            subscriptions.append(Subscription(cell, client.feed_of(cell), session, None))  # type: ignore[arg-type]
+            cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
+            subscriptions.append(Subscription(cell, client.connections.feed_of(cell), session, None))  # type: ignore[arg-type]
             stack.push_async_callback(subscriptions[-1].aclose)
         for start in range(0, len(subscriptions), AT_ONCE):
             await asyncio.gather(*[one.start() for one in subscriptions[start : start + AT_ONCE]])

@@ -36,9 +36,9 @@ async def sdk_call(client: openai.AsyncOpenAI) -> tuple[float, float]:
 
 
 async def turn(client: AsyncClient, session: str) -> tuple[float, float]:
-    cell = client.cell_of_session(session)  # type: ignore[arg-type]
+    cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     first = 0.0
-    async with Subscription(cell, client.feed_of(cell), session, None) as events:  # type: ignore[arg-type]
+    async with Subscription(cell, client.connections.feed_of(cell), session, None) as events:  # type: ignore[arg-type]
         began = time.perf_counter()
         await client.submit(session, "hi", agent=AGENT, params=ONE_CHUNK)
         async for event in events:

@@ -99,7 +99,7 @@ async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -
             continue
         report.accepted += 1
         try:
-            record = await client.cell_of_session(one.session).turn(submitted.turn_id)  # type: ignore[arg-type]
+            record = await client.connections.cell_of_session(one.session).turn(submitted.turn_id)  # type: ignore[arg-type]
         except TurnNotFound:
             report.lost += 1
             report.wrong.append(f"{one.session}: accepted and lost: {submitted.text!r}")
@@ -117,7 +117,7 @@ async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -
 
 
 async def _log(client: AsyncClient, one: Conversation) -> list[Event]:
-    cell = client.cell_of_session(one.session)  # type: ignore[arg-type]
+    cell = client.connections.cell_of_session(one.session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(one.session))  # type: ignore[arg-type]
     return [decode_event(fields[b"e"]) for _, fields in entries]
 

@@ -218,7 +218,7 @@ class Chaos:
             await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
 
     async def _all_ended(self) -> bool:
-        cell = self._ensemble.client.cell_of_session("s0")  # type: ignore[arg-type]
+        cell = self._ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]
         try:
             return not await cell.redis.exists(cell.keys.active, cell.keys.due)
         except (AgentError, OSError):
@@ -226,7 +226,7 @@ class Chaos:
 
     async def _all_seen(self) -> bool:
         for one in self.conversations:
-            newest = await one.client.cell_of_session(one.session).redis.hget(  # type: ignore[arg-type]
+            newest = await one.client.connections.cell_of_session(one.session).redis.hget(  # type: ignore[arg-type]
                 f"ant:session:{one.session}", "seq"
             )
             if int(newest or 0) > (one.seen[-1].seq if one.seen else 0):

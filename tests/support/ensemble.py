@@ -116,7 +116,7 @@ class Ensemble:
 
     async def events(self, session: str) -> list[Event]:
         """All events that are kept."""
-        cell = self.client.cell_of_session(session)  # type: ignore[arg-type]
+        cell = self.client.connections.cell_of_session(session)  # type: ignore[arg-type]
         entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
         return [decode_event(fields[b"e"]) for _, fields in entries]
 
@@ -142,7 +142,7 @@ class Ensemble:
 async def complaints(client: AsyncClient, session: str, *, ended: bool = True) -> list[str]:
     """What does not hold of a session, in sentences."""
     snapshot = await client.snapshot(session)
-    cell = client.cell_of_session(session)  # type: ignore[arg-type]
+    cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
     events = [decode_event(fields[b"e"]) for _, fields in entries]
     found = [*_events_complaints(events), *_history_complaints(events, snapshot.messages)]

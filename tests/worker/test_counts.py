@@ -211,8 +211,8 @@ async def test_a_subscriber_makes_no_round_trip_for_an_event(redis_url, way):
     async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
         await cell.put("t1", "s")
         turn = await cell.take_one()
-        watched = client.cell_of_session("s")
-        async with Subscription(watched, client.feed_of(watched), "s", None) as events:
+        watched = client.connections.cell_of_session("s")
+        async with Subscription(watched, client.connections.feed_of(watched), "s", None) as events:
             assert await cell.say(turn, 1, body()) == ""
             first = await anext(events)
             way.reset()

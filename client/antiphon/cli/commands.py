@@ -72,7 +72,7 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
         )
         follow = options.wait or options.stream
         print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
-        unserved = await overview.unserved(client.cell_of_turn(turn.id), turn.id)
+        unserved = await overview.unserved(client.connections.cell_of_turn(turn.id), turn.id)
         if unserved:
             print(unserved, file=sys.stderr)
         if options.wait:

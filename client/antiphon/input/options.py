@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from antiphon.input.messages import MessageLike
-from antiphon.input.request import AgentSpec, OutputSpec, Travelling
 
-__all__ = ["ListOptions", "OpeningOptions", "SubmitOptions"]
-
-
-class SubmitOptions(TypedDict, total=False):
-    """Those of ``AsyncClient.submit``."""
-
-    agent: str | AgentSpec | Travelling | None
-    key: str | None
-    params: Mapping[str, Any] | None
-    output: OutputSpec | None
-    metadata: Mapping[str, Any] | None
-    if_busy: Literal["enqueue", "reject"]
-    tenant: str | None
-    queue: str | None
-    delay: float | timedelta | None
-    timeout: float | timedelta | None
-    ttl: float | timedelta | None
+__all__ = ["ListOptions", "OpeningOptions"]
 
 
 class OpeningOptions(TypedDict, total=False):

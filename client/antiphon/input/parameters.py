@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, cast
 
 from antiphon.errors import UsageError
 
-__all__ = ["check_params", "check_secrets"]
+__all__ = ["ModelParams", "check_params", "check_secrets"]
+
+
+class ModelParams(TypedDict, total=False):
+    """Parameters of models that editors know, whatever the service.
+
+    Others reach the service as well; type checkers take them in ``extra_body``, or of an ``Agent``.
+    """
+
+    model: str
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    seed: int | None
+    n: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[str, float] | None
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
+    effort: str | None
+    reasoning: str | int | bool | Mapping[str, Any] | None
+    thinking: Mapping[str, Any] | None
+    verbosity: str | None
+    user: str | None
+    cache_control: Mapping[str, Any] | Literal[False] | None
+    service_tier: str | None
+    extra_body: Mapping[str, Any] | None
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, Any] | None
+
 
 SECRET = ("api_key", "apikey", "auth_token", "authorization", "x-api-key", "api-key")
 CONNECTION = ("base_url", "organization", "headers", "proxy", "max_retries", "connect_timeout")

@@ -7,8 +7,8 @@ wins the rendezvous of its id's hash; adding a cell moves only the sessions that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict, Unpack
 
 from antiphon.errors import SettingsError
 from antiphon.input.ids import cell_hash
@@ -16,7 +16,15 @@ from antiphon.redis.prefix import prefix_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis
 
-__all__ = ["Cells", "open_cells"]
+__all__ = ["Cells", "ConnectionOptions", "open_cells"]
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """How a client talks to each of its Redis servers."""
+
+    max_connections: int
+    timeout_seconds: float
+    retries: int
 
 
 class Cells:
@@ -29,7 +37,7 @@ class Cells:
             )
         self._cells = {_name(cell): cell for cell in cells}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
 
     def of_session(self, session: str) -> Cell:
@@ -47,7 +55,7 @@ class Cells:
         return self._cells[winner]
 
 
-def open_cells(redis: Any, *, prefix: str | None = None, **options: Any) -> Cells:
+def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ConnectionOptions]) -> Cells:
     """Cells from a URL, a list of URLs or a redis-py client. Connects to nothing."""
     first = prefix_of(prefix)
     places = redis if isinstance(redis, list | tuple) else [redis]

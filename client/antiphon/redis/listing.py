@@ -1,22 +1,29 @@
-"""The sessions of several cells as one list, and the turns of a session."""
+"""The sessions of several cells as one list, the turns of a session, and those that no worker serves."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 import msgspec
 
+from antiphon.errors import StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import Status
 from antiphon.session.runtime import ListPlace, SessionInfo, agent_name
-from antiphon.wire import inspection as overview
+from antiphon.wire import inspection
 from antiphon.wire.cell import Cell
 from antiphon.wire.inspection import SessionRow
 
-__all__ = ["list_sessions", "list_turns"]
+__all__ = ["list_sessions", "list_turns", "warn_if_unserved"]
+
+log = logging.getLogger("antiphon.unserved")
 
 PAGE = 100
+FIRST_LOOK_SECONDS = 3.0
+LOOK_SECONDS = 30.0
 
 
 async def list_sessions(
@@ -39,19 +46,37 @@ async def list_turns(
     cell: Cell, session_id: SessionId, status: Status | None
 ) -> AsyncGenerator[TurnId, None]:
     """A session's turns that are kept, the one submitted last first; those of one status, or all."""
-    turns = await overview.turn_ids(cell, session_id)
+    turns = await inspection.turn_ids(cell, session_id)
     for start in range(0, len(turns), PAGE):
         some = turns[start : start + PAGE]
-        for turn, found in zip(some, await overview.statuses(cell, some), strict=True):
+        for turn, found in zip(some, await inspection.statuses(cell, some), strict=True):
             if found and (status is None or found == status):
                 yield turn
+
+
+async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
+    """Look now and then whether a worker may take the turn, and log one warning where none will; until cancelled.
+
+    The turn stays where it is: workers may be on their way.
+    """
+    pause = FIRST_LOOK_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        pause = LOOK_SECONDS
+        try:
+            complaint = await inspection.unserved(cell, turn_id)
+        except StoreError:
+            continue  # whoever waits hears of it by other ways
+        if complaint:
+            log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
+            return
 
 
 async def _of_cell(
     cell: Cell, after: ListPlace | None, page: int
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-    while places := await overview.session_places(cell, after, page):
-        for place, row in zip(places, await overview.session_rows(cell, places), strict=True):
+    while places := await inspection.session_places(cell, after, page):
+        for place, row in zip(places, await inspection.session_rows(cell, places), strict=True):
             if row is not None:
                 yield place, _info(row)
         after = places[-1]

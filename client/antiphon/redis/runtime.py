@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from antiphon.errors import ResultTimeout
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
-from antiphon.input.ids import SessionId
 from antiphon.input.request import AgentSpec
 from antiphon.model import Message, decode_message
-from antiphon.redis.cells import Cells
+from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found, found_in
 from antiphon.redis.forks import fork_in_redis
-from antiphon.redis.listing import list_sessions
-from antiphon.redis.turn import AsyncTurn, Connections
-from antiphon.redis.turn_errors import error_of
-from antiphon.redis.unserved import warn_if_unserved
+from antiphon.redis.listing import list_sessions, warn_if_unserved
+from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.session.reentry import own_turns, waits_for_itself
 from antiphon.session.runtime import (
     Edit,
@@ -31,39 +27,34 @@ from antiphon.session.runtime import (
     SessionInfo,
     SessionRef,
     SessionStatus,
-    Work,
 )
 from antiphon.session.saved import SavedSession
+from antiphon.session.work import Work
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
 
-__all__ = ["RedisRuntime", "SessionClient"]
+__all__ = ["RedisRuntime"]
 
 NO_MESSAGES = (1, 0)
 ROLL_BACK_SECONDS = 30.0
 RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 
 
-class SessionClient(Connections, Protocol):
-    """What the runtime needs of a client."""
+class RedisRuntime:
+    """Hands turns in and reads sessions. ``connected`` gives the connections of the running event loop."""
 
-    @property
-    def cells(self) -> Cells: ...
-    def cell_of_session(self, session: SessionId) -> Cell: ...
-    @property
-    def submit(self) -> Callable[..., Awaitable[AsyncTurn]]: ...
+    def __init__(
+        self,
+        connected: Callable[[], Awaitable[Connections]],
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._connected = connected
+        self._close = close
 
-
-class RedisRuntime(ABC):
-    """Hands turns in and reads sessions. Where its client comes from is said below it."""
-
-    @abstractmethod
-    async def client(self) -> SessionClient:
-        """The client of the running event loop."""
-
-    @abstractmethod
     async def aclose(self) -> None:
-        """Close what was opened on the running event loop."""
+        """Close the connections of the running event loop, unless they are a client's, which closes them itself."""
+        if self._close is not None:
+            await self._close()
 
     async def open(self, session: SessionRef, opening: Opening) -> None:
         await (await self._edits(session)).open(opening)
@@ -89,12 +80,9 @@ class RedisRuntime(ABC):
             raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
 
     async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
-        agent, params = _travelling(work)
-        return await (await self.client()).submit(
-            session.id, work.messages, agent=agent, key=work.key, params=params, output=work.output,
-            metadata=work.metadata, if_busy=work.if_busy, queue=work.queue, delay=work.delay, timeout=work.timeout,
-            ttl=session.ttl,
-        )  # fmt: skip
+        connections = await self._connected()
+        work, agent = _travelling(work)
+        return AsyncTurn(connections, await connections.submit(session, work, agent), session.id)
 
     async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
         if stop == 0:
@@ -130,9 +118,8 @@ class RedisRuntime(ABC):
         return await (await self._edits(session)).amend(turns, messages)
 
     async def fork(self, session: SessionRef, fork: SessionRef) -> None:
-        client = await self.client()
-        here, there = client.cell_of_session(session.id), client.cell_of_session(fork.id)
-        await fork_in_redis(here, there, session.id, fork)
+        cells = (await self._connected()).cells
+        await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork)
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children
@@ -146,7 +133,7 @@ class RedisRuntime(ABC):
         while isinstance(answer := await delete_session(cell, session.id), Busy):
             found = await self._found(session, *NO_MESSAGES)
             for turn_id in reversed(found.inbox):
-                turn = AsyncTurn(await self.client(), turn_id, session.id)
+                turn = AsyncTurn(await self._connected(), turn_id, session.id)
                 await turn.cancel("the session was deleted")
                 await _ended(turn)
         return answer
@@ -154,7 +141,7 @@ class RedisRuntime(ABC):
     async def sessions(
         self, store: Any, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        async with aclosing(list_sessions((await self.client()).cells, after, page)) as rows:
+        async with aclosing(list_sessions((await self._connected()).cells, after, page)) as rows:
             async for row in rows:
                 yield row
 
@@ -174,16 +161,16 @@ class RedisRuntime(ABC):
             await self.amend(session, [turn.id], [])
 
     async def _cell(self, session: SessionRef) -> Cell:
-        return (await self.client()).cell_of_session(session.id)
+        return (await self._connected()).cell_of_session(session.id)
 
     async def _edits(self, session: SessionRef) -> Edits:
-        client = await self.client()
+        connections = await self._connected()
 
         async def ended(turn_id: Any) -> None:
             await self._check_others_turn(session)
-            await _ended(AsyncTurn(client, turn_id, session.id))
+            await _ended(AsyncTurn(connections, turn_id, session.id))
 
-        return Edits(client.cell_of_session, session, ended)
+        return Edits(connections.cell_of_session, session, ended)
 
     async def _check_others_turn(self, session: SessionRef) -> None:
         """Before waiting for the session: raises ``UsageError`` in a tool of a turn that it still has to do."""
@@ -207,11 +194,15 @@ async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
         raise ResultTimeout(session_id=turn.session_id, turn_id=turn.id) from None
 
 
-def _travelling(work: Work) -> tuple[str | AgentSpec | None, dict[str, Any]]:
-    """The agent as it travels, with the model that the call asks for."""
-    params = dict(work.params)
+def _travelling(work: Work) -> tuple[Work, str | AgentSpec | None]:
+    """The agent as it travels, with the model that the call asks for, and the rest of the turn."""
     if work.agent is None or isinstance(work.agent, str):
-        return work.agent, params
-    spec = work.agent.spec()
+        return work, work.agent
+    if "model" not in work.params:
+        return work, work.agent.spec()
+    spec, params = work.agent.spec(), dict(work.params)
     model = params.pop("model", None)
-    return (spec if model is None else msgspec.structs.replace(spec, model=model)), params
+    return (
+        msgspec.structs.replace(work, params=params),
+        spec if model is None else msgspec.structs.replace(spec, model=model),
+    )

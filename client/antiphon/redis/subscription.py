@@ -18,14 +18,15 @@ from typing import Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from antiphon.errors import StoreUnavailable, StreamGap, UsageError
+from antiphon.errors import StoreUnavailable, StreamGap
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId
+from antiphon.input.values import parse_cursor
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.errors import store_error
 
-__all__ = ["Subscription", "parse_cursor"]
+__all__ = ["Subscription"]
 
 T = TypeVar("T")
 log = logging.getLogger("antiphon.subscribe")
@@ -33,19 +34,6 @@ log = logging.getLogger("antiphon.subscribe")
 PAGE = 500
 SILENCE_SECONDS = 5.0
 OUTAGE_RETRY_SECONDS = 1.0
-
-
-def parse_cursor(after: int | str | None) -> int | None:
-    """A cursor as callers give it: a number, its text (a Last-Event-ID), or None for from now on."""
-    if after is None:
-        return None
-    try:
-        cursor = int(after) if isinstance(after, int | str) else -1
-    except ValueError:
-        cursor = -1
-    if cursor < 0:
-        raise UsageError(f"after= takes the seq of an event, 0 or None, not {after!r}.")
-    return cursor
 
 
 class Subscription:

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
-from antiphon.errors import CorruptRecord, ResultTimeout, StreamGap, TurnCancelled, UsageError
+from antiphon.errors import (
+    AgentError,
+    CorruptRecord,
+    ResultTimeout,
+    StreamGap,
+    TurnCancelled,
+    TurnError,
+    TurnFailed,
+)
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.values import patience
 from antiphon.model import TERMINAL, Response, Status
+from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
-from antiphon.redis.turn_errors import error_of
-from antiphon.session.background import call, iterate
 from antiphon.session.reentry import own_turns, waits_for_itself
-from antiphon.wire.cell import Cell, TurnRecord
-from antiphon.wire.connection.pubsub import LiveFeed
+from antiphon.wire.cell import TurnRecord
 
-__all__ = ["AsyncTurn", "Turn", "seconds"]
-
-
-class Connections(Protocol):
-    """What a handle needs of its client. Raises ``ClientClosed`` where that is closed."""
-
-    def cell_of_turn(self, turn: TurnId) -> Cell: ...
-
-    def feed_of(self, cell: Cell) -> LiveFeed: ...
-
-
-def seconds(value: float | timedelta | None) -> float | None:
-    """How long a caller waits, in seconds; 0 does not wait. Raises ``UsageError``."""
-    found = value.total_seconds() if isinstance(value, timedelta) else value
-    if found is None or (isinstance(found, int | float) and not isinstance(found, bool) and found >= 0):
-        return found
-    raise UsageError(f"timeout= is a number of seconds or a timedelta, not {value!r}.")
+__all__ = ["AsyncTurn", "error_of"]
 
 
 class AsyncTurn:
@@ -50,10 +41,10 @@ class AsyncTurn:
     'user-123'
     """
 
-    def __init__(self, client: Connections, turn_id: TurnId, session_id: SessionId) -> None:
+    def __init__(self, connections: Connections, turn_id: TurnId, session_id: SessionId) -> None:
         self.id = turn_id
         self.session_id = session_id
-        self._client = client
+        self._connections = connections
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, session_id={self.session_id!r})"
@@ -77,15 +68,15 @@ class AsyncTurn:
         >>> (await turn.result(timeout=10)).text
         'You said: Hello'
         """
-        patience = seconds(timeout)
-        if patience is None:
+        seconds = patience(timeout)
+        if seconds is None:
             await self._check_others_turn()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return _response(await self.ended())
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {patience:g} s; it goes on.",
+                f"The turn has not ended within {seconds:g} s; it goes on.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
 
@@ -123,22 +114,22 @@ class AsyncTurn:
         >>> await later.cancel("not needed any more")
         'cancelled'
         """
-        return await self._client.cell_of_turn(self.id).cancel(self.id, reason)
+        return await self._connections.cell_of_turn(self.id).cancel(self.id, reason)
 
     async def _check_others_turn(self) -> None:
         """Before waiting without an end: raises ``UsageError`` in a tool of a turn that the session still has to do."""
         own = own_turns(self.session_id)
         if own and (await self._record()).status not in TERMINAL:
-            found = await found_in(self._client.cell_of_turn(self.id), self.session_id)
+            found = await found_in(self._connections.cell_of_turn(self.id), self.session_id)
             if not own.isdisjoint(found.inbox):
                 raise waits_for_itself(self.session_id)
 
     async def _record(self) -> TurnRecord:
-        return await self._client.cell_of_turn(self.id).turn(self.id)
+        return await self._connections.cell_of_turn(self.id).turn(self.id)
 
     def _subscription(self, after: int | str | None) -> Subscription:
-        cell = self._client.cell_of_turn(self.id)
-        return Subscription(cell, self._client.feed_of(cell), self.session_id, after)
+        cell = self._connections.cell_of_turn(self.id)
+        return Subscription(cell, self._connections.feed_of(cell), self.session_id, after)
 
     async def ended(self) -> TurnRecord:
         """Wait for the end, however it is, and give the turn as it stands then."""
@@ -153,73 +144,6 @@ class AsyncTurn:
                             return await events.patiently(self._record)
                 except StreamGap:
                     continue  # the end may have been in it: look again
-
-
-class Turn:
-    """A turn that was submitted; the calls of ``AsyncTurn``, waiting.
-
-    >>> from antiphon import Agent, Client
-    >>> client = Client("redis://localhost:6379/0")
-    >>> turn = client.submit("user-123", "Hello", agent=Agent(provider="scripted", model="any"))
-    >>> turn.result(timeout=10).text
-    'You said: Hello'
-    """
-
-    def __init__(self, turn: AsyncTurn) -> None:
-        self._turn = turn
-
-    @property
-    def id(self) -> TurnId:
-        """The id, by which any client finds the turn again.
-
-        >>> client.turn(turn.id).result(timeout=10).text
-        'You said: Hello'
-        """
-        return self._turn.id
-
-    @property
-    def session_id(self) -> SessionId:
-        """The session that the turn belongs to.
-
-        >>> turn.session_id
-        'user-123'
-        """
-        return self._turn.session_id
-
-    def __repr__(self) -> str:
-        return f"Turn(id={self.id!r}, session_id={self.session_id!r})"
-
-    def status(self) -> Status:
-        """Where the turn is now. Raises ``TurnNotFound`` a week after its end.
-
-        >>> turn.status()
-        'finished'
-        """
-        return call(self._turn.status())
-
-    def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response. Raises as ``AsyncTurn.result``.
-
-        >>> turn.result(timeout=10).usage.output_tokens
-        4
-        """
-        return call(self._turn.result(timeout))
-
-    def stream(self, after: int | str | None = None) -> Iterator[Event]:
-        """The turn's events to its terminal event. Raises as ``AsyncTurn.stream``.
-
-        >>> "".join(event.text for event in turn.stream() if event.type == "text_delta")
-        'You said: Hello'
-        """
-        return iterate(self._turn.stream(after))
-
-    def cancel(self, reason: str = "cancelled by the client") -> str:
-        """Cancel the turn; its finished steps stay in the history.
-
-        >>> turn.cancel()  # too late: it has ended
-        'finished'
-        """
-        return call(self._turn.cancel(reason))
 
 
 def _response(record: TurnRecord) -> Response:
@@ -247,3 +171,20 @@ def _terminal_event(record: TurnRecord) -> Event:
             return TurnFailedEvent(code=record.error_code, message=record.error, **where)
         case _:
             return TurnCancelledEvent(reason=record.error, **where)
+
+
+def error_of(code: str, message: str, session_id: str, turn_id: str) -> AgentError:
+    """The error of a turn that ended with this code: of its own class where we know it, else ``TurnFailed``."""
+    known = _by_code(AgentError).get(code)
+    if known is None:
+        return TurnFailed(message or None, code=code or None, session_id=session_id, turn_id=turn_id)
+    return known(message or None, session_id=session_id, turn_id=turn_id)
+
+
+def _by_code(root: type[AgentError]) -> dict[str, type[AgentError]]:
+    found: dict[str, type[AgentError]] = {}
+    for child in root.__subclasses__():
+        found |= _by_code(child)
+    if root not in (AgentError, TurnError):
+        found[str(root.code)] = root
+    return found

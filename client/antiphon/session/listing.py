@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from antiphon.errors import UsageError
 from antiphon.input.ids import session_id, tenant_id
+from antiphon.input.values import plain
 from antiphon.session.background import iterate
-from antiphon.session.runtime import ListPlace, SessionInfo, plain
+from antiphon.session.runtime import ListPlace, SessionInfo
 
 __all__ = ["AsyncSessionList", "SessionList", "Wanted", "wanted"]
 

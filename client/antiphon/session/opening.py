@@ -8,8 +8,9 @@ from typing import Any
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, tenant_id
 from antiphon.input.messages import MessageLike, to_messages
+from antiphon.input.values import plain
 from antiphon.model import Message
-from antiphon.session.runtime import Opening, plain
+from antiphon.session.runtime import Opening
 
 __all__ = ["opening_of"]
 

@@ -13,45 +13,36 @@ from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import MissingPackage, UsageError
+from antiphon.errors import MissingPackage
 from antiphon.events import Event
 from antiphon.input.ids import SessionId
-from antiphon.input.request import AgentSpec, OutputSpec
+from antiphon.input.values import IfBusy
 from antiphon.model import File, Message, Response, Status
 from antiphon.session.saved import SavedSession
+from antiphon.session.work import AgentLike, Work
 
 if TYPE_CHECKING:
     from antiphon.stores.base import SessionStore
-    from antiphon.tools import Tool
-    from antiphon.window import Window
 
 __all__ = [
     "DEFAULT_TTL_SECONDS",
-    "AgentLike",
     "Edit",
-    "IfBusy",
     "ListPlace",
     "Opening",
     "RunningTurn",
     "Runtime",
+    "SessionAgent",
     "SessionInfo",
     "SessionRef",
     "SessionStatus",
     "TurnHandle",
-    "Work",
     "agent_name",
-    "duration",
     "local_runtime",
-    "plain",
 ]
 
-IfBusy: TypeAlias = Literal["enqueue", "reject"]
-
 DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
-LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
 
 
 class SessionRef(Struct, frozen=True):
@@ -87,21 +78,6 @@ class Opening(Struct):
             self.system, self.messages, self.variables, self.metadata, self.tenant, self.queue, self.parent, self.saved,
         )  # fmt: skip
         return not any(value is not None and value not in ([], {}) for value in asked)
-
-
-class Work(Struct):
-    """One turn to run: the input, who works on it (None: the session's agent), and how."""
-
-    messages: list[Message]
-    agent: AgentLike | str | None
-    params: dict[str, Any] = field(default_factory=dict)
-    output: OutputSpec | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    timeout: float | None = None
-    if_busy: IfBusy = "enqueue"
-    queue: str | None = None
-    key: str | None = None
-    delay: float | None = None
 
 
 class Edit(Struct):
@@ -169,20 +145,9 @@ def agent_name(agent: Mapping[str, Any] | str | None) -> str | None:
     return agent if agent is None or isinstance(agent, str) else agent.get("name")
 
 
-class AgentLike(Protocol):
-    """What runtimes and sessions know of an ``Agent``."""
+class SessionAgent(AgentLike, Protocol):
+    """What sessions know of an ``Agent``."""
 
-    provider: Any
-    model: str
-    name: str | None
-    system: str | None
-    tools: list[Tool[..., Any]]
-    params: dict[str, Any]
-    max_steps: int | None
-    window: int | Window | None
-
-    def spec(self) -> AgentSpec: ...
-    def described(self) -> AgentSpec: ...
     @property
     def runtime(self) -> Runtime: ...
     def open_session(
@@ -270,31 +235,6 @@ class Runtime(Protocol):
         """Close the connections of the running event loop. They also close when it ends."""
         ...
 
-
-def duration(value: float | timedelta | None, name: str) -> float | None:
-    """Seconds of what a caller gives as a duration. Raises ``UsageError`` that names the argument."""
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise UsageError(f"{name}= is a positive number of seconds or a timedelta, not {value!r}.")
-    if seconds > LONGEST_SECONDS:
-        raise UsageError(f"{name}= is at most {LONGEST_SECONDS:.0f} seconds (100 years), not {value!r}.")
-    return float(seconds)
-
-
-def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-    """A copy of a dictionary that JSON can say. Raises ``UsageError`` that names the argument."""
-    values = values or {}
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{name}= is a dictionary, not {type(values).__name__}.")
-    try:
-        return _decode_plain(msgspec.json.encode(dict(values))) if values else {}
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
-        raise UsageError(f"{name}= holds what JSON cannot say: {exc}.") from exc
-
-
-_decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 _local: Any = None
 _lock = threading.Lock()

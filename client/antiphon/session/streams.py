@@ -1,18 +1,52 @@
-"""The events of a turn that its caller owns: leaving the loop early rolls the turn back."""
+"""The events of a turn that its caller owns, and until when the caller waits for them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event
 from antiphon.session.background import iterate
 from antiphon.session.reentry import Reading
 
-__all__ = ["AsyncEventStream", "EventStream"]
+__all__ = ["AsyncEventStream", "Deadline", "EventStream"]
+
+T = TypeVar("T")
+
+# A turn at work ends itself at its time-out, and says so in its terminal event: time for that.
+END_SECONDS = 0.5
+# How many steps of the event loop pass between the end of ``async for`` and the closing of its generator.
+CLOSING_STEPS = 3
 
 Batches = Callable[[], AsyncGenerator[list[Event], None]]
+
+
+class Deadline:
+    """The end of a time-out, counted from now; without seconds there is none."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._at = time.monotonic() + (seconds or 0)
+
+    async def wait(self, work: Awaitable[T], *, at_work: bool = False) -> T:
+        """Await this, and cancel it at the deadline. Raises ``TurnFailed`` as of a turn that timed out."""
+        if self._seconds is None:
+            return await work
+        left = max(self._at - time.monotonic(), 0)
+        timer = asyncio.timeout(left + END_SECONDS * at_work)
+        try:
+            async with timer:
+                return await work
+        except TimeoutError as exc:
+            if isinstance(exc, AgentError) or not timer.expired():
+                raise  # the work's own, not the timer's
+            raise TurnFailed(
+                f"The turn did not end within {self._seconds:g} s.", code="turn_timed_out"
+            ) from exc
 
 
 class EventStream:

@@ -16,9 +16,9 @@ from antiphon.input.request import (
     decode_request,
     encode_request,
 )
+from antiphon.input.values import parse_cursor
 from antiphon.model import Image, Message, Text
 from antiphon.redis.cells import open_cells
-from antiphon.redis.subscription import parse_cursor
 from antiphon.redis.turn import AsyncTurn
 
 NOWHERE = "redis://localhost:1/0"

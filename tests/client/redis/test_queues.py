@@ -10,7 +10,7 @@ from support.eventually import wait_until
 
 from antiphon import Agent, Client, Session
 from antiphon.errors import CorruptRecord, UsageError
-from antiphon.redis import unserved
+from antiphon.redis import listing
 from antiphon.session.runtime import local_runtime
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_a_queue_is_refused_where_it_is_given(runtime, bad):
 
 
 def test_who_waits_for_a_queue_that_nobody_serves_is_told_so(workers_runtime, monkeypatch, caplog):
-    monkeypatch.setattr(unserved, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(listing, "FIRST_LOOK_SECONDS", 0.01)
     session = workers_runtime.agent().session("s", queue="nobody")
     caplog.set_level(logging.WARNING, "antiphon.unserved")
     with session.stream("1") as events:
@@ -154,17 +154,17 @@ def test_who_waits_for_a_queue_that_nobody_serves_is_told_so(workers_runtime, mo
 
 
 def test_who_waits_behind_another_turn_is_not_told_so(workers_runtime, monkeypatch, caplog):
-    monkeypatch.setattr(unserved, "FIRST_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(unserved, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(listing, "FIRST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(listing, "LOOK_SECONDS", 0.01)
     agent = workers_runtime.agent()
     looks = []
-    ask = unserved.overview.unserved
+    ask = listing.inspection.unserved
 
     async def asked(*arguments):
         looks.append(await ask(*arguments))
         return looks[-1]
 
-    monkeypatch.setattr(unserved.overview, "unserved", asked)
+    monkeypatch.setattr(listing.inspection, "unserved", asked)
     first = agent.session("s").submit("1", queue="nobody")
     with agent.session("s").stream("2", queue="nobody") as events:
         assert next(events).type == "turn_queued"

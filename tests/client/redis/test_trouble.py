@@ -116,7 +116,7 @@ async def test_a_black_hole_longer_than_the_lease_does_not_start_a_lonely_worker
             turn = await ensemble.submit("s", "go on words:150")
             await ensemble.seen("s", "text_delta", 3)
             proxy.blackhole()
-            lease = int(await ensemble.client.cell_of_session("s").redis.hget("ant:session:s", "lease"))
+            lease = int(await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease"))
             await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
             proxy.heal()
             await turn.result(10)
@@ -124,7 +124,7 @@ async def test_a_black_hole_longer_than_the_lease_does_not_start_a_lonely_worker
 
 
 async def past(ensemble, at_ms):
-    seconds, micros = await ensemble.client.cell_of_session("s").redis.time()
+    seconds, micros = await ensemble.client.connections.cell_of_session("s").redis.time()
     return seconds * 1000 + micros // 1000 > at_ms
 
 
@@ -141,7 +141,7 @@ async def test_a_frozen_worker_that_is_told_to_stop_gives_back_when_redis_answer
             turn = await ensemble.submit("s", "go on words:500")
             await ensemble.seen("s", "text_delta", 3)
             getattr(proxy, how)()
-            lease = int(await ensemble.client.cell_of_session("s").redis.hget("ant:session:s", "lease"))
+            lease = int(await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease"))
             await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
             worker.abort()
             proxy.heal()
@@ -192,7 +192,7 @@ async def test_a_pause_of_redis_does_not_start_turns_again(server_kind, tmp_path
 
 
 async def held(ensemble, session):
-    return await ensemble.client.cell_of_session(session).redis.hget(f"ant:session:{session}", "lease")
+    return await ensemble.client.connections.cell_of_session(session).redis.hget(f"ant:session:{session}", "lease")
 
 
 async def renewed(ensemble, session, lease):
@@ -230,7 +230,7 @@ async def test_the_lease_of_a_claim_runs_from_the_first_time_it_was_asked_for(
             await asyncio.gather(taking, return_exceptions=True)
             await cell.redis.aclose()
             async with ensemble.worker():
-                await ensemble.client.cell_of_session("s").reap(holder="w")
+                await ensemble.client.connections.cell_of_session("s").reap(holder="w")
                 await turn.result(10)
 
 
@@ -309,7 +309,7 @@ async def test_a_reader_too_slow_for_redis_reads_the_rest_from_the_log(server_ki
         async with open_ensemble(server.url, tmp_path / "stage") as ensemble, AsyncClient(server.url) as slow:
             seen = []
             reader = asyncio.create_task(collect(slow, "s", seen))
-            feed = next(iter(slow._feeds.values()))
+            feed = next(iter(slow.connections._feeds.values()))
             await wait_until_async(lambda: feed._connection is not None)
             feed._connection._transport.pause_reading()  # its loop does not come to reading any more
             talker = AgentSpec(provider="scripted", model="says it back", window=1)

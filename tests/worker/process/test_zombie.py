@@ -95,7 +95,7 @@ async def test_forty_sessions_stay_whole_while_workers_are_killed_and_stopped(re
         await ensemble.whole(*(f"s{i}" for i in range(40)))
         tools = [note["turn"] for note in ensemble.stage.notes("tool")]
         assert len(set(tools)) == 40
-        assert await ensemble.client.cell_of_session("s").redis.zcard("ant:active") == 0
+        assert await ensemble.client.connections.cell_of_session("s").redis.zcard("ant:active") == 0
 
 
 def is_stopped(pid):

@@ -49,7 +49,7 @@ def stock_worker(processes, ensemble, *arguments, url=None, serializer="json"):
 
 async def look_now(ensemble, session):
     """Let the reaper's next look at this session be due."""
-    cell = ensemble.client.cell_of_session(session)
+    cell = ensemble.client.connections.cell_of_session(session)
     await cell.redis.zadd(cell.keys.active, {session: 0})
 
 

@@ -96,7 +96,7 @@ async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_ano
         blocking = await ensemble.submit("t", "go on gate:g")
         turn = await ensemble.submit("t", "go on alone")
         await ensemble.waits("g")
-        cell = ensemble.client.cell_of_session("t")
+        cell = ensemble.client.connections.cell_of_session("t")
         await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
         signal_process(idle, signal.SIGKILL)
         wait_until(lambda: gone(idle), 10, "the process is gone")

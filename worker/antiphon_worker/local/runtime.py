@@ -19,16 +19,15 @@ from antiphon.input.ids import SessionId, new_turn_id, other_tenant
 from antiphon.model import Message, encode
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import (
-    AgentLike,
     Edit,
     ListPlace,
     Opening,
     SessionInfo,
     SessionRef,
     SessionStatus,
-    Work,
 )
 from antiphon.session.saved import SavedSession
+from antiphon.session.work import AgentLike, Work
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
 from antiphon_worker.local.sessions import (

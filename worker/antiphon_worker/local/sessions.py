@@ -21,7 +21,7 @@ from antiphon.model import File, Message
 from antiphon.session.reentry import own_turns, turns_read_here, waits_for_its_reader, waits_for_itself
 from antiphon.session.runtime import Opening, RunningTurn, SessionInfo, SessionRef, SessionStatus, agent_name
 from antiphon.session.saved import SavedSession, read_saved
-from antiphon.session.turns import CLOSING_STEPS
+from antiphon.session.streams import CLOSING_STEPS
 from antiphon.stores.base import SessionStore
 from antiphon.window import SavedSummary
 

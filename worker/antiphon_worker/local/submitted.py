@@ -11,9 +11,8 @@ from datetime import timedelta
 
 from antiphon.errors import AgentError, ResultTimeout, TurnCancelled
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, TurnQueued
+from antiphon.input.values import parse_cursor, patience
 from antiphon.model import TERMINAL, Response, Status
-from antiphon.redis.subscription import parse_cursor
-from antiphon.redis.turn import seconds
 from antiphon.session.background import spawn
 from antiphon_worker.local.sessions import LocalSession, Place
 from antiphon_worker.local.turn import LocalTurn
@@ -74,16 +73,16 @@ class SubmittedTurn:
 
         Without ``timeout`` it raises ``UsageError`` where the turn at work waits for the caller.
         """
-        patience = seconds(timeout)
-        if patience is None and self._status not in TERMINAL:
+        seconds = patience(timeout)
+        if seconds is None and self._status not in TERMINAL:
             await self._session.inbox.check_others_turn()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 async with aclosing(self.stream()) as events:
                     last = [event async for event in events][-1]
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {patience:g} s; it goes on.",
+                f"The turn has not ended within {seconds:g} s; it goes on.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
         if isinstance(last, TurnFinished) and last.response is not None:

@@ -13,7 +13,7 @@ from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event, TextDelta, TurnFailedEvent, TurnFinished, TurnStarted, VariablesChanged
 from antiphon.model import Message, Response
 from antiphon.session.reentry import within
-from antiphon.session.runtime import AgentLike, Work
+from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Context
 from antiphon.window import SavedSummary, window_of
 from antiphon_worker.local.sessions import LocalSession, Place, commit, now_ms

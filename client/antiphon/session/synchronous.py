@@ -1,0 +1,102 @@
+"""Methods that are written once, as coroutines, and called with ``await`` or without.
+
+    @synchronous
+    async def run(self, text: str) -> Response: ...
+
+    run_async = awaited(run)
+
+The signature of both is that of the coroutine; type checkers and ``help`` see it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from types import FunctionType
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, cast, overload
+
+from antiphon.session.background import call
+
+__all__ = ["awaited", "spelled_out", "synchronous", "synchronous_property"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _LeftOut:
+    """The default of a keyword that need not be given, as signatures show it."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+_LEFT_OUT = _LeftOut()
+
+
+def synchronous(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], T]:
+    """A method that runs the coroutine on the background loop, and waits."""
+
+    @wraps(method)
+    def wait(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return call(method(self, *args, **kwargs))
+
+    return spelled_out(wait)
+
+
+class synchronous_property(Generic[S, T]):  # noqa: N801 - used as ``property`` is
+    """A property that the coroutine reads, on the background loop."""
+
+    def __init__(self, read: Callable[[S], Coroutine[Any, Any, T]]) -> None:
+        self.read = read
+        self.__doc__ = read.__doc__
+
+    @overload
+    def __get__(self, obj: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, obj: S, owner: type) -> T: ...
+    def __get__(self, obj: S | None, owner: type) -> Self | T:
+        return self if obj is None else call(self.read(obj))
+
+    def __set__(self, obj: S, value: Any) -> NoReturn:
+        raise AttributeError(f"{self.read.__name__} can only be read.")
+
+
+@overload
+def awaited(method: synchronous_property[S, T]) -> Callable[[S], Coroutine[Any, Any, T]]: ...
+@overload
+def awaited(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
+def awaited(method: Any) -> Any:
+    """The coroutine itself, as the ``_async`` twin of a method or property that is made of it."""
+    written = cast(
+        "FunctionType", method.read if isinstance(method, synchronous_property) else method.__wrapped__
+    )
+    name = written.__name__
+    written.__doc__ = f"``{name}``, awaited.\n\n{inspect.getdoc(written) or ''}".partition("\n\n>>>")[0]
+    written.__name__ = f"{name}_async"
+    written.__qualname__ = f"{written.__qualname__}_async"
+    return spelled_out(written)
+
+
+def spelled_out(function: F) -> F:
+    """Name the keywords that a ``TypedDict`` stands for, in the signature that ``help`` and notebooks show."""
+    signature = inspect.signature(function)
+    *others, last = signature.parameters.values()
+    if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
+        options = inspect.unwrap(function).__globals__[last.annotation[len("Unpack[") : -1]]
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_LEFT_OUT, annotation=_text(hint))
+            for name, hint in options.__annotations__.items()
+        ]
+        cast("Any", function).__signature__ = signature.replace(parameters=[*others, *keywords])
+    return function
+
+
+def _text(hint: Any) -> str:
+    return getattr(hint, "__forward_arg__", None) or str(hint)

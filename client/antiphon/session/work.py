@@ -1,0 +1,169 @@
+"""A turn to run: what callers may say about it, and how each of it is checked.
+
+A new option is a line in ``TurnOptions``, its check in ``_CHECKS``, and a field of ``Work``; where workers are to know
+it, a field of ``TurnRequest`` too. Every call that runs a turn then takes it, checks it and passes it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+
+from msgspec import Struct, field
+
+from antiphon.errors import UsageError
+from antiphon.input.ids import check_key, check_queue, tenant_id
+from antiphon.input.messages import Input, to_input
+from antiphon.input.parameters import ModelParams, check_params
+from antiphon.input.request import AgentSpec, OutputSpec, Travelling, TurnRequest
+from antiphon.input.values import IfBusy, check_if_busy, duration, plain
+from antiphon.model import Message
+
+if TYPE_CHECKING:
+    from antiphon.tools import Tool
+    from antiphon.window import Window
+
+__all__ = [
+    "AgentLike",
+    "ClientSubmitOptions",
+    "RunOptions",
+    "SubmitOptions",
+    "Work",
+    "work_of",
+    "work_of_client",
+]
+
+
+class AgentLike(Protocol):
+    """What runtimes know of an ``Agent``."""
+
+    provider: Any
+    model: str
+    name: str | None
+    system: str | None
+    tools: list[Tool[..., Any]]
+    params: dict[str, Any]
+    max_steps: int | None
+    window: int | Window | None
+
+    def spec(self) -> AgentSpec: ...
+    def described(self) -> AgentSpec: ...
+
+
+class TurnOptions(TypedDict, total=False):
+    """What every call that runs a turn may say about it."""
+
+    timeout: float | timedelta | None
+    if_busy: IfBusy
+    metadata: Mapping[str, Any] | None
+    queue: str | None
+
+
+class _OfSession(TurnOptions, total=False):
+    agent: AgentLike | str | None
+
+
+class _HandedIn(TurnOptions, total=False):
+    key: str | None
+    delay: float | timedelta | None
+
+
+class RunOptions(_OfSession, ModelParams, total=False):
+    """The keywords of ``Session.run``, ``stream`` and ``json``: options of the turn, and parameters of the model."""
+
+
+class SubmitOptions(_OfSession, _HandedIn, ModelParams, total=False):
+    """The keywords of ``Session.submit``."""
+
+
+class ClientSubmitOptions(_HandedIn, total=False):
+    """The keywords of ``Client.submit`` beside ``agent`` and ``ttl``."""
+
+    params: Mapping[str, Any] | None
+    output: OutputSpec | None
+    tenant: str | None
+
+
+class Work(Struct):
+    """One turn to run: the input, who works on it (None: the session's agent), and how. Everything in it is checked."""
+
+    messages: list[Message]
+    agent: AgentLike | str | None = None
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+    output: OutputSpec | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    timeout: float | None = None
+    if_busy: IfBusy = "enqueue"
+    queue: str | None = None
+    key: str | None = None
+    delay: float | None = None
+    tenant: str | None = None
+
+    def request(self, agent: str | AgentSpec | None) -> TurnRequest:
+        """What of it workers are to know, with the agent in the form in which it travels."""
+        request = TurnRequest(*_of_request(self))
+        request.agent = agent
+        return request
+
+
+_of_request: Callable[[Work], tuple[Any, ...]] = attrgetter(
+    *(name for name in TurnRequest.__struct_fields__ if name != "version")
+)
+
+
+def _agent(value: object) -> object:
+    if not isinstance(value, str | Travelling):
+        raise UsageError(f"agent= takes an Agent or an agent's name, not {type(value).__name__}.")
+    return value
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "agent": _agent,
+    "timeout": lambda value: duration(value, "timeout"),
+    "if_busy": check_if_busy,
+    "metadata": lambda value: plain(value, "metadata"),
+    "queue": check_queue,
+    "key": check_key,
+    "delay": lambda value: duration(value, "delay"),
+    "params": lambda value: plain(value, "params"),
+    "output": lambda value: value,
+    "tenant": tenant_id,
+}
+_OF_RUN = _CHECKS.keys() & RunOptions.__annotations__
+_OF_SUBMIT = _CHECKS.keys() & SubmitOptions.__annotations__
+_OF_CLIENT = _CHECKS.keys() & ClientSubmitOptions.__annotations__
+
+
+def work_of(
+    text: Input, given: Mapping[str, Any], agent: AgentLike | str | None, *, submitted: bool = False
+) -> Work:
+    """The turn that a session's call asks for; without an agent of its own, ``agent`` works on it.
+
+    What is no option of ours is a parameter of the model. Raises ``UsageError``, ``InvalidMessage``.
+    """
+    options, params = _checked(given, _OF_SUBMIT if submitted else _OF_RUN)
+    check_params(params)
+    options.setdefault("agent", agent)
+    return Work(to_input(text), params=plain(params, "params"), **options)
+
+
+def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
+    """The turn that a client's call asks for. Raises ``UsageError``, ``InvalidMessage``."""
+    options, unknown = _checked(given, _OF_CLIENT)
+    for name in unknown:
+        raise TypeError(f"submit() got an unexpected keyword argument {name!r}")
+    return Work(to_input(text), **options)
+
+
+def _checked(given: Mapping[str, Any], ours: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options that are given, checked, and what else is given. None is as good as nothing."""
+    options: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in ours:
+            others[name] = value
+        elif value is not None or name == "if_busy":
+            options[name] = _CHECKS[name](value)
+    return options, others
