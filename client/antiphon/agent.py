@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakValueDictionary
@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
-from antiphon.input.messages import MessageLike
-from antiphon.input.options import ListOptions
+from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import duration, plain
@@ -26,6 +25,7 @@ from antiphon.session.runtime import (
     local_runtime,
 )
 from antiphon.session.session import Session
+from antiphon.session.synchronous import spelled_out
 from antiphon.tools import Tool
 
 if TYPE_CHECKING:
@@ -100,18 +100,14 @@ class Agent:
         name = f", name={self.name!r}" if self.name else ""
         return f"Agent(provider={self._provider_name!r}, model={self.model!r}{name})"
 
+    @spelled_out
     def session(
         self,
         session_id: str | None = None,
         *,
-        system: str | None = None,
-        messages: Sequence[MessageLike] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         store: SessionStore | None = None,
-        tenant: str | None = None,
-        queue: str | None = None,
+        **opening: Unpack[OpeningOptions],
     ) -> Session:
         """The session of this id, a new one where there is none. Nothing is read or written before it is used.
 
@@ -125,24 +121,10 @@ class Agent:
         >>> session.run("Hello").text
         'You said: Hello'
         """
-        opening = opening_of(
-            system=system,
-            messages=messages,
-            variables=variables,
-            metadata=metadata,
-            tenant=tenant,
-            queue=queue,
-        )
-        return self.open_session(session_id, opening, ttl=duration(ttl, "ttl"), store=store)
+        return self.open_session(session_id, opening_of(**opening), ttl=duration(ttl, "ttl"), store=store)
 
-    def sessions(
-        self,
-        *,
-        tenant: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> SessionList:
+    @spelled_out
+    def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
         """The sessions that are kept where this agent's are, those of other agents too.
 
         As ``Client.sessions``. Those of a store are in no particular order.
@@ -151,8 +133,9 @@ class Agent:
         >>> [info.session_id for info in agent.sessions(metadata={"plan": "free"})]
         ['user-123']
         """
-        return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
+        return SessionList(self.sessions_async(**which))
 
+    @spelled_out
     def sessions_async(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """``sessions``, for ``async for``.
 

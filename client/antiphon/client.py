@@ -84,15 +84,8 @@ class AsyncClient:
     """
 
     @spelled_out
-    def __init__(
-        self,
-        redis: Any,
-        *,
-        prefix: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        **options: Unpack[ConnectionOptions],
-    ) -> None:
-        self.connections = Connections(redis, prefix=prefix, queue=queue, **options)
+    def __init__(self, redis: Any, **options: Unpack[ConnectionOptions]) -> None:
+        self.connections = Connections(redis, **options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -302,15 +295,8 @@ class Client:
     """
 
     @spelled_out
-    def __init__(
-        self,
-        redis: Any,
-        *,
-        prefix: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        **options: Unpack[ConnectionOptions],
-    ) -> None:
-        self._client = AsyncClient(redis, prefix=prefix, queue=queue, **options)
+    def __init__(self, redis: Any, **options: Unpack[ConnectionOptions]) -> None:
+        self._client = AsyncClient(redis, **options)
 
     def __enter__(self) -> Self:
         return self

@@ -16,15 +16,22 @@ from antiphon.redis.prefix import prefix_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis
 
-__all__ = ["Cells", "ConnectionOptions", "open_cells"]
+__all__ = ["Cells", "ConnectionOptions", "ServerOptions", "open_cells"]
 
 
-class ConnectionOptions(TypedDict, total=False):
-    """How a client talks to each of its Redis servers."""
+class ServerOptions(TypedDict, total=False):
+    """How each Redis server is talked to."""
 
     max_connections: int
     timeout_seconds: float
     retries: int
+
+
+class ConnectionOptions(ServerOptions, total=False):
+    """The keywords of a client: besides, the first part of its keys, and the queue of turns that have no other."""
+
+    prefix: str | None
+    queue: str
 
 
 class Cells:
@@ -55,7 +62,7 @@ class Cells:
         return self._cells[winner]
 
 
-def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ConnectionOptions]) -> Cells:
+def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:
     """Cells from a URL, a list of URLs or a redis-py client. Connects to nothing."""
     first = prefix_of(prefix)
     places = redis if isinstance(redis, list | tuple) else [redis]

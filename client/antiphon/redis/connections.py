@@ -14,7 +14,7 @@ import msgspec
 from antiphon.errors import ClientClosed, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_turn_id, turn_id_of_key
 from antiphon.input.request import AgentSpec, encode_request, queue_of
-from antiphon.redis.cells import Cells, ConnectionOptions, open_cells
+from antiphon.redis.cells import Cells, ServerOptions, open_cells
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
@@ -36,10 +36,10 @@ class Connections:
         *,
         prefix: str | None = None,
         queue: str = DEFAULT_QUEUE,
-        **options: Unpack[ConnectionOptions],
+        **options: Unpack[ServerOptions],
     ) -> None:
-        self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._queue = check_queue(queue)
+        self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._closed = False
         self._begin()
 

@@ -277,7 +277,7 @@ class Session:
         >>> session.variables
         {'user': 'Alice'}
         """
-        return Variables(self, call(self._saved()).variables)
+        return Variables(call(self._saved()).variables, self.set_variables)
 
     async def variables_async(self) -> dict[str, Any]:
         """A copy of the variables.
@@ -309,7 +309,7 @@ class Session:
         >>> agent.session("user-7", metadata={"plan": "free"}).metadata
         {'plan': 'free'}
         """
-        return Metadata(self, call(self._saved()).metadata)
+        return Metadata(call(self._saved()).metadata, self.set_metadata)
 
     async def metadata_async(self) -> dict[str, Any]:
         """A copy of the metadata.

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
 
 from antiphon.errors import UsageError
 
 __all__ = ["Metadata", "Variables"]
 
 
-class _Settable(Protocol):
-    def set_variables(self, variables: Mapping[str, Any], *, remove: list[str] = ...) -> None: ...
-    def set_metadata(self, metadata: Mapping[str, Any]) -> None: ...
+class Variables(MutableMapping[str, Any]):
+    """What the variables were when they were read; setting one sets it in the session at once.
 
+    A change inside a value (``variables["list"].append(…)``) is not seen: assign the value again.
+    """
 
-class _WritesThrough(MutableMapping[str, Any]):
-    """What the values were when they were read."""
-
-    def __init__(self, session: _Settable, values: dict[str, Any]) -> None:
-        self._session = session
+    def __init__(self, values: dict[str, Any], change: Callable[..., None]) -> None:
         self._values = values
+        self._change = change  # takes what to set; and as ``remove=`` what to take away
 
-    @abstractmethod
-    def _set(self, values: dict[str, Any]) -> None: ...
-
-    @abstractmethod
-    def _remove(self, name: str) -> None: ...
+    def _remove(self, name: str) -> None:
+        self._change({}, remove=[name])
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._set({name: value})
+        self._change({name: value})
         self._values[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -54,31 +48,15 @@ class _WritesThrough(MutableMapping[str, Any]):
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Set several at once."""
         values = dict(*args, **kwargs)
-        self._set(values)
+        self._change(values)
         self._values.update(values)
 
 
-class Variables(_WritesThrough):
-    """What the variables were when they were read; setting one sets it in the session at once.
-
-    A change inside a value (``variables["list"].append(…)``) is not seen: assign the value again.
-    """
-
-    def _set(self, values: dict[str, Any]) -> None:
-        self._session.set_variables(values)
-
-    def _remove(self, name: str) -> None:
-        self._session.set_variables({}, remove=[name])
-
-
-class Metadata(_WritesThrough):
+class Metadata(Variables):
     """What the metadata were when they were read; setting an entry sets it in the session at once.
 
     None is taken away again: set it to ``None``. A change inside a value is not seen. ``dict(…)`` makes a plain copy.
     """
-
-    def _set(self, values: dict[str, Any]) -> None:
-        self._session.set_metadata(values)
 
     def _remove(self, name: str) -> None:
         raise UsageError(f"Metadata are merged and never taken away: set {name!r} to None instead.")

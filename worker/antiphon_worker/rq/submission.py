@@ -10,17 +10,14 @@ import msgspec
 from antiphon.errors import InvalidMessage
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.messages import to_input
-from antiphon.input.request import AgentSpec, TurnRequest, encode_request
+from antiphon.input.request import TurnRequest, encode_request
 from antiphon.wire.cell import Cell
 
 __all__ = ["submit_job"]
 
 
-class _Options(msgspec.Struct, forbid_unknown_fields=True):
-    agent: str | AgentSpec | None = None
-    params: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
-    timeout: float | None = None
+# What the job does not say: the input is its text, and nobody waits for structured output.
+_OPTIONS = {*TurnRequest.__struct_fields__} - {"messages", "output", "version"}
 
 
 async def submit_job(
@@ -37,13 +34,15 @@ async def submit_job(
             raise InvalidMessage(
                 "The job's arguments are neither a turn id that is known nor (session_id, text, options)."
             )
+    for name in given.keys() - _OPTIONS:
+        raise InvalidMessage(f"The job's options are not those of a turn: {name!r} is none.")
     try:
-        chosen = msgspec.convert(given, _Options)
+        request = msgspec.convert({**given, "messages": []}, TurnRequest)
     except msgspec.ValidationError as exc:
         raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
-    request = TurnRequest(to_input(text), chosen.agent, chosen.params, None, chosen.metadata, chosen.timeout)
+    request.messages = to_input(text)
     payload = encode_request(request)
     await cell.submit(
         session_id(session), turn_id(job_id), payload, digest=hashlib.sha256(payload).hexdigest(), queue=queue,
-        agent=msgspec.json.encode(chosen.agent) if chosen.agent else b"",
+        agent=msgspec.json.encode(request.agent) if request.agent else b"",
     )  # fmt: skip
