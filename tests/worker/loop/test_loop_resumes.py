@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from antiphon.model import Message, ToolCall
 from antiphon.tools import Context, tool
+from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import (
     UNKNOWN_WHETHER_RUN,
-    LoopInput,
     StepEntry,
     ToolFinished,
     decode_entry,

@@ -24,6 +24,7 @@ from antiphon.session.saved import SavedSession, read_saved
 from antiphon.session.turns import CLOSING_STEPS
 from antiphon.stores.base import SessionStore
 from antiphon.window import SavedSummary
+from antiphon_worker.loop.run_turn import WindowPlace
 
 __all__ = ["Inbox", "LocalSession", "LocalSessions", "Place", "commit", "in_store", "now_ms", "refresh"]
 
@@ -148,10 +149,7 @@ class LocalSession:
         self.children: list[str] = []
         self.closed = False
         self._seqs = itertools.count(1)  # turns and edits of several threads take from it
-        self.window: tuple[int, int] = (
-            0,
-            0,
-        )  # where the last window began, and the tokens that were counted for it
+        self.window = WindowPlace(0, 0)  # of the last turn
         self.turns: dict[str, Any] = {}  # submitted turns by id, while somebody may ask for them
         self.keys: dict[str, Any] = {}  # submitted turns by idempotency key
         self.openings: set[str] = set()
@@ -191,7 +189,7 @@ class LocalSession:
     def restore(self, saved: SavedSession) -> None:
         """Become what was saved."""
         if len(saved.messages) < len(self.messages):
-            self.window = (0, 0)
+            self.window = WindowPlace(0, 0)
         self.messages = list(saved.messages)
         self.agent, self.system, self.parent = saved.agent, saved.system or None, saved.parent
         self.variables, self.metadata = dict(saved.variables), dict(saved.metadata)

@@ -12,21 +12,21 @@ import msgspec
 from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event, TextDelta, TurnFailedEvent, TurnFinished, TurnStarted, VariablesChanged
 from antiphon.model import Message, Response
-from antiphon.session.reentry import within
 from antiphon.session.runtime import AgentLike, Work
 from antiphon.tools import Context
-from antiphon.window import SavedSummary, window_of
-from antiphon_worker.local.sessions import LocalSession, Place, commit, now_ms
-from antiphon_worker.loop.loop import JournalEntry, LoopInput, LoopResult, messages_of, run_loop
-from antiphon_worker.loop.prompt import filled
-from antiphon_worker.loop.summaries import Past, Shown, SummaryWriter, show
+from antiphon.window import SavedSummary
+from antiphon_worker.local.sessions import LocalSession, Place, commit
+from antiphon_worker.loop.input import loop_input, stamp
+from antiphon_worker.loop.loop import JournalEntry, messages_of
+from antiphon_worker.loop.run_turn import TurnResult, run_turn, time_limit
+from antiphon_worker.loop.steps import plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.base import Provider
 
 __all__ = ["LocalTurn"]
 
 FULL = 1000
-MAX_STEPS = 32
 
 
 class _Feed:
@@ -113,8 +113,8 @@ class LocalTurn:
         self._feed = _Feed(session, place)
         self._journal = _Journal(self._feed)
         self._input = [copy.copy(message) for message in work.messages]
-        self._variables = copy.deepcopy(session.variables)
-        self._seen = Shown([], None)
+        variables = copy.deepcopy(session.variables)
+        self._context = Context(session.session_id, place.turn_id, variables=variables)
 
     async def run(self) -> AsyncGenerator[list[Event], None]:
         """Give the events as they come; the history has changed when the terminal one comes. Then raise."""
@@ -140,31 +140,23 @@ class LocalTurn:
         steps = self._journal.finished_steps
         if not steps:
             return 0
-        kept = self._stamped([*self._input, *steps])
-        await self._commit(kept)
-        return len(kept)
+        await self._commit(steps, plain_variables(self._context.variables))
+        return len(self._input) + len(steps)
 
     def _numbered(self, event: Event) -> Event:
         return self._session.numbered(event, self._place.turn_id)
 
-    async def _answer(self) -> LoopResult:
+    async def _answer(self) -> TurnResult:
         """The agent loop, within its time. Every failure is an ``AgentError``."""
-        timeout = self._work.timeout
-        timer = asyncio.timeout(timeout)
+        session, agent = self._session, self._agent
         try:
-            with within(self._session.session_id, self._place.turn_id):
-                async with timer:
-                    inp = self._loop_input()
-                    self._seen = await self._shown(inp)
-                    inp.history = self._seen.messages
-                    return await run_loop(
-                        self._provider, inp, self._toolbox, self._journal, self._feed,
-                        Context(self._session.session_id, self._place.turn_id, variables=self._variables),
-                    )  # fmt: skip
-        except TimeoutError as exc:
-            if not timer.expired():
-                raise TurnFailed(f"The turn failed: {exc!r}.", code="internal_error") from exc
-            raise TurnFailed(f"The turn did not end within {timeout:g} s.", code="turn_timed_out") from exc
+            async with time_limit(self._work.timeout):
+                inp = loop_input(agent, self._work, agent.tools, session.system, session.variables)
+                inp.new_messages = self._input
+                return await run_turn(
+                    self._provider, inp, self._loaded_history(), self._toolbox, self._journal, self._feed,
+                    self._context,
+                )  # fmt: skip
         except AgentError:
             raise
         except Exception as exc:
@@ -172,69 +164,34 @@ class LocalTurn:
         finally:
             self._feed.end()
 
-    def _loop_input(self) -> LoopInput:
-        agent, work, session = self._agent, self._work, self._session
-        system = session.system if session.system is not None else agent.system
-        params = {**agent.params, **work.params}
-        return LoopInput(
-            model=params.pop("model", None) or agent.model,
-            system=filled(system, session.variables) if system else None,
-            new_messages=self._input,
-            tools=agent.tools,
-            output=work.output,
-            params=params,
-            max_steps=agent.max_steps or MAX_STEPS,
-        )
+    def _loaded_history(self) -> LoadedHistory:
+        """The history from where the last window began."""
+        session, messages = self._session, self._session.messages
 
-    async def _shown(self, inp: LoopInput) -> Shown:
-        """The part of the history that the agent's window shows; it is looked for from where the last one began."""
-        session, window = self._session, self._agent.window
-        messages = session.messages
-        if window is None:
-            return Shown(list(messages), None)
-
-        async def front(start: int, stop: int) -> list[Message]:
+        async def read(start: int, stop: int) -> list[Message]:
             return messages[start:stop]
 
-        start, counted = session.window
-        start = start or (session.summary.messages if session.summary else 0)
-        past = Past(messages[start:], start, counted or None, session.summary, front)
-        writer = SummaryWriter(self._provider, inp, self._journal, session.session_id)
-        return await show(past, window_of(window), self._input, writer)
+        start = session.window.start or (session.summary.messages if session.summary else 0)
+        return LoadedHistory(messages[start:], start, session.window.counted or None, session.summary, read)
 
-    async def _finish(self, result: LoopResult) -> Response:
-        counted = self._seen.counted(result)
-        result.usage += self._seen.usage
-        response = result.response(self._place.turn_id, self._session.session_id)
-        await self._commit(self._stamped([*self._input, *result.messages]), self._seen.summary)
-        if self._seen.start is not None:
-            self._session.window = (self._seen.start, counted)
+    async def _finish(self, result: TurnResult) -> Response:
+        response = result.loop.response(self._place.turn_id, self._session.session_id)
+        await self._commit(result.loop.messages, result.variables, result.summary)
+        if result.window is not None:
+            self._session.window = result.window
         return msgspec.structs.replace(response, messages=list(response.messages))
 
-    async def _commit(self, messages: list[Message], summary: SavedSummary | None = None) -> None:
+    async def _commit(
+        self, answers: list[Message], variables: dict[str, Any], summary: SavedSummary | None = None
+    ) -> None:
         state = self._session.saved()
+        messages = stamp([*self._input, *answers], self._place.turn_id, self._agent.name)
         state.messages += [message.copied() for message in messages]
         state.summary = summary or state.summary
-        state.variables = self._checked_variables()
+        state.variables = variables
         if state.agent is None:
             state.agent = msgspec.to_builtins(self._agent.described())
         await commit(self._session, state)
-
-    def _checked_variables(self) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(msgspec.json.encode(self._variables), type=dict[str, Any])
-        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
-            raise TurnFailed(f"A tool set a variable that JSON cannot say: {exc}.", code="variables") from exc
-
-    def _stamped(self, messages: list[Message]) -> list[Message]:
-        """Messages as the history keeps them: whose turn they belong to, who wrote them and when."""
-        now = now_ms()
-        for message in messages:
-            message.turn_id = self._place.turn_id
-            message.created = message.created or now
-            if message.role == "assistant":
-                message.agent = message.agent or self._agent.name
-        return messages
 
     def _placed(self, error: AgentError) -> AgentError:
         error.session_id = error.session_id or self._session.session_id

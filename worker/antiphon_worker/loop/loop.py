@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antiphon.errors import StepLimitReached
 from antiphon.events import (
@@ -33,10 +33,9 @@ from antiphon.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from antiphon.input.request import OutputSpec
 from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOutcome, ToolResult, Usage
-from antiphon.tools import Context, Tool
-from antiphon.window import Window, windowed
+from antiphon.tools import Context
+from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
     JournalEntry,
@@ -59,7 +58,6 @@ from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider,
 __all__ = [
     "Journal",
     "JournalEntry",
-    "LoopInput",
     "LoopResult",
     "Sink",
     "StepEntry",
@@ -97,21 +95,6 @@ class Journal(Protocol):
     async def checkpoint(self) -> None:
         """A safe point: may raise a stop signal, or wait while the lease is in doubt."""
         ...
-
-
-class LoopInput(Struct):
-    """What a turn works with. Of ``history`` the model is sent what ``window`` leaves; ``tools`` are those that
-    it is offered."""
-
-    model: str
-    system: str | None = None
-    history: list[Message] = field(default_factory=list)
-    new_messages: list[Message] = field(default_factory=list)
-    tools: Sequence[Tool[..., Any]] = ()
-    output: OutputSpec | None = None
-    params: dict[str, Any] = field(default_factory=dict)
-    max_steps: int = 32
-    window: Window = Window()
 
 
 class LoopResult(Struct):
@@ -179,8 +162,7 @@ class _Loop:
             context.variables.clear()
             context.variables.update(changed)
         self.variables = plain_variables(context.variables)  # as the journal knows them
-        seen = windowed(inp.history, inp.window, new=inp.new_messages)
-        self.input = [*seen, *inp.new_messages]
+        self.input = [*inp.history, *inp.new_messages]
 
     async def run(self) -> LoopResult:
         while True:
