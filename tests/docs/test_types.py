@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from support.source_tree import ROOT
 
-from antiphon import AsyncClient, Client
+from antiphon import Agent, AsyncClient, Client
 from antiphon.input.options import ListOptions, OpeningOptions, SubmitOptions
-from antiphon.session.opening import opening_of
 
 # The pages tell a story: what one block leaves undefined stands in the words around it.
 SETTINGS = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "reportUndefinedVariable": "none"}
@@ -110,7 +109,7 @@ def test_a_type_checker_sees_what_is_wrong_and_nothing_else(tmp_path):
     ("options", "call", "others"),
     [
         (SubmitOptions, AsyncClient.submit, {"self", "session", "text"}),
-        (OpeningOptions, opening_of, {"parent"}),
+        (OpeningOptions, Agent.session, {"self", "session_id", "ttl", "store"}),
         (ListOptions, Client.sessions, {"self"}),
     ],
 )

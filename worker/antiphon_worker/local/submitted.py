@@ -15,7 +15,8 @@ from antiphon.model import TERMINAL, Response, Status
 from antiphon.redis.subscription import parse_cursor
 from antiphon.redis.turn import seconds
 from antiphon.session.background import spawn
-from antiphon_worker.local.sessions import LocalSession, Place
+from antiphon_worker.local.inbox import Place
+from antiphon_worker.local.session import LocalSession
 from antiphon_worker.local.turn import LocalTurn
 
 __all__ = ["SubmittedTurn"]

@@ -15,7 +15,8 @@ from antiphon.model import Message, Response
 from antiphon.session.runtime import AgentLike, Work
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
-from antiphon_worker.local.sessions import LocalSession, Place, commit
+from antiphon_worker.local.inbox import Place
+from antiphon_worker.local.session import LocalSession, commit
 from antiphon_worker.loop.input import loop_input, stamp
 from antiphon_worker.loop.loop import JournalEntry, messages_of
 from antiphon_worker.loop.run_turn import TurnResult, run_turn, time_limit
@@ -113,7 +114,7 @@ class LocalTurn:
         self._feed = _Feed(session, place)
         self._journal = _Journal(self._feed)
         self._input = [copy.copy(message) for message in work.messages]
-        variables = copy.deepcopy(session.variables)
+        variables = copy.deepcopy(session.state.variables)
         self._context = Context(session.session_id, place.turn_id, variables=variables)
 
     async def run(self) -> AsyncGenerator[list[Event], None]:
@@ -123,10 +124,10 @@ class LocalTurn:
             yield [self._numbered(TurnStarted(worker="local"))]
             while batch := await self._feed.take():
                 yield batch
-            before = self._session.variables
+            before = self._session.state.variables
             last: list[Event] = [TurnFinished(response=await self._finish(await loop))]
-            if self._session.variables != before:
-                last.insert(0, VariablesChanged(variables=copy.deepcopy(self._session.variables)))
+            if self._session.state.variables != before:
+                last.insert(0, VariablesChanged(variables=copy.deepcopy(self._session.state.variables)))
             yield [self._numbered(event) for event in last]
         except AgentError as exc:
             error = self._placed(exc)
@@ -151,7 +152,9 @@ class LocalTurn:
         session, agent = self._session, self._agent
         try:
             async with time_limit(self._work.timeout):
-                inp = loop_input(agent, self._work, agent.tools, session.system, session.variables)
+                inp = loop_input(
+                    agent, self._work, agent.tools, session.state.system, session.state.variables
+                )
                 inp.new_messages = self._input
                 return await run_turn(
                     self._provider, inp, self._loaded_history(), self._toolbox, self._journal, self._feed,
@@ -166,13 +169,15 @@ class LocalTurn:
 
     def _loaded_history(self) -> LoadedHistory:
         """The history from where the last window began."""
-        session, messages = self._session, self._session.messages
+        session, state = self._session, self._session.state
 
         async def read(start: int, stop: int) -> list[Message]:
-            return messages[start:stop]
+            return state.messages[start:stop]
 
-        start = session.window.start or (session.summary.messages if session.summary else 0)
-        return LoadedHistory(messages[start:], start, session.window.counted or None, session.summary, read)
+        start = session.window.start or (state.summary.messages if state.summary else 0)
+        return LoadedHistory(
+            state.messages[start:], start, session.window.counted or None, state.summary, read
+        )
 
     async def _finish(self, result: TurnResult) -> Response:
         response = result.loop.response(self._place.turn_id, self._session.session_id)
@@ -184,7 +189,7 @@ class LocalTurn:
     async def _commit(
         self, answers: list[Message], variables: dict[str, Any], summary: SavedSummary | None = None
     ) -> None:
-        state = self._session.saved()
+        state = self._session.state.shallow()
         messages = stamp([*self._input, *answers], self._place.turn_id, self._agent.name)
         state.messages += [message.copied() for message in messages]
         state.summary = summary or state.summary
