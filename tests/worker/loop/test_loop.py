@@ -24,15 +24,14 @@ from antiphon.model import Item, Message, Reasoning, Refusal, Text, ToolCall, To
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import (
-    UNKNOWN_WHETHER_RUN,
+from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
+from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
     ToolStarted,
     decode_entry,
     encode_entry,
     messages_of,
-    run_loop,
     usage_of,
 )
 from antiphon_worker.loop.toolbox import ToolBox

@@ -18,9 +18,8 @@ from antiphon.window import SavedSummary
 from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.session import LocalSession, commit
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.loop import JournalEntry, messages_of
 from antiphon_worker.loop.run_turn import TurnResult, run_turn, time_limit
-from antiphon_worker.loop.steps import plain_variables
+from antiphon_worker.loop.steps import JournalEntry, messages_of, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.base import Provider
@@ -30,7 +29,7 @@ __all__ = ["LocalTurn"]
 FULL = 1000
 
 
-class _Feed:
+class _EventQueue:
     """The loop's sink: numbers events and holds them until they are asked for. One task puts, one takes."""
 
     def __init__(self, session: LocalSession, place: Place) -> None:
@@ -73,17 +72,17 @@ class _Feed:
 
 
 class _Journal:
-    """A turn of this process dies with it, so its journal is a list."""
+    """The journal of a turn that ends with this process: a list."""
 
-    def __init__(self, feed: _Feed) -> None:
+    def __init__(self, queue: _EventQueue) -> None:
         self.entries: list[JournalEntry] = []
         self._kept: list[JournalEntry] = []
-        self._feed = feed
+        self._queue = queue
 
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         self._kept += entries
         for event in events:
-            self._feed.put(event)
+            self._queue.put(event)
 
     async def checkpoint(self) -> None:
         """There is no lease to look after."""
@@ -111,8 +110,8 @@ class LocalTurn:
         self._work = work
         self._provider = provider
         self._toolbox = toolbox
-        self._feed = _Feed(session, place)
-        self._journal = _Journal(self._feed)
+        self._queue = _EventQueue(session, place)
+        self._journal = _Journal(self._queue)
         self._input = [copy.copy(message) for message in work.messages]
         variables = copy.deepcopy(session.state.variables)
         self._context = Context(session.session_id, place.turn_id, variables=variables)
@@ -122,7 +121,7 @@ class LocalTurn:
         loop = asyncio.create_task(self._answer(), name=f"turn {self._place.turn_id}")
         try:
             yield [self._numbered(TurnStarted(worker="local"))]
-            while batch := await self._feed.take():
+            while batch := await self._queue.take():
                 yield batch
             before = self._session.state.variables
             last: list[Event] = [TurnFinished(response=await self._finish(await loop))]
@@ -157,7 +156,7 @@ class LocalTurn:
                 )
                 inp.new_messages = self._input
                 return await run_turn(
-                    self._provider, inp, self._loaded_history(), self._toolbox, self._journal, self._feed,
+                    self._provider, inp, self._loaded_history(), self._toolbox, self._journal, self._queue,
                     self._context,
                 )  # fmt: skip
         except AgentError:
@@ -165,7 +164,7 @@ class LocalTurn:
         except Exception as exc:
             raise TurnFailed(f"The turn failed: {type(exc).__name__}: {exc}.", code="internal_error") from exc
         finally:
-            self._feed.end()
+            self._queue.end()
 
     def _loaded_history(self) -> LoadedHistory:
         """The history from where the last window began."""

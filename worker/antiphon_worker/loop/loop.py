@@ -27,12 +27,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from antiphon.errors import StepLimitReached
-from antiphon.events import (
-    Event,
-    StepFinished,
-    ToolCallEvent,
-    ToolResultEvent,
-)
+from antiphon.events import Event, StepFinished, ToolCallEvent, ToolResultEvent
 from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOutcome, ToolResult, Usage
 from antiphon.tools import Context
 from antiphon_worker.loop.input import LoopInput
@@ -43,9 +38,6 @@ from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
     ToolStarted,
-    decode_entry,
-    encode_entry,
-    messages_of,
     plain_variables,
     steps_of,
     usage_of,
@@ -55,21 +47,7 @@ from antiphon_worker.loop.steps import (
 from antiphon_worker.loop.toolbox import ToolBox, shorten, tool_specs
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
 
-__all__ = [
-    "Journal",
-    "JournalEntry",
-    "LoopResult",
-    "Sink",
-    "StepEntry",
-    "ToolFinished",
-    "ToolStarted",
-    "decode_entry",
-    "encode_entry",
-    "messages_of",
-    "run_loop",
-    "usage_of",
-    "variables_of",
-]
+__all__ = ["Journal", "LoopResult", "run_loop"]
 
 RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 EVENT_RESULT_CHARACTERS = 2_000
@@ -240,10 +218,7 @@ class _Loop:
         entries = [ToolFinished(number, result) for result in results]
         if results and self.context.variables != self.variables:
             self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        await self.journal.append(
-            entries,
-            [_result_event(result, number) for result in results],
-        )
+        await self.journal.append(entries, [_result_event(result, number) for result in results])
         step.results.update({result.call_id: result for result in results})
 
     def _finish_at_limit(self, last: Step) -> LoopResult:

@@ -14,7 +14,8 @@ from antiphon.session.reentry import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import Journal, LoopResult, Sink, run_loop
+from antiphon_worker.loop.loop import Journal, LoopResult, run_loop
+from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import plain_variables
 from antiphon_worker.loop.summaries import SummaryWriter
 from antiphon_worker.loop.toolbox import ToolBox

@@ -23,8 +23,9 @@ from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.loop import LoopResult, messages_of
+from antiphon_worker.loop.loop import LoopResult
 from antiphon_worker.loop.run_turn import run_turn, time_limit
+from antiphon_worker.loop.steps import messages_of
 from antiphon_worker.process.history import loaded_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
