@@ -31,7 +31,6 @@ __all__ = [
     "turn_starts",
     "window_of",
     "window_start",
-    "windowed",
 ]
 
 SHARE_AFTER_LEAP, SHARE_AFTER_SUMMARY = 0.75, 0.5
@@ -129,18 +128,6 @@ def window_of(value: int | Window | None) -> Window:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | Window)):
         raise UsageError(f"window= is a number of turns, a Window or a Summary, not {value!r}.")
     return value if isinstance(value, Window) else Window(turns=value)
-
-
-def windowed(
-    history: Sequence[Message],
-    window: Window,
-    *,
-    new: Sequence[Message] = (),
-    start: int = 0,
-    reported: int | None = None,
-) -> list[Message]:
-    """The messages of the history that are sent in front of ``new``; see ``window_start``."""
-    return list(history[window_start(history, window, new=new, start=start, reported=reported) :])
 
 
 def window_start(

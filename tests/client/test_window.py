@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.errors import UsageError
 from antiphon.model import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
-from antiphon.window import Window, estimated_tokens, turn_starts, window_of, window_start, windowed
+from antiphon.window import Window, estimated_tokens, turn_starts, window_of, window_start
 
 
 def a_turn(number, *, size=40, tools=0):
@@ -19,6 +19,10 @@ def a_turn(number, *, size=40, tools=0):
         call = ToolCall(f"call_{number}_{n}", "look", {})
         messages += [Message("assistant", [call]), Message.tool([ToolResult(call.call_id, "x" * size)])]
     return [*messages, Message.assistant("a" * size)]
+
+
+def windowed(history, window, new=()):
+    return history[window_start(history, window, new=new) :]
 
 
 def a_history(turns, **options):

@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "sessions.md"
 DOCUMENTED = [
     "antiphon.session.background",
     "antiphon.input.messages",
-    "antiphon_worker.loop.prompt",
+    "antiphon_worker.loop.input",
     "antiphon.session.saved",
     "antiphon.stores.conformance",
     "antiphon.session.streams",

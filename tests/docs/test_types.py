@@ -13,9 +13,8 @@ import pytest
 from support.source_tree import ROOT
 
 import antiphon
-from antiphon.input.options import ListOptions, OpeningOptions
-from antiphon.session.listing import wanted
-from antiphon.session.opening import opening_of
+from antiphon import Agent
+from antiphon.input.options import OpeningOptions
 
 # The pages tell a story: what one block leaves undefined stands in the words around it.
 SETTINGS = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "reportUndefinedVariable": "none"}
@@ -131,8 +130,7 @@ def test_a_type_checker_sees_what_is_wrong_and_nothing_else(tmp_path):
 @pytest.mark.parametrize(
     ("options", "call", "others"),
     [
-        (OpeningOptions, opening_of, {"parent"}),
-        (ListOptions, wanted, set()),
+        (OpeningOptions, Agent.session, {"self", "session_id", "ttl", "store"}),
     ],
 )
 def test_keywords_that_are_handed_on_are_those_of_the_call(options, call, others):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import CorruptRecord, SessionBusy, SessionExists, SessionNotFound
+from antiphon.errors import SessionBusy, SessionExists, SessionNotFound
 from antiphon.events import (
     Event,
     HistoryCleared,
@@ -16,11 +16,11 @@ from antiphon.events import (
     SessionClosed,
     VariablesChanged,
 )
-from antiphon.input.ids import SessionId, TurnId, check_queue, other_tenant
-from antiphon.model import File, Message, decode_message, encode
+from antiphon.input.ids import SessionId, TurnId, other_tenant
+from antiphon.model import Message, decode_message, encode
+from antiphon.redis.fields import decode_field, encode_field, encode_fields
 from antiphon.session.runtime import Edit, Opening, SessionRef
-from antiphon.session.saved import SavedSession
-from antiphon.window import SavedSummary
+from antiphon.session.saved import FIELDS, SavedSession
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import (
     Busy,
@@ -31,7 +31,7 @@ from antiphon.wire.editing import (
     new_op,
 )
 
-__all__ = ["Edits", "Found", "fields_of", "found_in"]
+__all__ = ["Edits", "Found", "found_in"]
 
 TAIL = 400
 TRIES = 50
@@ -59,39 +59,19 @@ class Found(Struct):
 
     @property
     def children(self) -> list[str]:
-        return [child for child in self.text("children").split("\n") if child]
+        return self.value("children")
 
     def text(self, name: str) -> str:
         return self.fields.get(name, b"").decode()
 
-    def value(self, name: str, kind: Any, default: Any) -> Any:
-        """A field that holds JSON. Raises ``CorruptRecord``."""
-        data = self.fields.get(name)
-        if not data:
-            return default
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as exc:
-            raise CorruptRecord(f"The {name} of a session are not readable: {exc}.") from exc
+    def value(self, name: str) -> Any:
+        """A field of the session. Raises ``CorruptRecord``."""
+        return decode_field(name, self.fields.get(name, b""))
 
     def saved(self, session_id: str) -> SavedSession:
-        return SavedSession(
-            session_id=session_id,
-            messages=[decode_message(data) for data in self.history],
-            agent=self.value("agent", dict[str, Any] | str, None),
-            system=self.text("system") or None,
-            variables=self.value("variables", dict[str, Any], {}),
-            metadata=self.value("metadata", dict[str, Any], {}),
-            tenant=self.text("tenant") or None,
-            queue=self.text("queue") or None,
-            files=self.value("files", dict[str, File], {}),
-            parent=self.text("parent") or None,
-            children=self.children,
-            closed=self.closed,
-            summary=SavedSummary.from_field(self.fields.get("summary")),
-            created=self.created,
-            updated=self.updated,
-        )
+        fields: dict[str, Any] = {name: self.value(name) for name in FIELDS}
+        fields["updated"] = self.updated
+        return SavedSession(session_id, [decode_message(data) for data in self.history], **fields)
 
 
 async def found_in(cell: Cell, session_id: SessionId, start: int = 1, stop: int = 0) -> Found:
@@ -121,9 +101,9 @@ class Edits:
         if opening.saved is not None:
             await self._restore(opening, opening.saved)
         else:
-            inherited = await self._of_parent(opening.parent)
+            parent = None if opening.parent is None else await self._found(SessionId(opening.parent))
             await self._write(
-                opening.token, lambda found: _opened(found, opening, inherited, self._session.id), "any"
+                opening.token, lambda found: _opened(found, opening, parent, self._session.id), "any"
             )
         if opening.parent is not None:
             await self._add_child(opening.parent)
@@ -179,33 +159,29 @@ class Edits:
             )
 
         def restored(found: Found) -> Change:
-            fields = {**fields_of(saved), "created": str(saved.created or "").encode(), "restored": b"1"}
-            _check_tenant(found, saved.tenant, self._session.id)
+            if saved.tenant is not None and found.value("tenant") not in (None, saved.tenant):
+                raise other_tenant(self._session.id, saved.tenant)
+            fields = {**encode_fields(saved), "restored": b"1"}
             fields["tenant"] = fields["tenant"] or found.fields.get("tenant", b"")
-            fields["children"] = "\n".join(dict.fromkeys([*saved.children, *found.children])).encode()
+            children = dict.fromkeys([*saved.children, *found.children])
+            fields["children"] = encode_field("children", list(children))
             change = _difference(found, fields)
             change.length, change.keep, change.messages = found.length, 0, _encoded(saved.messages)
             return change
 
         await self._write(opening.token, restored, "between" if opening.replace else "any")
 
-    async def _of_parent(self, parent: str | None) -> dict[str, bytes]:
-        """What a child has from its parent where it has none of its own."""
-        if parent is None:
-            return {}
-        found = await found_in(self._cell_of(SessionId(parent)), SessionId(parent))
-        return {name: found.fields[name] for name in ("tenant", "queue") if name in found.fields}
+    async def _found(self, session_id: SessionId) -> Found:
+        return await found_in(self._cell_of(session_id), session_id)
 
     async def _add_child(self, parent: str) -> None:
         child = self._session.id
 
         def added(found: Found) -> Change | None:
             children = found.children
-            return (
-                None
-                if child in children
-                else _difference(found, {"children": "\n".join([*children, child]).encode()})
-            )
+            if child in children:
+                return None
+            return _difference(found, {"children": encode_field("children", [*children, child])})
 
         ref = msgspec.structs.replace(self._session, id=SessionId(parent))
         await Edits(self._cell_of, ref, self._ended)._write(new_op(), added, "any")
@@ -249,26 +225,14 @@ class Edits:
         return _body(event, self._session.id)
 
 
-def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session_id: str) -> Change | None:
+def _opened(found: Found, opening: Opening, parent: Found | None, session_id: str) -> Change | None:
     """What ``agent.session(…)`` asks for and the session does not have yet. Raises ``UsageError``."""
-    fields = {name: value for name, value in inherited.items() if name not in found.fields}
-    _check_tenant(found, opening.tenant, session_id)
-    if opening.tenant is not None:
-        fields["tenant"] = opening.tenant.encode()
-    if opening.queue is not None:
-        fields["queue"] = opening.queue.encode()
-    if opening.system is not None:
-        fields["system"] = opening.system.encode()
-    if opening.variables:
-        known = found.value("variables", dict[str, Any], {})
-        fields["variables"] = encode({**opening.variables, **known})
-        new = {name: value for name, value in opening.variables.items() if name not in known}
-        if new and not found.text("restored"):  # an archive may know other values of these
-            fields["offered"] = encode({**found.value("offered", dict[str, Any], {}), **new})
-    if opening.metadata:
-        fields["metadata"] = encode({**found.value("metadata", dict[str, Any], {}), **opening.metadata})
-    if opening.parent is not None:
-        fields["parent"] = opening.parent.encode()
+    changes = opening.changes(session_id, found.value, parent and parent.value)
+    fields = {name: encode_field(name, value) for name, value in changes.items()}
+    known = found.value("variables") if opening.variables else {}
+    new = {name: value for name, value in opening.variables.items() if name not in known}
+    if new and not found.text("restored"):  # an archive may know other values of these
+        fields["offered"] = encode({**found.value("offered"), **new})
     change = _difference(found, fields)
     if opening.messages:
         if found.length:
@@ -277,24 +241,13 @@ def _opened(found: Found, opening: Opening, inherited: dict[str, bytes], session
     return change if change.fields or change.messages else None
 
 
-def _check_tenant(found: Found, tenant: str | None, session_id: str) -> None:
-    if tenant is not None and found.text("tenant") not in ("", tenant):
-        raise other_tenant(session_id, tenant)
-
-
 def _edited(found: Found, edit: Edit, session_id: str) -> Change:
-    fields: dict[str, bytes] = {}
+    changes = edit.changes(found.value)
+    fields = {name: encode_field(name, value) for name, value in changes.items()}
     events: list[Event] = [HistoryCleared()] if edit.clear else []
     events += [MessageAdded(message=message) for message in edit.add]
-    if edit.variables or edit.remove:
-        known = found.value("variables", dict[str, Any], {})
-        variables = {name: value for name, value in known.items() if name not in edit.remove} | edit.variables
-        fields["variables"] = encode(variables)
-        events.append(VariablesChanged(variables=variables))
-    if edit.metadata:
-        fields["metadata"] = encode({**found.value("metadata", dict[str, Any], {}), **edit.metadata})
-    if edit.files:
-        fields["files"] = encode({**found.value("files", dict[str, File], {}), **edit.files})
+    if "variables" in changes:
+        events.append(VariablesChanged(variables=changes["variables"]))
     if edit.clear and not found.text("restored"):
         fields["restored"] = b"cleared"  # an archive gives back everything but the history
     change = _difference(found, fields)
@@ -307,30 +260,6 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change:
 def _difference(found: Found, fields: dict[str, bytes]) -> Change:
     old = {name: found.fields.get(name, b"") for name in fields}
     return Change([FieldChange(name, old[name], new) for name, new in fields.items() if new != old[name]])
-
-
-def fields_of(saved: SavedSession) -> dict[str, bytes]:
-    """A saved session's fields as they stand in Redis; empty ones are not there."""
-    values = {
-        "agent": saved.agent, "variables": saved.variables, "metadata": saved.metadata, "files": saved.files,
-    }  # fmt: skip
-    return {
-        "system": (saved.system or "").encode(),
-        "tenant": (saved.tenant or "").encode(),
-        "queue": (saved.queue or "").encode(),
-        "agent_queue": _queue_of(saved.agent),
-        "parent": (saved.parent or "").encode(),
-        "children": "\n".join(saved.children).encode(),
-        "closed": b"1" if saved.closed else b"",
-        "summary": saved.summary.to_field() if saved.summary else b"",
-        **{name: encode(value) if value else b"" for name, value in values.items()},
-    }
-
-
-def _queue_of(agent: Mapping[str, Any] | str | None) -> bytes:
-    """The queue of an agent as it was saved. Raises ``UsageError`` where it cannot be one."""
-    queue = agent.get("queue") if isinstance(agent, Mapping) else None
-    return b"" if queue is None else check_queue(queue).encode()
 
 
 def _before(turns: Sequence[str], history: Sequence[bytes]) -> int:

@@ -7,16 +7,12 @@ from antiphon.events import SessionForked
 from antiphon.input.ids import SessionId
 from antiphon.model import encode
 from antiphon.redis.edits import found_in
+from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.session.runtime import SessionRef
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Change, FieldChange, change_session, fork_session, new_op
 
 __all__ = ["fork_in_redis"]
-
-COPIED = (
-    "agent", "system", "variables", "metadata", "files", "window", "summary", "tenant", "queue", "agent_queue",
-    "restored", "offered", "origin",
-)  # fmt: skip
 
 
 async def fork_in_redis(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef) -> None:
@@ -28,7 +24,9 @@ async def fork_in_redis(here: Cell, there: Cell, session_id: SessionId, fork: Se
     event = SessionForked(fork_id=fork.id)
     event.session_id = session_id
     if here is there:
-        await fork_session(here, session_id, fork.id, new_op(), ttl_ms=ttl_ms, body=encode(event))
+        await fork_session(
+            here, session_id, fork.id, new_op(), ttl_ms=ttl_ms, body=encode(event), fields=FORKED_FIELDS
+        )
         return
     if not await _copy(here, there, session_id, fork.id, ttl_ms):
         raise SessionExists(f"There is a session {fork.id!r} already.", session_id=fork.id)
@@ -39,7 +37,7 @@ async def fork_in_redis(here: Cell, there: Cell, session_id: SessionId, fork: Se
 
 async def _copy(here: Cell, there: Cell, session_id: SessionId, fork_id: SessionId, ttl_ms: int) -> bool:
     found = await found_in(here, session_id, 0, -1)
-    fields = {name: found.fields[name] for name in COPIED if name in found.fields}
+    fields = {name: found.fields[name] for name in FORKED_FIELDS if name in found.fields}
     if fields.get("restored") != b"1" and await _archive_is_asked(here, session_id):
         fields.setdefault("origin", session_id.encode())
     change = Change(

@@ -7,12 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
-import msgspec
-
-from antiphon.errors import StoreError
+from antiphon.errors import CorruptRecord, StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import Status
+from antiphon.redis.fields import decode_field
 from antiphon.session.runtime import ListPlace, SessionInfo, agent_name
+from antiphon.session.saved import ListedFields
 from antiphon.wire import inspection
 from antiphon.wire.cell import Cell
 from antiphon.wire.inspection import SessionRow
@@ -24,6 +24,7 @@ log = logging.getLogger("antiphon.unserved")
 PAGE = 100
 FIRST_LOOK_SECONDS = 3.0
 LOOK_SECONDS = 30.0
+LISTED = ListedFields.__struct_fields__
 
 
 async def list_sessions(
@@ -76,7 +77,7 @@ async def _of_cell(
     cell: Cell, after: ListPlace | None, page: int
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
     while places := await inspection.session_places(cell, after, page):
-        for place, row in zip(places, await inspection.session_rows(cell, places), strict=True):
+        for place, row in zip(places, await inspection.session_rows(cell, places, LISTED), strict=True):
             if row is not None:
                 yield place, _info(row)
         after = places[-1]
@@ -86,21 +87,19 @@ def _info(row: SessionRow) -> SessionInfo:
     return SessionInfo(
         session_id=row.session_id,
         status="running" if row.held else "waiting" if row.turns else "done",
-        tenant=row.tenant or None,
-        agent=agent_name(_json(row.agent)),
-        queue=row.queue or None,
+        agent=agent_name(_readable("agent", row.agent)),
         messages=row.messages,
         turns=row.turns,
-        metadata=found if isinstance(found := _json(row.metadata), dict) else {},
         created=row.created,
         updated=row.updated,
         closed=row.closed,
+        **{name: _readable(name, data) for name, data in row.fields.items()},
     )
 
 
-def _json(data: bytes) -> Any:
+def _readable(name: str, data: bytes) -> Any:
     """What one session holds must not hide all others: where it cannot be read, there is nothing."""
     try:
-        return msgspec.json.decode(data) if data else None
-    except msgspec.DecodeError:
-        return None
+        return decode_field(name, data)
+    except CorruptRecord:
+        return decode_field(name, b"")

@@ -5,17 +5,19 @@ A place is where a session stands in a list: a number, the highest first, and it
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack, cast
 
 from msgspec import Struct
 
 from antiphon.errors import UsageError
-from antiphon.input.ids import session_id, tenant_id
-from antiphon.input.values import plain
+from antiphon.input.ids import session_id
+from antiphon.input.options import ListOptions
 from antiphon.session.background import iterate
+from antiphon.session.opening import checked_fields
 from antiphon.session.runtime import ListPlace, SessionInfo
+from antiphon.session.saved import ListedFields
 
 __all__ = ["AsyncSessionList", "SessionList", "Wanted", "wanted"]
 
@@ -28,22 +30,18 @@ PAGE = 100
 class Wanted(Struct, frozen=True):
     """Which sessions of a list, and how many."""
 
-    tenant: str | None
-    metadata: dict[str, Any]
+    fields: dict[str, Any]
     limit: int | None
     after: ListPlace | None
 
     def fits(self, info: SessionInfo) -> bool:
-        if self.tenant is not None and info.tenant != self.tenant:
-            return False
-        return all(
-            name in info.metadata and info.metadata[name] == value for name, value in self.metadata.items()
-        )
+        """True where each field that was asked for has this value; a dictionary has these entries among others."""
+        return all(_fits(getattr(info, name), value) for name, value in self.fields.items())
 
     @property
     def page(self) -> int:
         """How many are best read at once: with the one that says whether there are more."""
-        return PAGE if self.limit is None or self.tenant or self.metadata else min(PAGE, self.limit + 1)
+        return PAGE if self.limit is None or any(self.fields.values()) else min(PAGE, self.limit + 1)
 
     @property
     def most(self) -> int:
@@ -51,22 +49,21 @@ class Wanted(Struct, frozen=True):
         return max(MOST_LOOKED_AT, self.limit or 0)
 
 
-def wanted(
-    *,
-    tenant: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    limit: int | None = None,
-    cursor: str | None = None,
-) -> Wanted:
+def wanted(**asked: Unpack[ListOptions]) -> Wanted:
     """Check what a list was asked for. Raises ``UsageError``."""
+    given: dict[str, Any] = dict(asked)
+    limit, cursor = given.pop("limit", None), given.pop("cursor", None)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise UsageError(f"limit= is a number above 0, not {limit!r}.")
-    return Wanted(
-        None if tenant is None else tenant_id(tenant),
-        plain(metadata, "metadata"),
-        limit,
-        None if cursor is None else _place(cursor),
-    )
+    return Wanted(checked_fields(given, ListedFields), limit, None if cursor is None else _place(cursor))
+
+
+def _fits(found: Any, value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(
+            name in found and found[name] == one for name, one in cast("dict[str, Any]", value).items()
+        )
+    return found == value
 
 
 class AsyncSessionList:

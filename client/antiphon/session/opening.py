@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
+
+from msgspec import Struct
 
 from antiphon.errors import UsageError
-from antiphon.input.ids import check_queue, tenant_id
-from antiphon.input.messages import MessageLike, to_messages
+from antiphon.input.messages import to_messages
+from antiphon.input.options import OpeningOptions
 from antiphon.input.values import plain
 from antiphon.model import Message
 from antiphon.session.runtime import Opening
+from antiphon.session.saved import FIELDS, OpeningFields
 
-__all__ = ["opening_of"]
+__all__ = ["checked_fields", "opening_of"]
 
 
-def opening_of(
-    *,
-    system: str | None = None,
-    messages: Sequence[MessageLike] | None = None,
-    variables: Mapping[str, Any] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    tenant: str | None = None,
-    queue: str | None = None,
-    parent: str | None = None,
-) -> Opening:
+def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) -> Opening:
     """Check what was asked for. System messages in front are the system prompt, unless there is one.
 
     Raises ``UsageError``, ``InvalidMessage``, ``InvalidId``.
     """
-    found = to_messages(messages or [])
+    given: dict[str, Any] = dict(asked)
+    found = to_messages(given.pop("messages", None) or [])
     leading = _leading_system(found)
-    if leading and system is None:
-        system = "\n\n".join(message.text for message in found[:leading])
-    if system is not None and not isinstance(system, str):
-        raise UsageError(f"system= is text, not {type(system).__name__}.")
-    return Opening(
-        system=system,
-        messages=found[leading:],
-        variables=plain(variables, "variables"),
-        metadata=plain(metadata, "metadata"),
-        tenant=None if tenant is None else tenant_id(tenant),
-        queue=None if queue is None else check_queue(queue),
-        parent=parent,
-    )
+    if leading and given.get("system") is None:
+        given["system"] = "\n\n".join(message.text for message in found[:leading])
+    return Opening(messages=found[leading:], parent=parent, **checked_fields(given, OpeningFields))
+
+
+def checked_fields(given: Mapping[str, Any], known: type[Struct]) -> dict[str, Any]:
+    """The fields of a session as callers gave them, without those that are None. Raises ``UsageError``, and
+    ``TypeError`` where there is no such keyword."""
+    for name in given:
+        if name not in known.__struct_fields__:
+            raise TypeError(f"There is no keyword {name}=.")
+    return {name: _checked(name, value) for name, value in given.items() if value is not None}
+
+
+def _checked(name: str, value: Any) -> Any:
+    known = FIELDS[name]
+    if known.check is not None:
+        return known.check(value)
+    if known.kind == dict[str, Any]:
+        return plain(value, name)
+    if not isinstance(value, str):
+        raise UsageError(f"{name}= is text, not {type(value).__name__}.")
+    return value
 
 
 def _leading_system(messages: Sequence[Message]) -> int:

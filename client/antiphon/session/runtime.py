@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import MissingPackage
 from antiphon.events import Event
-from antiphon.input.ids import SessionId
+from antiphon.input.ids import SessionId, other_tenant
 from antiphon.input.values import IfBusy
 from antiphon.model import File, Message, Response, Status
-from antiphon.session.saved import SavedSession
+from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.work import AgentLike, Work
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class SessionRef(Struct, frozen=True):
     ttl: float | None = DEFAULT_TTL_SECONDS
 
 
-class Opening(Struct):
+class Opening(OpeningFields, kw_only=True):
     """What ``agent.session(…)`` or ``Session.from_dict`` asked for, done when the session is first used.
 
     ``token`` names the opening, so that doing it again does nothing. With ``saved`` the whole session is put
@@ -61,23 +62,35 @@ class Opening(Struct):
     """
 
     token: str = field(default_factory=lambda: secrets.token_hex(8))
-    system: str | None = None
     messages: list[Message] = field(default_factory=list)
-    variables: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    tenant: str | None = None
-    queue: str | None = None
-    parent: str | None = None
     saved: SavedSession | None = None
     replace: bool = False
 
     @property
     def empty(self) -> bool:
         """True where a session is opened as it is."""
-        asked = (
-            self.system, self.messages, self.variables, self.metadata, self.tenant, self.queue, self.parent, self.saved,
-        )  # fmt: skip
-        return not any(value is not None and value not in ([], {}) for value in asked)
+        return msgspec.structs.replace(self, token="", replace=False) == Opening(token="")
+
+    def changes(
+        self, session_id: str, known: Callable[[str], Any], of_parent: Callable[[str], Any] | None
+    ) -> dict[str, Any]:
+        """The fields that the opening sets, by name; ``known`` and ``of_parent`` give what there is of one.
+
+        What is given takes the place of what is known and is merged into dictionaries, but for variables, which are
+        only set where there is none of the name. Raises ``UsageError`` to another tenant.
+        """
+        if self.tenant is not None and known("tenant") not in (None, self.tenant):
+            raise other_tenant(session_id, self.tenant)
+        changes: dict[str, Any] = {}
+        for name in OpeningFields.__struct_fields__:
+            given = getattr(self, name)
+            if given is None and of_parent is not None and FIELDS[name].inherited and known(name) is None:
+                given = of_parent(name)
+            if isinstance(given, dict) and given:
+                changes[name] = known(name) | given if name != "variables" else given | known(name)
+            elif given is not None and given != {}:
+                changes[name] = given or None
+        return changes
 
 
 class Edit(Struct):
@@ -94,6 +107,18 @@ class Edit(Struct):
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
     if_busy: IfBusy = "enqueue"
+
+    def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
+        """The fields that the edit sets, by name; ``known`` gives what there is of one."""
+        changes: dict[str, Any] = {}
+        if self.variables or self.remove:
+            left = {name: value for name, value in known("variables").items() if name not in self.remove}
+            changes["variables"] = left | self.variables
+        if self.metadata:
+            changes["metadata"] = known("metadata") | self.metadata
+        if self.files:
+            changes["files"] = known("files") | self.files
+        return changes
 
 
 class RunningTurn(Struct):
@@ -115,7 +140,7 @@ class SessionStatus(Struct):
     updated: int = 0
 
 
-class SessionInfo(Struct, kw_only=True):
+class SessionInfo(ListedFields, kw_only=True):
     """One line of a list of sessions.
 
     ``status``: a worker is at one of its turns (``running``), it has turns that wait (``waiting``), or nothing is
@@ -125,12 +150,9 @@ class SessionInfo(Struct, kw_only=True):
 
     session_id: str
     status: Literal["done", "running", "waiting"]
-    tenant: str | None
     agent: str | None
-    queue: str | None
     messages: int
     turns: int
-    metadata: dict[str, Any]
     created: int
     updated: int
     closed: bool = False

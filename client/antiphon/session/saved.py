@@ -1,14 +1,20 @@
-"""The saved form of a session: a dictionary of plain types, the same from every runtime.
+"""The fields of a session, each declared once, and its saved form: a dictionary of plain types.
 
-``version, session_id, agent, system, messages, variables, metadata, created, updated``, and ``tenant``, ``queue``,
-``files``, ``parent``, ``children``, ``closed`` and ``summary`` where there are any. Times are ms since 1970. Readers
-ignore keys that they do not know.
+What follows from a declaration: the keyword of an opening is checked, both runtimes keep the field, it is saved and
+read again, Redis stores it, forks copy it, the archive restores it, and lists show it and filter by it. A field is
+declared in ``ListedFields`` where all of that holds, in ``OpeningFields`` where lists leave it out, and in
+``SavedSession`` where no opening gives it.
+
+The saved form is the same from every runtime: ``version, session_id, agent, system, messages, variables, metadata,
+created, updated``, and every other field that has a value. Times are ms since 1970. Readers ignore keys that they do
+not know.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct, field
@@ -20,55 +26,66 @@ from antiphon.input.messages import to_messages
 from antiphon.model import File, Message
 from antiphon.window import SavedSummary
 
-__all__ = ["VERSION", "SavedSession", "read_saved"]
+__all__ = ["FIELDS", "VERSION", "Field", "ListedFields", "OpeningFields", "SavedSession", "read_saved"]
 
 VERSION = 1
 
-_TYPES: dict[str, tuple[Any, str]] = {
-    "version": (int, "a number"),
-    "session_id": (str, "text"),
-    "agent": (dict[str, Any] | str | None, "a name, a dictionary or null"),
-    "system": (str | None, "text or null"),
-    "variables": (dict[str, Any], "a dictionary"),
-    "metadata": (dict[str, Any], "a dictionary"),
-    "tenant": (str | None, "the name of a tenant or null"),
-    "queue": (str | None, "the name of a queue or null"),
-    "files": (dict[str, File], "a dictionary of files"),
-    "parent": (str | None, "text or null"),
-    "children": (list[str], "a list of session ids"),
-    "closed": (bool, "true or false"),
-    "summary": (SavedSummary | None, "a dictionary of messages and text, or null"),
-    "created": (int, "a number of ms"),
-    "updated": (int, "a number of ms"),
-}
-_CHECKS: dict[str, Callable[[object], str]] = {"tenant": tenant_id, "queue": check_queue}
 _REQUIRED = ("version", "session_id", "messages")
+_ALWAYS_SAVED = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
 
 
-class SavedSession(Struct):
+class Field(Struct, frozen=True):
+    """How a field is handled; its type says the rest.
+
+    ``expected`` ends the sentence "The field must be …". ``check`` gives the value, or raises ``UsageError``. With
+    ``inherited``, a child session takes the value of its parent where it has none.
+    """
+
+    expected: str
+    check: Callable[[object], str] | None = None
+    inherited: bool = False
+    kind: Any = None  # the type that the value is converted to, filled in from the annotation
+
+
+class ListedFields(Struct, kw_only=True):
+    """What an opening may give, the session keeps, and lists of sessions show and filter by."""
+
+    tenant: Annotated[str | None, Field("the name of a tenant or null", tenant_id, inherited=True)] = None
+    queue: Annotated[str | None, Field("the name of a queue or null", check_queue, inherited=True)] = None
+    metadata: Annotated[dict[str, Any], Field("a dictionary")] = field(default_factory=dict)
+
+
+class OpeningFields(ListedFields, kw_only=True):
+    """What an opening may give and the session keeps."""
+
+    system: Annotated[str | None, Field("text or null")] = None
+    variables: Annotated[dict[str, Any], Field("a dictionary")] = field(default_factory=dict)
+    parent: Annotated[str | None, Field("text or null")] = None
+
+
+class SavedSession(OpeningFields):
     """A session as it is saved."""
 
     session_id: str
     messages: list[Message] = field(default_factory=list)
-    agent: dict[str, Any] | str | None = None
-    system: str | None = None
-    variables: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    tenant: str | None = None
-    queue: str | None = None
-    files: dict[str, File] = field(default_factory=dict)
-    parent: str | None = None
-    children: list[str] = field(default_factory=list)
-    closed: bool = False
-    summary: SavedSummary | None = None
-    created: int = 0
-    updated: int = 0
+    agent: Annotated[dict[str, Any] | str | None, Field("a name, a dictionary or null")] = None
+    files: Annotated[dict[str, File], Field("a dictionary of files")] = field(default_factory=dict)
+    children: Annotated[list[str], Field("a list of session ids")] = field(default_factory=list)
+    closed: Annotated[bool, Field("true or false")] = False
+    summary: Annotated[SavedSummary | None, Field("a dictionary of messages and text, or null")] = None
+    created: Annotated[int, Field("a number of ms")] = 0
+    updated: Annotated[int, Field("a number of ms")] = 0
 
     def keep(self, messages: int) -> None:
         """Drop what comes after the first ``messages``, and a summary that tells of it."""
         del self.messages[messages:]
         if self.summary is not None and self.summary.messages > messages:
             self.summary = None
+
+    def shallow(self, *, messages: bool = True) -> SavedSession:
+        """A copy with lists and dictionaries of its own that hold the same values; without messages where asked."""
+        values = {name: copy.copy(getattr(self, name)) for name in FIELDS}
+        return SavedSession(self.session_id, list(self.messages) if messages else [], **values)
 
     def copied(self) -> SavedSession:
         """A copy that shares nothing with this one. Raises ``CorruptRecord`` where it has no JSON form."""
@@ -79,13 +96,25 @@ class SavedSession(Struct):
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
-        keys = ("session_id", "agent", "system", "messages", "variables", "metadata", "created", "updated")
-        more = {
-            key: plain[key]
-            for key in ("tenant", "queue", "files", "parent", "children", "closed", "summary")
-            if plain[key]
-        }
-        return {"version": VERSION, **{key: plain[key] for key in keys}, **more}
+        more = {name: plain[name] for name in FIELDS if plain[name] and name not in _ALWAYS_SAVED}
+        return {"version": VERSION, **{name: plain[name] for name in _ALWAYS_SAVED}, **more}
+
+
+def _declared() -> dict[str, Field]:
+    """The fields of ``SavedSession`` that say how they are handled."""
+    fields: dict[str, Field] = {}
+    for name, hint in get_type_hints(SavedSession, include_extras=True).items():
+        kind, *more = get_args(hint) or (hint,)
+        if more and isinstance(more[0], Field):
+            fields[name] = msgspec.structs.replace(more[0], kind=kind)
+    return fields
+
+
+FIELDS = _declared()
+"""The fields of a session beside its id and its messages, by name."""
+
+
+_VERSION, _SESSION_ID = Field("a number", kind=int), Field("text", kind=str)
 
 
 def read_saved(data: Any) -> SavedSession:
@@ -99,15 +128,16 @@ def read_saved(data: Any) -> SavedSession:
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
         raise CorruptRecord(f"The saved session has no {', '.join(missing)}.")
-    values = {name: _value(name, fields[name]) for name in _TYPES if name in fields}
-    if not 1 <= values.pop("version") <= VERSION:
+    session_id = _value("session_id", fields["session_id"], _SESSION_ID)
+    if not 1 <= _value("version", fields["version"], _VERSION) <= VERSION:
         raise CorruptRecord(
             f"The saved session has the format version {fields['version']}; this release reads up to"
             f" {VERSION}: upgrade antiphon."
         )
+    values = {name: _value(name, fields[name], known) for name, known in FIELDS.items() if name in fields}
     try:
-        checked_session_id(values["session_id"])
-        saved = SavedSession(messages=_messages(fields["messages"]), **values)
+        checked_session_id(session_id)
+        saved = SavedSession(session_id, _messages(fields["messages"]), **values)
         saved.keep(len(saved.messages))
         return saved
     except InvalidId as exc:
@@ -130,12 +160,11 @@ def _messages(values: Any) -> list[Message]:
     return to_messages(values)
 
 
-def _value(name: str, value: Any) -> Any:
-    kind, expected = _TYPES[name]
+def _value(name: str, value: Any, known: Field) -> Any:
     try:
-        found = msgspec.convert(value, kind)
-        return found if found is None or name not in _CHECKS else _CHECKS[name](found)
+        found = msgspec.convert(value, known.kind)
+        return found if found is None or known.check is None else known.check(found)
     except (msgspec.ValidationError, UsageError) as exc:
         raise CorruptRecord(
-            f"The {name} of the saved session must be {expected}, not {value!r:.80}."
+            f"The {name} of the saved session must be {known.expected}, not {value!r:.80}."
         ) from exc

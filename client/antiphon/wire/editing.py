@@ -84,10 +84,17 @@ async def change_session(
 
 
 async def fork_session(
-    cell: Cell, session_id: SessionId, fork_id: SessionId, op: str, *, ttl_ms: int, body: bytes
+    cell: Cell,
+    session_id: SessionId,
+    fork_id: SessionId,
+    op: str,
+    *,
+    ttl_ms: int,
+    body: bytes,
+    fields: Sequence[str],
 ) -> None:
-    """Copy a session to a new id. Raises ``SessionExists``."""
-    match await _run(cell, "fork", session_id, fork_id, op, ttl_ms, body):
+    """Copy a session's history and some of its fields to a new id. Raises ``SessionExists``."""
+    match await _run(cell, "fork", session_id, fork_id, op, ttl_ms, body, *fields):
         case [b"OK"]:
             return
         case [b"SESSION_EXISTS"]:

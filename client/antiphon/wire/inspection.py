@@ -27,17 +27,18 @@ __all__ = [
 
 T = TypeVar("T")
 
-_ROW = ("tenant", "agent", "queue", "metadata", "created", "updated", "closed", "fence")
+_ROW = ("agent", "created", "updated", "closed", "fence")
 
 
 class SessionRow(Struct):
-    """One session in a list, as its cell has it. ``held`` where a worker is at it; times are server ms."""
+    """One session in a list, as its cell has it: ``fields`` are those that were asked for, as they stand.
+
+    ``held`` where a worker is at it; times are server ms.
+    """
 
     session_id: str
-    tenant: str
+    fields: dict[str, bytes]
     agent: bytes
-    queue: str
-    metadata: bytes
     created: int
     updated: int
     closed: bool
@@ -104,15 +105,17 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
         skipped += count  # all of them end at the same moment as the one that was seen last
 
 
-async def session_rows(cell: Cell, places: Sequence[tuple[int, str]]) -> list[SessionRow | None]:
-    """These sessions in one round trip; None where one has ended."""
+async def session_rows(
+    cell: Cell, places: Sequence[tuple[int, str]], fields: Sequence[str]
+) -> list[SessionRow | None]:
+    """These sessions with some of their fields, in one round trip; None where one has ended."""
     pipe = cell.redis.pipeline(transaction=False)
     for _, name in places:
-        pipe.hmget(cell.keys.session(name), *_ROW)
+        pipe.hmget(cell.keys.session(name), *_ROW, *fields)
         pipe.llen(cell.keys.inbox(name))
         pipe.llen(cell.keys.history(name))
     answers = await _ask(pipe.execute())
-    return [_row(name, *answers[3 * n : 3 * n + 3]) for n, (_, name) in enumerate(places)]
+    return [_row(name, fields, *answers[3 * n : 3 * n + 3]) for n, (_, name) in enumerate(places)]
 
 
 async def turn_ids(cell: Cell, session_id: SessionId) -> list[TurnId]:
@@ -147,13 +150,16 @@ async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
 
 
-def _row(name: str, fields: list[bytes | None], turns: int, messages: int) -> SessionRow | None:
-    tenant, agent, queue, metadata, created, updated, closed, fence = (value or b"" for value in fields)
+def _row(
+    name: str, names: Sequence[str], found: list[bytes | None], turns: int, messages: int
+) -> SessionRow | None:
+    agent, created, updated, closed, fence, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
+    fields = dict(zip(names, values, strict=True))
     return SessionRow(
-        name, tenant.decode(), agent, queue.decode(), metadata, int(created or updated), int(updated or created),
-        bool(closed), bool(fence), turns, messages,
+        name, fields, agent, int(created or updated), int(updated or created), bool(closed), bool(fence), turns,
+        messages,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from support.cells import START_MS, open_cell
 import antiphon.wire
 from antiphon.errors import SessionExists, StoreUnavailable, UsageError
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import (
@@ -176,7 +177,13 @@ async def test_events_of_changes_are_trimmed_while_no_turn_runs(redis_url):
 
 async def fork(cell, source="s", target="f", op=None):
     await fork_session(
-        cell, SessionId(source), SessionId(target), op or new_op(), ttl_ms=TTL, body=body("session_forked")
+        cell,
+        SessionId(source),
+        SessionId(target),
+        op or new_op(),
+        ttl_ms=TTL,
+        body=body("session_forked"),
+        fields=FORKED_FIELDS,
     )
 
 

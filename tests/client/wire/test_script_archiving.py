@@ -10,6 +10,7 @@ from redis import Redis
 from support.cells import START_MS, body, open_cell
 
 from antiphon.errors import StoreFull
+from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.archiving import (
     Ending,
     Forget,
@@ -295,7 +296,9 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(r
         await cell.put("t5", "by-delayed-turn", due_in_ms=5)
         await cell.wait(5)
         await cell.reap()
-        await fork_session(cell, "long", "fork", "op2", ttl_ms=SOON, body=body("session_forked", ""))
+        await fork_session(
+            cell, "long", "fork", "op2", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
+        )
         await cell.put("t6", "fork")
         for session in ("by-turn", "by-edit", "by-delayed-turn", "fork"):
             assert (await cell.events(session))[0]["seq"] == 7, session
@@ -421,7 +424,9 @@ async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
         await delete_session(cell, "deleted")
         for source in ("asked", "unasked", "nothing", "deleted", "fork of unasked"):
             target = f"fork of {source}"
-            await fork_session(cell, source, target, "op", ttl_ms=SOON, body=body("session_forked", ""))
+            await fork_session(
+                cell, source, target, "op", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
+            )
         assert await cell.redis.zscore("ant:ending", "fork of asked") is not None
         found = {
             one: await cell.redis.hmget(f"ant:session:fork of {one}", "restored", "origin")
@@ -436,7 +441,9 @@ async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
 async def test_a_fork_without_an_archive_has_no_origin(redis_url):
     async with open_cell(redis_url) as cell:
         await talk(cell, asked=False)
-        await fork_session(cell, "s", "f", "op", ttl_ms=SOON, body=body("session_forked", ""))
+        await fork_session(
+            cell, "s", "f", "op", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
+        )
         assert await cell.redis.hmget("ant:session:f", "restored", "origin") == [None, None]
 
 

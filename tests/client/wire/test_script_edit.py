@@ -6,6 +6,7 @@ import pytest
 from support.cells import body, open_cell
 
 from antiphon.errors import SessionExists, StoreFull, UsageError
+from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.editing import Busy, Change, FieldChange, change_session, delete_session, fork_session
 
 TTL_MS = 100_000
@@ -184,12 +185,14 @@ async def test_a_fork_has_the_finished_turns_and_is_made_once(redis_url):
         await cell.put("t1")
         await cell.end(await cell.take_one(), messages=[b"1", b"2"])
         for _ in range(2):
-            await fork_session(cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""))
+            await fork_session(
+                cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""), fields=FORKED_FIELDS
+            )
         assert await cell.history("f") == [b"1", b"2"]
         assert (await cell.event_types()).count("session_forked") == 1
         assert 0 < await cell.redis.ttl("ant:history:f") <= 100
         with pytest.raises(SessionExists):
-            await fork_session(cell, "s", "f", "op2", ttl_ms=TTL_MS, body=body())
+            await fork_session(cell, "s", "f", "op2", ttl_ms=TTL_MS, body=body(), fields=FORKED_FIELDS)
 
 
 async def test_a_fork_belongs_to_the_same_tenant_and_goes_to_the_same_queue(redis_url):
@@ -197,7 +200,9 @@ async def test_a_fork_belongs_to_the_same_tenant_and_goes_to_the_same_queue(redi
         await cell.put("t1", queue="", agent=b'"a"', agent_queue="of-a", tenant="acme")
         await cell.end(await cell.take_one(queues=["of-a"]))
         await cell.redis.hset("ant:session:s", "queue", "of-s")
-        await fork_session(cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""))
+        await fork_session(
+            cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""), fields=FORKED_FIELDS
+        )
         names = ("tenant", "queue", "agent_queue")
         assert await cell.redis.hmget("ant:session:f", *names) == [b"acme", b"of-s", b"of-a"]
 
@@ -224,7 +229,7 @@ async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(red
             with pytest.raises(StoreFull):
                 await edit(cell, "op2", **message(b"m"))
             with pytest.raises(StoreFull):
-                await fork_session(cell, "s", "f", "op3", ttl_ms=TTL_MS, body=body())
+                await fork_session(cell, "s", "f", "op3", ttl_ms=TTL_MS, body=body(), fields=FORKED_FIELDS)
             assert await cell.contents() == before
             assert await delete_session(cell, "s") is True
         finally:

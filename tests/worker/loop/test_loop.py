@@ -23,17 +23,15 @@ from antiphon.input.request import OutputSpec
 from antiphon.model import Item, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Usage
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
-from antiphon.window import Window
-from antiphon_worker.loop.loop import (
-    UNKNOWN_WHETHER_RUN,
-    LoopInput,
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
+from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
     ToolStarted,
     decode_entry,
     encode_entry,
     messages_of,
-    run_loop,
     usage_of,
 )
 from antiphon_worker.loop.toolbox import ToolBox
@@ -176,13 +174,6 @@ async def test_the_model_is_sent_history_input_and_the_steps_so_far():
     assert second.messages == [*first.messages, *result.messages[:2]]
     assert (first.system, first.params, first.output.name) == ("Be brief.", {"temperature": 0}, "answer")
     assert [spec.name for spec in first.tools] == ["look"]
-
-
-async def test_the_window_leaves_out_the_beginning_of_the_history():
-    lines = script("Hi")
-    history = [m for n in range(5) for m in (Message.user(f"q{n}"), Message.assistant(f"a{n}"))]
-    await Played(lines, options={"history": history, "window": Window(turns=1)}).run()
-    assert [message.text for message in lines.requests[0].messages] == ["q4", "a4", "Hello"]
 
 
 async def test_usage_is_summed_over_the_steps():

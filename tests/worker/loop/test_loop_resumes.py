@@ -10,16 +10,9 @@ from hypothesis import strategies as st
 
 from antiphon.model import Message, ToolCall
 from antiphon.tools import Context, tool
-from antiphon_worker.loop.loop import (
-    UNKNOWN_WHETHER_RUN,
-    LoopInput,
-    StepEntry,
-    ToolFinished,
-    decode_entry,
-    encode_entry,
-    messages_of,
-    run_loop,
-)
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
+from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry, messages_of
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 

@@ -17,8 +17,9 @@ from antiphon.model import Message, Refusal, ToolCall, ToolResult, Usage
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import tool
 from antiphon.window import SavedSummary, Summary, Window, estimated_tokens, window_of
-from antiphon_worker.loop.loop import LoopInput
-from antiphon_worker.loop.summaries import Past, SummaryWriter, show
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.summaries import SummaryWriter
+from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
@@ -60,6 +61,7 @@ class Played:
     history: list = field(default_factory=list)
     start: int = 0
     summary: SavedSummary | None = None
+    usage: Usage = field(default_factory=Usage)  # of all summaries
 
     async def ask(self, turn):
         """Run a turn that says this; gives what it was shown."""
@@ -68,8 +70,9 @@ class Played:
             return self.history[start:stop]
 
         writer = SummaryWriter(ScriptedProvider(self.lines), self.inp, NoLease(), "s")
-        past = Past(self.history[self.start :], self.start, None, self.summary, front)
-        shown = await show(past, self.window, turn[:1], writer)
+        past = LoadedHistory(self.history[self.start :], self.start, None, self.summary, front)
+        shown = await visible_history(past, self.window, turn[:1], writer)
+        self.usage += writer.usage
         self.start, self.summary = shown.start, shown.summary or self.summary
         self.history += turn
         return shown
@@ -152,7 +155,7 @@ async def test_the_summary_is_asked_for_as_the_conversation_went_but_without_too
     assert request.params == {"temperature": 0.5, "tool_choice": "none"}
     assert request.messages[:-1] == played.history[: played.start]
     assert request.messages[-1].text.endswith("Keep all order numbers.")
-    assert shown.usage == Usage(7, 3)
+    assert played.usage == Usage(7, 3)
     assert shown.messages[0].text == "A summary of our conversation so far:\n\nIt began."
 
 

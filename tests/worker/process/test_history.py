@@ -4,12 +4,14 @@ from support.cells import LEASE_MS, open_cell
 
 from antiphon.errors import ProviderOverloaded
 from antiphon.input.request import AgentSpec
-from antiphon.model import Message, Usage
+from antiphon.model import Message
 from antiphon.testing import script
-from antiphon.window import Summary, Window
-from antiphon_worker.loop.loop import LoopInput, LoopResult
+from antiphon.window import Summary, Window, window_of
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.run_turn import WindowPlace
 from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.process.history import load_history, window_field
+from antiphon_worker.loop.visible_history import VisibleHistory, visible_history
+from antiphon_worker.process.history import loaded_history, window_field
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 NEW = [Message.user("and now?")]
@@ -19,10 +21,6 @@ def said(turn: int) -> list[bytes]:
     question, answer = Message.user(f"question {turn}"), Message.assistant(f"answer {turn}")
     question.turn_id = answer.turn_id = f"t{turn}"
     return [question.to_json(), answer.to_json()]
-
-
-def result(tokens: int = 0) -> LoopResult:
-    return LoopResult([Message.assistant("x")], Usage(tokens, tokens), "end", None, "m")
 
 
 class NoLease:
@@ -38,6 +36,14 @@ def writer(*answers) -> SummaryWriter:
     return SummaryWriter(ScriptedProvider(lines), LoopInput("m"), NoLease(), "s")
 
 
+async def seen_by(cell, claimed, agent: AgentSpec, new, writer: SummaryWriter) -> VisibleHistory:
+    return await visible_history(loaded_history(cell, claimed), window_of(agent.window), new, writer)
+
+
+def field(shown: VisibleHistory) -> str:
+    return window_field(None if shown.start is None else WindowPlace(shown.start, 0))
+
+
 async def play(cell, agent: AgentSpec, turns: int, start: int = 0):
     """Run turns with an agent; gives how many messages each claim brought, and what the last one was shown."""
     loaded, shown = [], None
@@ -45,8 +51,8 @@ async def play(cell, agent: AgentSpec, turns: int, start: int = 0):
         await cell.put(f"t{turn}")
         claimed = await cell.take_one()
         loaded.append(len(claimed.history))
-        shown = await load_history(cell, claimed, agent, NEW, writer())
-        assert await cell.end(claimed, messages=said(turn), window=window_field(shown, result()))
+        shown = await seen_by(cell, claimed, agent, NEW, writer())
+        assert await cell.end(claimed, messages=said(turn), window=field(shown))
     return loaded, shown
 
 
@@ -87,18 +93,18 @@ async def test_a_summary_is_the_same_again_after_a_crash_and_only_the_turn_that_
         await play(cell, AgentSpec("scripted", "m", window=Window(tokens=10_000)), 5)
         await cell.put("t5")
         crashed = await cell.take_one()
-        first = await load_history(cell, crashed, SUMMING_UP, NEW, writer("It began."))
+        first = await seen_by(cell, crashed, SUMMING_UP, NEW, writer("It began."))
         await cell.wait(LEASE_MS + 1)
         await cell.reap()
         claimed = await cell.take_one("w2")
         assert claimed.summary is None
-        second = await load_history(cell, claimed, SUMMING_UP, NEW, writer("It began."))
+        second = await seen_by(cell, claimed, SUMMING_UP, NEW, writer("It began."))
         assert (first.messages, first.summary) == (second.messages, second.summary)
         assert not await cell.end(crashed, summary=b"2:of the dead")
         assert await cell.end(
             claimed,
             messages=said(5),
-            window=window_field(second, result()),
+            window=field(second),
             summary=second.summary.to_field(),
         )
         fields = (await cell.snapshot("s")).fields
@@ -116,7 +122,7 @@ async def test_turns_that_another_window_left_out_are_in_the_next_summary(redis_
         await cell.put("t22")
         claimed = await cell.take_one()
         assert len(claimed.history) < 44
-        shown = await load_history(cell, claimed, SUMMING_UP, NEW, model)
+        shown = await seen_by(cell, claimed, SUMMING_UP, NEW, model)
         summed_up = [message.text for message in asked.requests[0].messages[:-1]]
         assert summed_up[:2] == ["question 0", "answer 0"]
         assert len(summed_up) == shown.summary.messages == shown.start

@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord
-from antiphon.model import File, encode
-from antiphon.redis.edits import Found, fields_of
+from antiphon.model import encode
+from antiphon.redis.edits import Found
+from antiphon.redis.fields import DICTIONARY_FIELDS, TEXT_FIELDS, encode_field, encode_fields
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.wire.archiving import Ending, Refusal
 from antiphon.wire.editing import FieldChange
@@ -54,41 +55,28 @@ def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
     live = Found({}, [], 0, []) if foreign else found
     fields = {**_merged(live, saved, kept), "offered": b"", "origin": b""}
     if not cleared:
-        summary = saved.summary.to_field() if saved.summary else b""
-        fields |= {"window": kept.get("window", b""), "summary": summary}
+        fields |= {"window": kept.get("window", b""), "summary": encode_field("summary", saved.summary)}
     refuse: Refusal = "tenant" if foreign else "closed" if saved.closed else ""
     messages = [] if cleared else [encode(message) for message in saved.messages]
     return Restoration(_changes(found, fields), messages, refuse)
 
 
 def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict[str, bytes]:
-    archived = {**fields_of(saved), "tenant": (saved.tenant or "").encode(), **kept}
-    fields = {
-        name: live.fields.get(name) or archived[name] for name in ("system", "parent", "queue", "tenant")
-    }
+    archived = {**encode_fields(saved), **kept}
+    fields = {name: live.fields.get(name) or archived[name] for name in TEXT_FIELDS}
+    fields |= {name: archived[name] for name in ("closed", "created", "ttl") if archived.get(name)}
     if saved.agent is not None:
         fields |= {"agent": archived["agent"], "agent_queue": archived["agent_queue"]}
-    if saved.closed:
-        fields["closed"] = archived["closed"]
-    if "ttl" in kept:
-        fields["ttl"] = kept["ttl"]
-    if saved.created:
-        fields["created"] = str(saved.created).encode()
-    metadata = {**saved.metadata, **live.value("metadata", dict[str, Any], {})}
-    files = {**saved.files, **live.value("files", dict[str, File], {})}
-    return {
-        **fields,
-        "children": "\n".join(dict.fromkeys([*saved.children, *live.children])).encode(),
-        "variables": _json(_variables(live, saved)),
-        "metadata": _json(metadata),
-        "files": _json(files),
-    }
+    merged = {name: getattr(saved, name) | live.value(name) for name in DICTIONARY_FIELDS}
+    merged["variables"] = _variables(live, saved)
+    merged["children"] = list(dict.fromkeys([*saved.children, *live.children]))
+    return fields | {name: encode_field(name, value) for name, value in merged.items()}
 
 
 def _variables(live: Found, saved: SavedSession) -> dict[str, Any]:
     """An opening offers variables where there are none of these names: what was archived comes before those."""
-    offered = live.value("offered", dict[str, Any], {})
-    known = live.value("variables", dict[str, Any], {})
+    offered = live.value("offered")
+    known = live.value("variables")
     changed = {name: value for name, value in known.items() if name not in offered or offered[name] != value}
     return {**known, **saved.variables, **changed}
 
@@ -105,7 +93,3 @@ def _kept(data: Mapping[str, Any]) -> dict[str, bytes]:
     except msgspec.ValidationError as exc:
         raise CorruptRecord(f"The archived fields of a session cannot be read: {exc}.") from exc
     return {name: kept[name].encode() for name in ONLY_IN_REDIS if name in kept}
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return encode(value) if value else b""

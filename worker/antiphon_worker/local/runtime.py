@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -30,15 +31,9 @@ from antiphon.session.saved import SavedSession
 from antiphon.session.work import AgentLike, Work
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
-from antiphon_worker.local.sessions import (
-    LocalSession,
-    LocalSessions,
-    Place,
-    commit,
-    in_store,
-    now_ms,
-    refresh,
-)
+from antiphon_worker.local.inbox import Place
+from antiphon_worker.local.session import LocalSession, commit, in_store, now_ms, refresh
+from antiphon_worker.local.sessions import LocalSessions
 from antiphon_worker.local.submitted import SubmittedTurn
 from antiphon_worker.local.turn import LocalTurn
 from antiphon_worker.loop.threads import Threads
@@ -100,11 +95,11 @@ class LocalRuntime:
         return turn
 
     async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
-        return [message.copied() for message in (await self._read(session)).messages[start:stop]]
+        return [message.copied() for message in (await self._read(session)).state.messages[start:stop]]
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
         live = await self._read(session)
-        state = live.saved(messages).copied()
+        state = live.state.shallow(messages=messages).copied()
         if not live.used:
             state.created = state.updated = 0
         return state
@@ -117,22 +112,19 @@ class LocalRuntime:
         async with live.inbox.place(Place(), reject=edit.if_busy == "reject"):
             await refresh(live)
             _check_open(live)
-            state = live.saved()
+            state = live.state.shallow()
             if edit.clear:
                 state.keep(0)
             state.messages += [_created(message) for message in edit.add]
-            state.variables = {
-                k: v for k, v in state.variables.items() if k not in edit.remove
-            } | edit.variables
-            state.metadata |= edit.metadata
-            state.files |= edit.files
+            for name, value in edit.changes(partial(getattr, state)).items():
+                setattr(state, name, value)
             await commit(live, state)
 
     async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
         live = self._sessions.get(session)
         async with live.inbox.place(Place()):
             await refresh(live)
-            state, end = live.saved(), len(live.messages)
+            state, end = live.state.shallow(), len(live.state.messages)
             while end and state.messages[end - 1].turn_id in turns:
                 end -= 1
             if end == len(state.messages) or any(one.turn_id in turns for one in state.messages[:end]):
@@ -148,20 +140,20 @@ class LocalRuntime:
         async with target.inbox.place(Place()):
             if target.exists:
                 raise SessionExists(f"There is a session {fork.id!r} already.", session_id=fork.id)
-            state = source.saved()
+            state = source.state.shallow()
             state.session_id, state.created = fork.id, now_ms()
             state.parent, state.children, state.closed = None, [], False
             target.openings.add("fork")
             await commit(target, state)
 
     async def children(self, session: SessionRef) -> list[str]:
-        return list((await self._read(session)).children)
+        return list((await self._read(session)).state.children)
 
     async def close(self, session: SessionRef) -> None:
         live = self._sessions.get(session)
         async with live.inbox.place(Place()):
             await refresh(live)
-            state = live.saved()
+            state = live.state.shallow()
             state.closed = True
             await commit(live, state)
 
@@ -182,7 +174,7 @@ class LocalRuntime:
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
         """Those of this process, the one used last first; those of a store in the order of their ids."""
         if store is None:
-            live = {(one.updated, one.session_id): one for one in self._sessions.kept()}
+            live = {(one.state.updated, one.session_id): one for one in self._sessions.kept()}
             for place in sorted(live, reverse=True):
                 if after is None or place < after:
                     yield place, live[place].info()
@@ -224,41 +216,41 @@ class LocalRuntime:
     ) -> None:
         """Begin, and save where no turn does (``hold``): the turn that runs saves what it finds at its end."""
         parent = await self._parent(opening, live)
-        if parent is not None and live.session_id not in parent.children:
+        if parent is not None and live.session_id not in parent.state.children:
             _check_open(parent)
-        before = live.saved()
+        before = live.state.shallow()
         live.begin(opening, parent)
-        live.messages += messages
-        after = live.saved()
-        if after != before and live.closed:
+        live.state.messages += messages
+        after = live.state.shallow()
+        if after != before and live.state.closed:
             live.openings.discard(opening.token)
             live.restore(before)
             _check_open(live)
         if after != before and live.store is not None and hold:
             await commit(live, after)
-        if parent is not None and live.session_id not in parent.children:
+        if parent is not None and live.session_id not in parent.state.children:
             await _add_child(parent, live.session_id)
 
     async def _replace(self, live: LocalSession, opening: Opening) -> None:
         """Put what the opening brings in place of an empty history."""
         saved = opening.saved
         if saved is None:
-            if live.messages:
+            if live.state.messages:
                 raise SessionExists(session_id=live.session_id)
             await self._begin(live, opening, [_created(one) for one in opening.messages], hold=True)
             return
-        if live.messages and live.messages != saved.messages and not opening.replace:
+        if live.state.messages and live.state.messages != saved.messages and not opening.replace:
             raise SessionExists(
                 "The session is live with another history: give replace=True to put the saved one in its place.",
                 session_id=live.session_id,
             )
-        if saved.tenant is not None and (live.tenant or saved.tenant) != saved.tenant:
+        if saved.tenant is not None and (live.state.tenant or saved.tenant) != saved.tenant:
             raise other_tenant(live.session_id, saved.tenant)
         live.openings.add(opening.token)
-        if not live.messages or opening.replace:
-            saved.tenant = saved.tenant or live.tenant
+        if not live.state.messages or opening.replace:
+            saved.tenant = saved.tenant or live.state.tenant
             await commit(live, saved)
-            live.updated = saved.updated or live.updated
+            live.state.updated = saved.updated or live.state.updated
 
     async def _parent(self, opening: Opening, child: LocalSession) -> LocalSession | None:
         if opening.parent is None:
@@ -303,17 +295,17 @@ class LocalRuntime:
 
 
 def _check_open(live: LocalSession) -> None:
-    if live.closed:
+    if live.state.closed:
         raise UsageError("The session is closed.", session_id=live.session_id)
 
 
 async def _add_child(parent: LocalSession, child: str) -> None:
     """Note the child; where a turn of the parent runs, the end of the turn saves it."""
-    parent.children.append(child)
+    parent.state.children.append(child)
     if parent.store is not None and parent.inbox.current is None:
         async with parent.inbox.place(Place()):
             await refresh(parent)
-            await commit(parent, parent.saved())
+            await commit(parent, parent.state.shallow())
 
 
 def _request(work: Work) -> bytes:

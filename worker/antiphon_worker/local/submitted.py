@@ -14,7 +14,8 @@ from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFini
 from antiphon.input.values import parse_cursor, patience
 from antiphon.model import TERMINAL, Response, Status
 from antiphon.session.background import spawn
-from antiphon_worker.local.sessions import LocalSession, Place
+from antiphon_worker.local.inbox import Place
+from antiphon_worker.local.session import LocalSession
 from antiphon_worker.local.turn import LocalTurn
 
 __all__ = ["SubmittedTurn"]

@@ -12,24 +12,24 @@ import msgspec
 from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event, TextDelta, TurnFailedEvent, TurnFinished, TurnStarted, VariablesChanged
 from antiphon.model import Message, Response
-from antiphon.session.reentry import within
 from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Context
-from antiphon.window import SavedSummary, window_of
-from antiphon_worker.local.sessions import LocalSession, Place, commit, now_ms
-from antiphon_worker.loop.loop import JournalEntry, LoopInput, LoopResult, messages_of, run_loop
-from antiphon_worker.loop.prompt import filled
-from antiphon_worker.loop.summaries import Past, Shown, SummaryWriter, show
+from antiphon.window import SavedSummary
+from antiphon_worker.local.inbox import Place
+from antiphon_worker.local.session import LocalSession, commit
+from antiphon_worker.loop.input import loop_input, stamp
+from antiphon_worker.loop.run_turn import TurnResult, run_turn, time_limit
+from antiphon_worker.loop.steps import JournalEntry, messages_of, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.base import Provider
 
 __all__ = ["LocalTurn"]
 
 FULL = 1000
-MAX_STEPS = 32
 
 
-class _Feed:
+class _EventQueue:
     """The loop's sink: numbers events and holds them until they are asked for. One task puts, one takes."""
 
     def __init__(self, session: LocalSession, place: Place) -> None:
@@ -72,17 +72,17 @@ class _Feed:
 
 
 class _Journal:
-    """A turn of this process dies with it, so its journal is a list."""
+    """The journal of a turn that ends with this process: a list."""
 
-    def __init__(self, feed: _Feed) -> None:
+    def __init__(self, queue: _EventQueue) -> None:
         self.entries: list[JournalEntry] = []
         self._kept: list[JournalEntry] = []
-        self._feed = feed
+        self._queue = queue
 
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         self._kept += entries
         for event in events:
-            self._feed.put(event)
+            self._queue.put(event)
 
     async def checkpoint(self) -> None:
         """There is no lease to look after."""
@@ -110,23 +110,23 @@ class LocalTurn:
         self._work = work
         self._provider = provider
         self._toolbox = toolbox
-        self._feed = _Feed(session, place)
-        self._journal = _Journal(self._feed)
+        self._queue = _EventQueue(session, place)
+        self._journal = _Journal(self._queue)
         self._input = [copy.copy(message) for message in work.messages]
-        self._variables = copy.deepcopy(session.variables)
-        self._seen = Shown([], None)
+        variables = copy.deepcopy(session.state.variables)
+        self._context = Context(session.session_id, place.turn_id, variables=variables)
 
     async def run(self) -> AsyncGenerator[list[Event], None]:
         """Give the events as they come; the history has changed when the terminal one comes. Then raise."""
         loop = asyncio.create_task(self._answer(), name=f"turn {self._place.turn_id}")
         try:
             yield [self._numbered(TurnStarted(worker="local"))]
-            while batch := await self._feed.take():
+            while batch := await self._queue.take():
                 yield batch
-            before = self._session.variables
+            before = self._session.state.variables
             last: list[Event] = [TurnFinished(response=await self._finish(await loop))]
-            if self._session.variables != before:
-                last.insert(0, VariablesChanged(variables=copy.deepcopy(self._session.variables)))
+            if self._session.state.variables != before:
+                last.insert(0, VariablesChanged(variables=copy.deepcopy(self._session.state.variables)))
             yield [self._numbered(event) for event in last]
         except AgentError as exc:
             error = self._placed(exc)
@@ -140,101 +140,62 @@ class LocalTurn:
         steps = self._journal.finished_steps
         if not steps:
             return 0
-        kept = self._stamped([*self._input, *steps])
-        await self._commit(kept)
-        return len(kept)
+        await self._commit(steps, plain_variables(self._context.variables))
+        return len(self._input) + len(steps)
 
     def _numbered(self, event: Event) -> Event:
         return self._session.numbered(event, self._place.turn_id)
 
-    async def _answer(self) -> LoopResult:
+    async def _answer(self) -> TurnResult:
         """The agent loop, within its time. Every failure is an ``AgentError``."""
-        timeout = self._work.timeout
-        timer = asyncio.timeout(timeout)
+        session, agent = self._session, self._agent
         try:
-            with within(self._session.session_id, self._place.turn_id):
-                async with timer:
-                    inp = self._loop_input()
-                    self._seen = await self._shown(inp)
-                    inp.history = self._seen.messages
-                    return await run_loop(
-                        self._provider, inp, self._toolbox, self._journal, self._feed,
-                        Context(self._session.session_id, self._place.turn_id, variables=self._variables),
-                    )  # fmt: skip
-        except TimeoutError as exc:
-            if not timer.expired():
-                raise TurnFailed(f"The turn failed: {exc!r}.", code="internal_error") from exc
-            raise TurnFailed(f"The turn did not end within {timeout:g} s.", code="turn_timed_out") from exc
+            async with time_limit(self._work.timeout):
+                inp = loop_input(
+                    agent, self._work, agent.tools, session.state.system, session.state.variables
+                )
+                inp.new_messages = self._input
+                return await run_turn(
+                    self._provider, inp, self._loaded_history(), self._toolbox, self._journal, self._queue,
+                    self._context,
+                )  # fmt: skip
         except AgentError:
             raise
         except Exception as exc:
             raise TurnFailed(f"The turn failed: {type(exc).__name__}: {exc}.", code="internal_error") from exc
         finally:
-            self._feed.end()
+            self._queue.end()
 
-    def _loop_input(self) -> LoopInput:
-        agent, work, session = self._agent, self._work, self._session
-        system = session.system if session.system is not None else agent.system
-        params = {**agent.params, **work.params}
-        return LoopInput(
-            model=params.pop("model", None) or agent.model,
-            system=filled(system, session.variables) if system else None,
-            new_messages=self._input,
-            tools=agent.tools,
-            output=work.output,
-            params=params,
-            max_steps=agent.max_steps or MAX_STEPS,
+    def _loaded_history(self) -> LoadedHistory:
+        """The history from where the last window began."""
+        session, state = self._session, self._session.state
+
+        async def read(start: int, stop: int) -> list[Message]:
+            return state.messages[start:stop]
+
+        start = session.window.start or (state.summary.messages if state.summary else 0)
+        return LoadedHistory(
+            state.messages[start:], start, session.window.counted or None, state.summary, read
         )
 
-    async def _shown(self, inp: LoopInput) -> Shown:
-        """The part of the history that the agent's window shows; it is looked for from where the last one began."""
-        session, window = self._session, self._agent.window
-        messages = session.messages
-        if window is None:
-            return Shown(list(messages), None)
-
-        async def front(start: int, stop: int) -> list[Message]:
-            return messages[start:stop]
-
-        start, counted = session.window
-        start = start or (session.summary.messages if session.summary else 0)
-        past = Past(messages[start:], start, counted or None, session.summary, front)
-        writer = SummaryWriter(self._provider, inp, self._journal, session.session_id)
-        return await show(past, window_of(window), self._input, writer)
-
-    async def _finish(self, result: LoopResult) -> Response:
-        counted = self._seen.counted(result)
-        result.usage += self._seen.usage
-        response = result.response(self._place.turn_id, self._session.session_id)
-        await self._commit(self._stamped([*self._input, *result.messages]), self._seen.summary)
-        if self._seen.start is not None:
-            self._session.window = (self._seen.start, counted)
+    async def _finish(self, result: TurnResult) -> Response:
+        response = result.loop.response(self._place.turn_id, self._session.session_id)
+        await self._commit(result.loop.messages, result.variables, result.summary)
+        if result.window is not None:
+            self._session.window = result.window
         return msgspec.structs.replace(response, messages=list(response.messages))
 
-    async def _commit(self, messages: list[Message], summary: SavedSummary | None = None) -> None:
-        state = self._session.saved()
+    async def _commit(
+        self, answers: list[Message], variables: dict[str, Any], summary: SavedSummary | None = None
+    ) -> None:
+        state = self._session.state.shallow()
+        messages = stamp([*self._input, *answers], self._place.turn_id, self._agent.name)
         state.messages += [message.copied() for message in messages]
         state.summary = summary or state.summary
-        state.variables = self._checked_variables()
+        state.variables = variables
         if state.agent is None:
             state.agent = msgspec.to_builtins(self._agent.described())
         await commit(self._session, state)
-
-    def _checked_variables(self) -> dict[str, Any]:
-        try:
-            return msgspec.json.decode(msgspec.json.encode(self._variables), type=dict[str, Any])
-        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
-            raise TurnFailed(f"A tool set a variable that JSON cannot say: {exc}.", code="variables") from exc
-
-    def _stamped(self, messages: list[Message]) -> list[Message]:
-        """Messages as the history keeps them: whose turn they belong to, who wrote them and when."""
-        now = now_ms()
-        for message in messages:
-            message.turn_id = self._place.turn_id
-            message.created = message.created or now
-            if message.role == "assistant":
-                message.agent = message.agent or self._agent.name
-        return messages
 
     def _placed(self, error: AgentError) -> AgentError:
         error.session_id = error.session_id or self._session.session_id

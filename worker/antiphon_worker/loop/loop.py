@@ -22,21 +22,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antiphon.errors import StepLimitReached
-from antiphon.events import (
-    Event,
-    StepFinished,
-    ToolCallEvent,
-    ToolResultEvent,
-)
-from antiphon.input.request import OutputSpec
+from antiphon.events import Event, StepFinished, ToolCallEvent, ToolResultEvent
 from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOutcome, ToolResult, Usage
-from antiphon.tools import Context, Tool
-from antiphon.window import Window, windowed
+from antiphon.tools import Context
+from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
     JournalEntry,
@@ -44,9 +38,6 @@ from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
     ToolStarted,
-    decode_entry,
-    encode_entry,
-    messages_of,
     plain_variables,
     steps_of,
     usage_of,
@@ -56,22 +47,7 @@ from antiphon_worker.loop.steps import (
 from antiphon_worker.loop.toolbox import ToolBox, shorten, tool_specs
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
 
-__all__ = [
-    "Journal",
-    "JournalEntry",
-    "LoopInput",
-    "LoopResult",
-    "Sink",
-    "StepEntry",
-    "ToolFinished",
-    "ToolStarted",
-    "decode_entry",
-    "encode_entry",
-    "messages_of",
-    "run_loop",
-    "usage_of",
-    "variables_of",
-]
+__all__ = ["Journal", "LoopResult", "run_loop"]
 
 RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 EVENT_RESULT_CHARACTERS = 2_000
@@ -97,21 +73,6 @@ class Journal(Protocol):
     async def checkpoint(self) -> None:
         """A safe point: may raise a stop signal, or wait while the lease is in doubt."""
         ...
-
-
-class LoopInput(Struct):
-    """What a turn works with. Of ``history`` the model is sent what ``window`` leaves; ``tools`` are those that
-    it is offered."""
-
-    model: str
-    system: str | None = None
-    history: list[Message] = field(default_factory=list)
-    new_messages: list[Message] = field(default_factory=list)
-    tools: Sequence[Tool[..., Any]] = ()
-    output: OutputSpec | None = None
-    params: dict[str, Any] = field(default_factory=dict)
-    max_steps: int = 32
-    window: Window = Window()
 
 
 class LoopResult(Struct):
@@ -179,8 +140,7 @@ class _Loop:
             context.variables.clear()
             context.variables.update(changed)
         self.variables = plain_variables(context.variables)  # as the journal knows them
-        seen = windowed(inp.history, inp.window, new=inp.new_messages)
-        self.input = [*seen, *inp.new_messages]
+        self.input = [*inp.history, *inp.new_messages]
 
     async def run(self) -> LoopResult:
         while True:
@@ -258,10 +218,7 @@ class _Loop:
         entries = [ToolFinished(number, result) for result in results]
         if results and self.context.variables != self.variables:
             self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        await self.journal.append(
-            entries,
-            [_result_event(result, number) for result in results],
-        )
+        await self.journal.append(entries, [_result_event(result, number) for result in results])
         step.results.update({result.call_id: result for result in results})
 
     def _finish_at_limit(self, last: Step) -> LoopResult:

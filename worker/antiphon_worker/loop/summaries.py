@@ -1,4 +1,4 @@
-"""What a model is shown of a history, and the summary that it writes of what a ``Summary`` window leaves out.
+"""Summaries, which the model writes of what a ``Summary`` window leaves out of the history.
 
 A summary is one model call between the claim and the first step. Its request begins as the turn's last one did (system
 prompt, tools, the older turns), so that the model services find it in their caches. It is kept when the turn finishes:
@@ -8,20 +8,19 @@ a turn that is tried again, after a crash or a provider error, writes it again, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-
-from msgspec import Struct, field
 
 from antiphon.errors import AgentError, ProviderRejected
 from antiphon.model import Message, Usage
-from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts, window_start
-from antiphon_worker.loop.loop import Journal, LoopInput, LoopResult
+from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import Journal
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.loop.toolbox import tool_specs
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider
 
-__all__ = ["Past", "Shown", "SummaryWriter", "show"]
+__all__ = ["SummaryWriter"]
 
 log = logging.getLogger("antiphon.summary")
 
@@ -40,59 +39,6 @@ ABOUT_ANSWERS = {
     "max_completion_tokens", "max_output_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop",
     "stop_sequences", "text", "tool_choice", "verbosity",
 }  # fmt: skip
-
-
-class Past(Struct):
-    """A history as it was read, from index ``start`` on, and what its session keeps about the last window.
-
-    ``counted`` are the tokens of the last model call, where they are known. ``front`` reads messages before ``start``.
-    """
-
-    messages: list[Message]
-    start: int
-    counted: int | None
-    summary: SavedSummary | None
-    front: Callable[[int, int], Awaitable[list[Message]]]
-
-
-class Shown(Struct):
-    """What a model is shown of a history.
-
-    ``start`` is the index of the first message of the history in it, None without a window. ``summary`` is a new one,
-    to be kept with the turn, and ``usage`` what it took.
-    """
-
-    messages: list[Message]
-    start: int | None
-    summary: SavedSummary | None = None
-    usage: Usage = field(default_factory=Usage)
-
-    def counted(self, result: LoopResult) -> int:
-        """The tokens that the provider counted for what was shown and answered; 0 where several calls share them."""
-        calls = sum(message.role == "assistant" for message in result.messages)
-        return result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0
-
-
-async def show(past: Past, window: Window, new: Sequence[Message], writer: SummaryWriter) -> Shown:
-    """The part of the history that the window shows, after its summary. Where the window leaps, a new one is written.
-
-    The earlier summary counts as part of the first turn, and goes into the next one together with it.
-    """
-    summary = past.summary if window.instructions is not None else None
-    covered = summary.messages if summary else 0
-    messages, start = past.messages[max(covered - past.start, 0) :], max(covered, past.start)
-    head = [summary.message] if summary else []
-    first = window_start([*head, *messages], window, new=new, reported=past.counted)
-    if first == 0:
-        return Shown([*head, *messages], start)
-    first -= len(head)
-    newer = messages[first:]
-    if window.instructions is None:
-        return Shown(newer, start + first)
-    older = [*await past.front(covered, start), *messages[:first]]
-    written = await writer.write(window, summary, older)
-    head = [written.message] if written else []
-    return Shown([*head, *newer], start + first, written if written is not summary else None, writer.usage)
 
 
 class SummaryWriter:
@@ -136,7 +82,7 @@ class SummaryWriter:
         request = ModelRequest(
             inp.model, messages, inp.system, tool_specs(inp.tools), params=params | {"tool_choice": "none"}
         )
-        result = await answered(self._provider.stream(request), _Unheard())
+        result = await answered(self._provider.stream(request), _Discard())
         self.usage += result.usage
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
@@ -144,13 +90,13 @@ class SummaryWriter:
         return text
 
 
-class _Unheard:
-    """Where the pieces of a summary go: its result holds them."""
+class _Discard:
+    """The outlet of a summary's model call: the text is taken from its result."""
 
     full = False
 
     def append(self, increment: Increment) -> None:
-        """Nobody reads along."""
+        """Drop it."""
 
     async def drain(self) -> None:
         """There is always room."""

@@ -1,26 +1,25 @@
-"""A turn's history: restored from the archive where the session began anew, and cut to what its window shows.
+"""A turn's history in Redis: restored from the archive where its session had ended, and read.
 
 The claim brings the history from where the window began last time, so that a turn costs the same however long its
-session is; an agent that is shown everything has the part in front of it read as well.
+session is; for an agent without a window the part in front of it is read as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from antiphon.errors import StoreError, UsageError
-from antiphon.input.request import AgentSpec
 from antiphon.model import Message, decode_message
 from antiphon.redis.edits import found_in
-from antiphon.window import SavedSummary, window_of
+from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
-from antiphon_worker.loop.loop import LoopResult
-from antiphon_worker.loop.summaries import Past, Shown, SummaryWriter, show
+from antiphon_worker.loop.run_turn import WindowPlace
+from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 
-__all__ = ["load_history", "restore_before", "window_field"]
+__all__ = ["loaded_history", "restore_before", "window_field"]
 
 RETRY_SECONDS = 1.0
 
@@ -30,26 +29,22 @@ REFUSALS = {
 }
 
 
-async def load_history(
-    cell: Cell, turn: ClaimedTurn, agent: AgentSpec, new: Sequence[Message], writer: SummaryWriter
-) -> Shown:
-    """The part of the history that the agent's window shows. Raises ``StoreError``, ``CorruptRecord``."""
-    loaded = [decode_message(data) for data in turn.history]
-    before = turn.history_length - len(loaded)
+def loaded_history(cell: Cell, turn: ClaimedTurn) -> LoadedHistory:
+    """The history as the claim brought it; messages in front of it are read when they are asked for.
 
-    async def front(start: int, stop: int) -> list[Message]:
-        return await _read(cell, turn, start, stop)
-
-    if agent.window is None:
-        return Shown(await front(0, before) + loaded, None)
+    Raises ``CorruptRecord``; reading raises ``StoreError`` as well.
+    """
+    messages = [decode_message(data) for data in turn.history]
     counted = int(turn.window.partition(":")[2] or 0) or None
-    past = Past(loaded, before, counted, SavedSummary.from_field(turn.summary), front)
-    return await show(past, window_of(agent.window), new, writer)
+    summary = SavedSummary.from_field(turn.summary)
+    return LoadedHistory(
+        messages, turn.history_length - len(messages), counted, summary, partial(_read, cell, turn)
+    )
 
 
-def window_field(seen: Shown, result: LoopResult) -> str:
+def window_field(window: WindowPlace | None) -> str:
     """What the session keeps for its next turn: where the window began and the tokens counted for it."""
-    return "" if seen.start is None else f"{seen.start}:{seen.counted(result)}"
+    return "" if window is None else f"{window.start}:{window.counted}"
 
 
 async def _read(cell: Cell, turn: ClaimedTurn, start: int, stop: int) -> list[Message]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from antiphon.errors import StoreError
 from antiphon.events import Event
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn
-from antiphon_worker.loop.loop import JournalEntry, StepEntry, decode_entry, encode_entry
+from antiphon_worker.loop.steps import JournalEntry, StepEntry, decode_entry, encode_entry
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import TurnSink
 

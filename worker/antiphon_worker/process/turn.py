@@ -17,17 +17,16 @@ from antiphon.errors import AgentError, ProviderError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.request import AgentSpec, TurnRequest, decode_request
 from antiphon.model import Message, encode
-from antiphon.session.reentry import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
-from antiphon_worker.loop.loop import LoopInput, LoopResult, messages_of, run_loop
-from antiphon_worker.loop.prompt import filled
-from antiphon_worker.loop.steps import plain_variables
-from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.process.history import load_history, restore_before, window_field
+from antiphon_worker.loop.input import loop_input, stamp
+from antiphon_worker.loop.loop import LoopResult
+from antiphon_worker.loop.run_turn import run_turn, time_limit
+from antiphon_worker.loop.steps import messages_of
+from antiphon_worker.process.history import loaded_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import Publisher, TurnSink
@@ -132,7 +131,7 @@ class _Run:
             self._lease.end(Stop.CANCELLED, self._turn.stop, at_once=False)
         try:
             with self._interruptible():
-                return await self._answer_in_time()
+                return await self._answer()
         except StopSignal as signal:
             return _stopped(signal.stop, self._lease)
         except ProviderError as exc:
@@ -169,39 +168,33 @@ class _Run:
         finally:
             self._lease.on_stop(self._sink.release)
 
-    async def _answer_in_time(self) -> Finished | Failed:
-        self._request = decode_request(self._turn.request)
-        seconds = self._request.timeout or self._settings.turn_timeout
-        timer = asyncio.timeout(seconds)
-        try:
-            async with timer:
-                return await self._answer(self._request)
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            return Failed("turn_timed_out", f"The turn did not end within {seconds:g} s.")
-
-    async def _answer(self, request: TurnRequest) -> Finished:
+    async def _answer(self) -> Finished:
         turn, app = self._turn, self._runner.app
-        self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
-        await restore_before(self._cell, self._runner.archive, turn, self._lease)
-        agent = app.agent(_asked(turn, request))
-        provider = await app.provider(agent.provider)
-        inp = loop_input(agent, request, app.tools(agent.tools), _system(turn, agent))
-        writer = SummaryWriter(provider, inp, self._journal, turn.session_id)
-        seen = await load_history(self._cell, turn, agent, request.messages, writer)
-        inp.history = seen.messages
-        context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
-        with within(turn.session_id, turn.turn_id):
-            result = await run_loop(provider, inp, app.toolbox, self._journal, self._sink, context)
-        window = window_field(seen, result)
-        result.usage += seen.usage
+        request = self._request = decode_request(turn.request)
+        async with time_limit(request.timeout or self._settings.turn_timeout):
+            self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
+            await restore_before(self._cell, self._runner.archive, turn, self._lease)
+            agent = app.agent(_asked(turn, request))
+            provider = await app.provider(agent.provider)
+            before = _variables(turn)
+            system = turn.system.decode() if turn.system else None
+            inp = loop_input(agent, request, app.tools(agent.tools), system, before)
+            context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
+            done = await run_turn(
+                provider,
+                inp,
+                loaded_history(self._cell, turn),
+                app.toolbox,
+                self._journal,
+                self._sink,
+                context,
+            )
         return Finished(
-            stamp([*request.messages, *result.messages], turn.turn_id, agent),
-            result,
-            window,
-            seen.summary,
-            _changed(turn, context),
+            stamp([*request.messages, *done.loop.messages], turn.turn_id, agent.name),
+            done.loop,
+            window_field(done.window),
+            done.summary,
+            done.variables if done.variables != before else None,
         )
 
     async def _conclude(self, outcome: Outcome) -> bool:
@@ -267,32 +260,7 @@ class _Run:
         done = messages_of(self._journal.entries) if self._journal else []
         if not done or self._request is None:
             return []
-        return stamp([*self._request.messages, *done], self._turn.turn_id, None)
-
-
-def loop_input(agent: AgentSpec, request: TurnRequest, tools: Sequence[Any], system: str | None) -> LoopInput:
-    """What the loop works with, but for the history: the agent, with what the turn asks for on top."""
-    params = {**agent.params, **request.params}
-    return LoopInput(
-        model=params.pop("model", None) or agent.model,
-        system=system,
-        new_messages=request.messages,
-        tools=tools,
-        output=request.output,
-        params=params,
-        max_steps=agent.max_steps or 32,
-    )
-
-
-def stamp(messages: Sequence[Message], turn_id: str, agent: AgentSpec | None) -> list[Message]:
-    """Messages as the history keeps them: whose turn they belong to, who wrote them and when."""
-    now = int(time.time() * 1000)
-    for message in messages:
-        message.turn_id = turn_id
-        message.created = message.created or now
-        if message.role == "assistant" and agent is not None:
-            message.agent = message.agent or agent.name
-    return list(messages)
+        return stamp([*self._request.messages, *done], self._turn.turn_id)
 
 
 def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
@@ -303,17 +271,6 @@ def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
 
 def _variables(turn: ClaimedTurn) -> dict[str, Any]:
     return msgspec.json.decode(turn.variables) if turn.variables else {}
-
-
-def _system(turn: ClaimedTurn, agent: AgentSpec) -> str | None:
-    """The session's own system prompt before the agent's, with the session's variables in it."""
-    prompt = turn.system.decode() if turn.system else agent.system
-    return filled(prompt, _variables(turn)) if prompt else prompt
-
-
-def _changed(turn: ClaimedTurn, context: Context) -> dict[str, Any] | None:
-    variables = plain_variables(context.variables)
-    return variables if variables != _variables(turn) else None
 
 
 def _why(outcome: Outcome) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from antiphon.events import Event, TextDelta, TurnFinished
 from antiphon.model import Message, Refusal
@@ -20,54 +20,49 @@ def check_history(record: SessionRecord, expected: Expected | None = None) -> li
 
     ``expected`` proves more: that the model was shown the whole history before each turn, and nothing else.
     """
+    return [f"{record.conversation.name}: {problem}." for problem in _history_problems(record, expected)]
+
+
+def check_events(record: SessionRecord) -> list[str]:
+    """G5: events are dense in seq, the same for every subscriber, with one terminal event a run."""
+    return [f"{record.conversation.name}: {problem}." for problem in _event_problems(record)]
+
+
+def _history_problems(record: SessionRecord, expected: Expected | None) -> Iterator[str]:
     texts = record.conversation.turns
     roles = [message.role for message in record.messages]
     if roles != ["user", "assistant"] * len(texts):
-        return [
-            _of(
-                record,
-                f"the history has {_count(roles)} instead of {len(texts)} questions with one answer each",
-            )
-        ]
-    problems: list[str] = []
+        yield f"the history has {_count(roles)} instead of {len(texts)} questions with one answer each"
+        return
     said: list[tuple[str, str]] = []
     pairs = zip(record.messages[::2], record.messages[1::2], strict=True)
     for number, (text, (question, answer)) in enumerate(zip(texts, pairs, strict=True), 1):
         told = _told(answer)
         said.append(("user", question.text))
         if question.text != text:
-            problems.append(_of(record, f"turn {number} has another question than was asked"))
+            yield f"turn {number} has another question than was asked"
         if not told:
-            problems.append(_of(record, f"turn {number} has an empty answer"))
+            yield f"turn {number} has an empty answer"
         if expected is not None and told != expected(said):
-            problems.append(_of(record, f"the answer to turn {number} is not the one to this whole history"))
+            yield f"the answer to turn {number} is not the one to this whole history"
         if told != _streamed(record.live.events, answer.turn_id):
-            problems.append(_of(record, f"the answer to turn {number} is not what its deltas add up to"))
+            yield f"the answer to turn {number} is not what its deltas add up to"
         said.append(("assistant", told))
-    return problems
 
 
-def check_events(record: SessionRecord) -> list[str]:
-    """G5: events are dense in seq, the same for every subscriber, with one terminal event a run."""
-    events = record.live.events
-    problems: list[str] = []
+def _event_problems(record: SessionRecord) -> Iterator[str]:
+    events, asked = record.live.events, len(record.conversation.turns)
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
-        problems.append(_of(record, "the events are not numbered 1, 2, 3, … without a hole"))
+        yield "the events are not numbered 1, 2, 3, … without a hole"
     for kind, follower in (("joined late", record.late), ("reconnected", record.reconnected)):
         if follower.events != events:
-            problems.append(
-                _of(
-                    record,
-                    f"a subscriber that {kind} was given other events ({len(follower.events)} for {len(events)})",
-                )
-            )
+            yield f"a subscriber that {kind} was given other events ({len(follower.events)} for {len(events)})"
     runs = {(event.turn_id, event.run) for event in events}
     ends = Counter((event.turn_id, event.run) for event in events if event.terminal)
     if any(ends[run] != 1 for run in runs):
-        problems.append(_of(record, "a run has no terminal event, or more than one"))
-    if len(runs) != len(record.conversation.turns):
-        problems.append(_of(record, f"{len(record.conversation.turns)} turns had {len(runs)} runs"))
-    return problems
+        yield "a run has no terminal event, or more than one"
+    if len(runs) != asked:
+        yield f"{asked} turns had {len(runs)} runs"
 
 
 def _told(answer: Message) -> str:
@@ -86,7 +81,3 @@ def _streamed(events: Sequence[Event], turn_id: str | None) -> str:
 def _count(roles: Sequence[str]) -> str:
     counted = Counter(roles)
     return ", ".join(f"{number} of {role}" for role, number in counted.items()) or "no messages"
-
-
-def _of(record: SessionRecord, problem: str) -> str:
-    return f"{record.conversation.name}: {problem}."

@@ -30,22 +30,11 @@ def judge(performance: Performance, *, expected: Expected | None, kill: bool) ->
     if kill and performance.accident is None and not others:
         others.append("No worker was killed: no answer was under way long enough.")
     shown = "; the model was shown all of it before each turn" if expected else ""
-    promises = [
-        *_promise("G2", f"{turns:,} questions with one whole answer each, in order{shown}", history),
-        *_promise(
-            "G5",
-            f"{count:,} events, dense and in one order for live, late and reconnected subscribers",
-            events,
-        ),
-    ]
-    lines = [
-        "",
-        *figure_lines(records, performance.accident, performance.seconds),
-        "",
-        *_shown(others),
-        *(promises if whole else []),
-        "",
-    ]
+    ordered = f"{count:,} events, dense and in one order for live, late and reconnected subscribers"
+    promises = _promise("G2", f"{turns:,} questions with one whole answer each, in order{shown}", history)
+    promises += _promise("G5", ordered, events)
+    figures = figure_lines(records, performance.accident, performance.seconds)
+    lines = ["", *figures, "", *_shown(others), *(promises if whole else []), ""]
     problems = len(history) + len(events) + len(others)
     if problems:
         return [*lines, f"FAILED: {problems} {'problem' if problems == 1 else 'problems'}."], False

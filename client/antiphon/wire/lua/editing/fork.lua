@@ -1,5 +1,5 @@
 -- Copy a session, its finished turns only, to a new id. `op` names the call, `body` is the event of the source.
--- @args session fork op ttl_ms body
+-- @args session fork op ttl_ms body names...    of the fields to copy
 -- -> OK                    (also for a repetition)
 -- -> SESSION_EXISTS
 -- @include publish inbox
@@ -8,8 +8,6 @@ if redis.call('HGET', target, 'op') == op then return {'OK'} end
 if redis.call('EXISTS', target) == 1 then return {'SESSION_EXISTS'} end
 local now = now_ms()
 redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'ttl', ttl_ms)
-local names = {'agent', 'system', 'variables', 'metadata', 'files', 'window', 'summary', 'tenant', 'queue', 'agent_queue', 'restored',
-  'offered', 'origin'}
 local values = redis.call('HMGET', key_session(session), unpack(names))
 for i = 1, #names do
   if values[i] then redis.call('HSET', target, names[i], values[i]) end

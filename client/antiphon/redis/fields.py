@@ -1,0 +1,77 @@
+"""The fields of a session as its hash in Redis holds them. A field without a value is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_origin
+
+import msgspec
+
+from antiphon.errors import CorruptRecord
+from antiphon.input.ids import check_queue
+from antiphon.model import encode
+from antiphon.session.saved import FIELDS, SavedSession
+from antiphon.window import SavedSummary
+
+__all__ = [
+    "DICTIONARY_FIELDS",
+    "FORKED_FIELDS",
+    "TEXT_FIELDS",
+    "decode_field",
+    "encode_field",
+    "encode_fields",
+]
+
+# Fields that hold something else than JSON: how their values are written and read.
+_CODECS: dict[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    str | None: (str.encode, lambda data: data.decode() or None),
+    list[str]: (
+        lambda names: "\n".join(names).encode(),
+        lambda data: data.decode().split("\n") if data else [],
+    ),
+    bool: (lambda _: b"1", bool),
+    int: (lambda number: str(number).encode(), lambda data: int(data or 0)),
+    SavedSummary | None: (SavedSummary.to_field, SavedSummary.from_field),
+}
+
+_KINDS = {name: field.kind for name, field in FIELDS.items()} | {"offered": dict[str, Any]}
+
+_OF_ONE_SESSION = ("parent", "children", "closed", "created", "updated")
+FORKED_FIELDS = [name for name in FIELDS if name not in _OF_ONE_SESSION] + [
+    "window", "agent_queue", "restored", "offered", "origin",
+]  # fmt: skip
+"""What a fork has from its source."""
+
+TEXT_FIELDS = [name for name, kind in _KINDS.items() if kind == str | None]
+"""Those whose value is text, or None."""
+
+DICTIONARY_FIELDS = [name for name in FIELDS if get_origin(_KINDS[name]) is dict]
+
+
+def encode_field(name: str, value: Any) -> bytes:
+    """A field as Redis holds it; nothing for an empty one."""
+    if not value:
+        return b""
+    write, _ = _CODECS.get(_KINDS[name], (encode, None))
+    return write(value)
+
+
+def decode_field(name: str, data: bytes) -> Any:
+    """What ``encode_field`` gave. Raises ``CorruptRecord``."""
+    kind = _KINDS[name]
+    if kind in _CODECS:
+        return _CODECS[kind][1](data)
+    if not data:
+        return None if name == "agent" else {}
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as exc:
+        raise CorruptRecord(f"The {name} of a session are not readable: {exc}.") from exc
+
+
+def encode_fields(saved: SavedSession) -> dict[str, bytes]:
+    """All fields of a saved session, but for the time of its last change. Raises ``UsageError`` where its agent has a
+    queue that cannot be one."""
+    queue = saved.agent.get("queue") if isinstance(saved.agent, Mapping) else None
+    fields = {name: encode_field(name, getattr(saved, name)) for name in FIELDS if name != "updated"}
+    return {**fields, "agent_queue": b"" if queue is None else check_queue(queue).encode()}

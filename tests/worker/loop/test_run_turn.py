@@ -1,0 +1,118 @@
+"""A turn as both runtimes run it: the window over the history, the loop, and what the session keeps of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from antiphon.errors import TurnFailed
+from antiphon.model import Message, Usage
+from antiphon.session.reentry import own_turns
+from antiphon.testing import answer, script, tool_call
+from antiphon.tools import Context, tool
+from antiphon.window import Summary, Window
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.run_turn import WindowPlace, run_turn, time_limit
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import LoadedHistory
+from antiphon_worker.providers.scripted import ScriptedProvider
+
+HISTORY = [m for n in range(5) for m in (Message.user(f"q{n}"), Message.assistant(f"a{n}"))]
+
+
+class Nowhere:
+    """A journal and a sink that keep nothing."""
+
+    entries = ()
+    full = False
+
+    async def append(self, entries, events): ...
+    async def checkpoint(self): ...
+    def put(self, event): ...
+    def text(self, step, text): ...
+    async def drain(self): ...
+
+
+async def play(lines, *, start=0, context=None, **options):
+    """A turn in a session whose history was read from `start` on."""
+
+    async def read(begin, end):
+        return HISTORY[begin:end]
+
+    inp = LoopInput("any", new_messages=[Message.user("Hello")], **options)
+    loaded = LoadedHistory(HISTORY[start:], start, None, None, read)
+    context = context or Context("s", "t")
+    return await run_turn(ScriptedProvider(lines), inp, loaded, ToolBox(), Nowhere(), Nowhere(), context)
+
+
+def texts(request):
+    return [message.text for message in request.messages]
+
+
+@pytest.mark.parametrize("start", [0, 6])
+async def test_without_a_window_the_model_is_sent_the_whole_history_wherever_it_was_read_from(start):
+    lines = script("Hi")
+    done = await play(lines, start=start)
+    assert texts(lines.requests[0]) == [*(message.text for message in HISTORY), "Hello"]
+    assert (done.window, done.summary) == (None, None)
+
+
+async def test_the_window_leaves_out_the_beginning_and_its_place_is_kept_with_the_tokens():
+    lines = script(answer("Hi", usage=Usage(40, 2)))
+    done = await play(lines, window=Window(turns=1))
+    assert texts(lines.requests[0]) == ["q4", "a4", "Hello"]
+    assert done.window == WindowPlace(8, 42)
+
+
+async def test_the_tokens_of_several_model_calls_say_nothing_about_the_window():
+    @tool
+    def look() -> str:
+        return "seen"
+
+    lines = script(answer(tool_call("look"), usage=Usage(40, 2)), answer("Hi", usage=Usage(50, 2)))
+    done = await play(lines, window=Window(turns=1), tools=[look])
+    assert done.window == WindowPlace(8, 0)
+
+
+async def test_what_a_summary_took_is_part_of_the_usage():
+    lines = script(answer("It began.", usage=Usage(100, 7)), answer("Hi", usage=Usage(40, 2)))
+    done = await play(lines, window=Summary(turns=4))
+    assert done.loop.usage == Usage(140, 9)
+    assert done.summary.text == "It began."
+    assert done.window == WindowPlace(done.summary.messages, 42)
+
+
+async def test_tools_run_as_part_of_the_turn_and_leave_plain_variables():
+    @tool
+    async def note(at: Context) -> str:
+        at.variables["seen"] = ("a", "b")
+        return str(own_turns("s"))
+
+    lines = script(tool_call("note"), "Hi")
+    done = await play(lines, context=Context("s", "t", variables={"user": "Eve"}), tools=[note])
+    assert done.variables == {"user": "Eve", "seen": ["a", "b"]}
+    assert done.loop.messages[1].tool_results[0].text == "{'t'}"
+    assert own_turns("s") == set()
+
+
+async def test_what_takes_longer_than_its_time_is_cancelled_and_fails_the_turn():
+    cancelled = []
+
+    async def work():
+        async with time_limit(0.001):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+    with pytest.raises(TurnFailed, match=r"within 0\.001 s") as failed:
+        await work()
+    assert (failed.value.code, cancelled) == ("turn_timed_out", [True])
+
+
+async def test_a_timeout_of_something_else_stays_what_it_is():
+    with pytest.raises(TimeoutError):
+        async with time_limit(None):
+            raise TimeoutError

@@ -1,0 +1,87 @@
+"""A turn from its input and its session's history to its result, the same for every runtime."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import TurnFailed
+from antiphon.session.reentry import within
+from antiphon.tools import Context
+from antiphon.window import SavedSummary
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import Journal, LoopResult, run_loop
+from antiphon_worker.loop.step_events import Sink
+from antiphon_worker.loop.steps import plain_variables
+from antiphon_worker.loop.summaries import SummaryWriter
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
+from antiphon_worker.providers.base import Provider
+
+__all__ = ["TurnResult", "WindowPlace", "run_turn", "time_limit"]
+
+
+class WindowPlace(Struct, frozen=True):
+    """Where the window of a turn began in the history, and the tokens that the provider counted (0: unknown)."""
+
+    start: int
+    counted: int
+
+
+class TurnResult(Struct):
+    """What a turn leaves to its session. ``loop.usage`` includes what a summary took.
+
+    ``window`` is None where everything was sent, ``summary`` None where no new one was written. ``variables`` are all
+    variables of the session after the turn.
+    """
+
+    loop: LoopResult
+    window: WindowPlace | None
+    summary: SavedSummary | None
+    variables: dict[str, Any]
+
+
+async def run_turn(
+    provider: Provider,
+    inp: LoopInput,
+    loaded: LoadedHistory,
+    toolbox: ToolBox,
+    journal: Journal,
+    sink: Sink,
+    context: Context,
+) -> TurnResult:
+    """Choose what the model is sent of the history, and run the agent loop.
+
+    Raises what reading the history and ``run_loop`` raise, and ``TurnFailed`` where a variable has no JSON form.
+    """
+    with within(context.session_id, context.turn_id):
+        writer = SummaryWriter(provider, inp, journal, context.session_id)
+        visible = await visible_history(loaded, inp.window, inp.new_messages, writer)
+        inp.history = visible.messages
+        result = await run_loop(provider, inp, toolbox, journal, sink, context)
+    window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
+    result.usage += writer.usage
+    return TurnResult(result, window, visible.summary, plain_variables(context.variables))
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncGenerator[None]:
+    """Cancel what runs inside after so many seconds, and raise ``TurnFailed`` with the code ``turn_timed_out``."""
+    timer = asyncio.timeout(seconds)
+    try:
+        async with timer:
+            yield
+    except TimeoutError as exc:
+        if not timer.expired():
+            raise
+        raise TurnFailed(f"The turn did not end within {seconds:g} s.", code="turn_timed_out") from exc
+
+
+def _counted(result: LoopResult) -> int:
+    """The tokens that the provider counted for what was sent and answered; 0 where several calls share them."""
+    calls = sum(message.role == "assistant" for message in result.messages)
+    return result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0
