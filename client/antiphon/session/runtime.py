@@ -140,7 +140,7 @@ class SessionStatus(Struct):
     updated: int = 0
 
 
-class SessionInfo(ListedFields, kw_only=True):
+class SessionInfo(ListedFields):
     """One line of a list of sessions.
 
     ``status``: a worker is at one of its turns (``running``), it has turns that wait (``waiting``), or nothing is
