@@ -8,13 +8,13 @@ ARGS ?=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench chaos simulate mutate redis clean
+.PHONY: help setup check format test docs demo bench chaos simulate mutate redis clean
 
 help: ## Say what each verb does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo '  Options follow in ARGS, for example:'
-	@echo '    make demo ARGS="--input conversations.jsonl"      make test ARGS="tests/unit -k lease"'
+	@echo '    make demo ARGS="--input conversations.jsonl"      make test ARGS="tests/worker -k lease"'
 
 setup: $(VENV)/.dev ## Make .venv and install the package with all that development needs
 
@@ -29,6 +29,9 @@ format: $(VENV)/.dev ## Put the sources into the project's form
 
 test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+docs: $(VENV)/.docs ## Build the documentation site into site/, and refuse it where a link or a name leads nowhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a worker in the middle (INPUT=FILE.jsonl)
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
@@ -49,14 +52,14 @@ redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)
 
 clean: ## Remove what the other verbs have made
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
 
 # What is installed is remembered in files of the environment, so that the second time is quick.
 $(VENV)/.made:
 	@sh .ci/venv $(VENV)
 	@touch $@
 
-$(VENV)/.dev $(VENV)/.demo $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(VENV)/.made
+$(VENV)/.dev $(VENV)/.demo $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.made
 	@echo "Installing antiphon[$*] into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ $(if $(filter dev,$*),$(VENV)/.demo)
