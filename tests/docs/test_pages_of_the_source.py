@@ -95,3 +95,20 @@ def test_every_path_that_contributing_names_exists():
     paths = re.findall(r"`((?:client|worker|tests|docs|examples)/[\w./-]+)`", CONTRIBUTING)
     assert len(paths) > 30
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_guarantees_name_tests_that_exist():
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    files = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+)…)?`", page)
+    assert len(named) > 20
+    for file, beginning in named:
+        assert file in files, file
+        assert f"def {beginning}" in files[file].read_text(), f"{file}::{beginning}"
+
+
+def test_each_promise_names_what_holds_it():
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    promises = re.split(r"^### ", page, flags=re.MULTILINE)[1:]
+    assert [title(one).split(":")[0] for one in promises] == [f"G{number}" for number in range(1, 12)]
+    assert [title(one) for one in promises if "\nTests: " not in one] == []
