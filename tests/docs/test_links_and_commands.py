@@ -56,3 +56,12 @@ def test_every_verb_of_make_that_a_page_names_is_one():
     }
     assert len(named) > 5
     assert {(page, verb) for page, verb in named if verb not in TARGETS} == set()
+
+
+def test_the_list_of_decisions_has_every_page_under_its_title():
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^- \[\d+\]\((0.*\.md)\) (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert listed == [
+        (page.name, page.read_text().partition("\n")[0].removeprefix("# "))
+        for page in sorted(folder.glob("0*.md"))
+    ]
