@@ -9,6 +9,10 @@ from types import ModuleType
 import pytest
 from support.source_tree import ROOT
 
+import antiphon
+import antiphon.stores
+import antiphon_worker
+
 CONFIG = (ROOT / "mkdocs.yml").read_text()
 KNOWN = {"index.md", "contributing.md", "sessions.md", "decisions/README.md", "img/demo.svg"}
 
@@ -84,6 +88,29 @@ def test_what_a_page_loads_from_elsewhere_is_found(text):
 )
 def test_what_lies_beside_a_page_and_links_to_follow_are_let_through(text):
     assert not site.LOADS.search(text)
+
+
+def test_the_reference_has_every_name_that_callers_import():
+    shown = {
+        name
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    }
+    fronts = [antiphon, antiphon.stores, antiphon_worker]
+    assert {f"{front.__name__}.{name}" for front in fronts for name in front.__all__} - shown == set()
+    assert {"antiphon.errors", "antiphon.events", "antiphon.testing"} <= shown
+
+
+def test_the_reference_leaves_out_what_is_public_for_the_library_alone():
+    hidden = re.search(r"\^\(([\w|]+)\)\$", CONFIG)
+    seams = (
+        (ROOT / "tests" / "docs" / "test_docstrings.py")
+        .read_text()
+        .partition("SEAMS = {")[2]
+        .partition("}")[0]
+    )
+    assert hidden is not None
+    assert set(hidden[1].split("|")) == set(re.findall(r"\.(\w+)\"", seams))
 
 
 def test_the_theme_loads_no_fonts():
