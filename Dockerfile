@@ -1,4 +1,4 @@
-# A worker. Your own agents and tools come on top:
+# The image of a worker. To add your own agents and tools:
 #
 #   FROM antiphon
 #   COPY app.py /app/
@@ -17,7 +17,7 @@ WORKDIR /app
 USER antiphon
 ENV PYTHONUNBUFFERED=1 PYTHONPATH=/app
 
-# SIGTERM drains: running turns are finished, or given back for other workers.
+# SIGTERM drains the worker: it finishes running turns, or gives them back for other workers.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10s CMD ["antiphon", "worker", "check"]
 ENTRYPOINT ["antiphon"]

@@ -1,6 +1,6 @@
 """Several agents on one piece of work: a writer, a reviewer in the same session, a researcher in a child session.
 
-``python examples/session_families.py`` needs neither a key nor a server: the models are scripted.
+Run ``python examples/session_families.py``. It needs no key and no server: the models are scripted.
 """
 
 from __future__ import annotations

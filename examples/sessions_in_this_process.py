@@ -1,7 +1,7 @@
 """A conversation that survives restarts, without a server: ``python examples/sessions_in_this_process.py``.
 
-It answers with your own words; give a provider and a model to talk to one:
-``python examples/sessions_in_this_process.py openai gpt-4o``. Say ``/new`` to begin again, end with Ctrl-D or Ctrl-C.
+It repeats your own words. To talk to a model, name a provider and a model:
+``python examples/sessions_in_this_process.py openai gpt-4o``. Type ``/new`` to begin again, and Ctrl-D or Ctrl-C to end.
 """
 
 from __future__ import annotations

@@ -45,12 +45,12 @@ def page_with_figures(name: str, page: str, kept: Kept) -> str:
 
 
 def _readme(kept: Kept) -> str:
-    """The figures that a reader asks for first, and the plots."""
-    rows = [f"| {one.words} | {one.shown(value)} |" for one, value in headlines(kept)]
+    """A few figures, and the plot beside other queues."""
+    rows = [f"| {one.words} | {one.shown(value)} |" for one, value in headlines(kept) if one.in_readme]
     if not rows:
         return ""
     head = ["| what | figure |", "|---|---|"]
-    return "\n".join([*_conditions(kept, "docs/"), "", *head, *rows, *_plots(kept, "docs/img")])
+    return "\n".join([*_conditions(kept, "docs/"), "", *head, *rows, *_plots(kept, "docs/img", only="turns")])
 
 
 def _performance(kept: Kept) -> str:
@@ -119,10 +119,11 @@ def _run(record: Record, brief: bool) -> str:
     return f"`make bench{quick}`, {rounds}, {machine}."
 
 
-def _plots(kept: Kept, folder: str) -> list[str]:
+def _plots(kept: Kept, folder: str, only: str = "") -> list[str]:
     text: list[str] = []
     for name in pictures(kept):
-        text += ["", f"![{DESCRIPTIONS[name]}]({folder}/{name}.svg)"]
+        if not only or name == only:
+            text += ["", f"![{DESCRIPTIONS[name]}]({folder}/{name}.svg)"]
     return text
 
 

@@ -29,10 +29,10 @@ DEFAULT_PORT = 6379
 def worker(argv: list[str]) -> int:
     """Run turns until stopped
 
-    Every option is also a variable: --lease is ANTIPHON_LEASE; an option wins. Durations are seconds, or 500ms,
-    30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back; a second one gives them back at once.
-    The keys of model services are read from the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
-    `antiphon worker check` says whether this host's workers live.
+    Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Durations are seconds, or
+    500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second one gives them back at
+    once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    `antiphon worker check` says whether workers of this host are alive.
     """
     if argv[:1] == ["check"]:
         return _check_workers(argv[1:])
@@ -58,7 +58,7 @@ def worker(argv: list[str]) -> int:
 
 
 def _check_workers(argv: list[str]) -> int:
-    """Say which workers of this host live; exit code 1 where a Redis has not heard of one for a minute"""
+    """Say which workers of this host are alive; exit with 1 if a Redis has not heard from any for a minute"""
     parser = command_parser(_check_workers, "worker check")
     add_redis(parser)
     options = parser.parse_args(argv)
@@ -96,23 +96,23 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, do
 
 
 def run(argv: list[str]) -> int:
-    """Run one turn in this process, and show its answer as it comes
+    """Run one turn in this process, and print its answer as it arrives
 
-    Needs no Redis and no worker. With --session the conversation goes on from one call to the next; it is kept
-    in the file that --store names.
+    It needs no Redis and no worker. With --session, the conversation continues from one call to the next, and is
+    kept in the file that --store names.
     """
     parser = command_parser(run)
-    parser.add_argument("text", help="what the user says; - reads it from standard input")
+    parser.add_argument("text", help="what the user says; - reads standard input")
     parser.add_argument("--provider", required=True, help="openai, openai-chat, anthropic or scripted")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--session", metavar="ID", help="go on with this session")
+    parser.add_argument("--session", metavar="ID", help="continue this session")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     parser.add_argument(
         "--store",
         metavar="FILE",
         type=Path,
         default=Path("antiphon.db"),
-        help="where --session is kept (antiphon.db)",
+        help="the file that keeps the session; by default antiphon.db",
     )
     options = parser.parse_args(argv)
 
@@ -145,15 +145,17 @@ def _print_answer(session: Session, text: str) -> None:
 
 
 def redis(argv: list[str]) -> int:
-    """Start an embedded Valkey to try things out; `antiphon redis check` looks at a Redis
+    """Start an embedded Valkey to try things out; `antiphon redis check` examines a Redis
 
-    It keeps a log of its writes in --data-dir; without one, everything is gone when it ends.
+    It keeps its data in --data-dir. Without that option, everything is lost when it ends.
     """
     if argv[:1] == ["check"]:
         return _check(argv[1:])
     parser = command_parser(redis)
-    parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help=f"where it listens ({DEFAULT_PORT})")
-    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="where its data is kept")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; by default {DEFAULT_PORT}"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the folder that keeps its data")
     options = parser.parse_args(argv)
 
     from antiphon_worker.playground.process_guard import Guard
@@ -166,7 +168,7 @@ def redis(argv: list[str]) -> int:
 
 
 def _check(argv: list[str]) -> int:
-    """Say what a Redis is and what it promises; exit code 1 where workers would refuse it"""
+    """Say what a Redis is and what it promises; exit with 1 if workers would refuse it"""
     from antiphon.wire.preflight import check_redis, read_redis
 
     parser = command_parser(_check, "redis check")
@@ -175,7 +177,7 @@ def _check(argv: list[str]) -> int:
         "--durability",
         choices=("none", "everysec", "fsync"),
         default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
-        help="what it must guarantee; by default ANTIPHON_DURABILITY or everysec",
+        help="what the Redis must guarantee; by default ANTIPHON_DURABILITY or everysec",
     )
     options = parser.parse_args(argv)
 

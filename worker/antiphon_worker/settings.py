@@ -28,31 +28,33 @@ class Settings:
     """How a worker runs. Every field is a flag (``--lease``) and a variable (``ANTIPHON_LEASE``)."""
 
     redis_url: str = _setting(
-        "redis://localhost:6379/0", "The Redis to work for; several with commas between (cells)"
+        "redis://localhost:6379/0", "The Redis to use; separate several (cells) with commas"
     )
     queues: tuple[str, ...] = _setting(
-        (DEFAULT_QUEUE,), "Queues to take turns from, the most urgent first, with commas between"
+        (DEFAULT_QUEUE,), "Queues to take turns from, separated by commas, the most urgent first"
     )
     app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
     archive: str = _setting(
         "",
-        "Where sessions go at the end of their life in Redis: sqlite:///path, redis://…, or the App's store=…",
+        "Where sessions are saved before they end in Redis: sqlite:///path, redis://…, or the App's store=…",
     )
     processes: int = _setting(
-        1, "Worker processes, each with its own event loop; a lone one has a spare beside it"
+        1, "Worker processes, each with its own event loop; a single one has a spare beside it"
     )
     concurrency: int = _setting(100, "Turns at once in one process")
-    lease: float = _setting(10.0, "How long a silent worker keeps its sessions, in seconds")
+    lease: float = _setting(10.0, "How long a worker that is not heard from keeps its sessions, in seconds")
     drain: float = _setting(
         25.0, "How long turns may go on after SIGTERM before they are given back, in seconds"
     )
-    crash_limit: int = _setting(10, "Crashes of its worker after which a turn fails")
-    error_limit: int = _setting(5, "Retryable provider errors after which a turn fails")
+    crash_limit: int = _setting(10, "A turn fails after so many crashes of its worker")
+    error_limit: int = _setting(5, "A turn fails after so many retryable provider errors")
     retry_delay: float = _setting(
         1.0, "Delay before the first retry of a provider error, doubled each time, in seconds"
     )
     turn_timeout: float = _setting(3600.0, "How long one run of a turn may take, in seconds")
-    durability: str = _setting("everysec", "What Redis must guarantee at start: none, everysec or fsync")
+    durability: str = _setting(
+        "everysec", "What Redis must guarantee when a worker starts: none, everysec or fsync"
+    )
     prefix: str = _setting(PREFIX, "First part of every key")
     log_level: str = _setting("info", "debug, info, warning or error")
 

@@ -54,7 +54,7 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
         "--redis-url",
         metavar="URL",
         default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
-        help=f"the Redis, or several with commas between; by default {URL_VARIABLE} or {DEFAULT_URL}",
+        help=f"the Redis; separate several (cells) with commas; by default {URL_VARIABLE} or {DEFAULT_URL}",
     )
     parser.add_argument(
         "--prefix",

@@ -33,15 +33,15 @@ T = TypeVar("T")
 
 
 def submit(argv: list[str]) -> int:
-    """Hand in a turn, and print its id
+    """Submit a turn, and print its id
 
-    The agent is one that the workers know by its name, or it travels with the turn: a provider and a model,
-    with a system prompt and the names of tools. Without either it is the one that the session began with; of a new
-    session, the only agent that the workers have.
+    Name an agent of the workers' App with --agent, or describe one with --provider, --model, --system and --tools.
+    Without either, the agent is the one that the session began with; a new session gets the only agent that the
+    workers have.
     """
     parser = command_parser(submit)
-    parser.add_argument("session", help="the session's id; it begins with its first turn")
-    parser.add_argument("text", help="what the user says; - reads it from standard input")
+    parser.add_argument("session", help="the session's id; the first turn begins the session")
+    parser.add_argument("text", help="what the user says; - reads standard input")
     agent = parser.add_argument_group("agent")
     agent.add_argument("--agent", metavar="NAME", help="an agent of the workers' App")
     agent.add_argument("--provider", help="openai, openai-chat, anthropic, scripted, or one of the App's")
@@ -49,15 +49,15 @@ def submit(argv: list[str]) -> int:
     agent.add_argument("--system", metavar="TEXT", help="the system prompt")
     agent.add_argument("--tools", metavar="A,B", help="tools of the workers' App")
     parser.add_argument(
-        "--key", help="submit once: the same key in the same session gives the first turn again"
+        "--key", help="submit only once: with the same key, the session gives the first turn again"
     )
     parser.add_argument(
-        "--queue", help=f"the workers' queue; by default the session's, or its agent's, or {DEFAULT_QUEUE}"
+        "--queue", help=f"the queue; by default the session's, its agent's, or {DEFAULT_QUEUE}"
     )
     parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
-    output.add_argument("--stream", action="store_true", help="print the answer as it comes")
+    output.add_argument("--stream", action="store_true", help="print the answer as it arrives")
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_submit(options, _agent(options, parser), _text(options.text)))
@@ -114,8 +114,10 @@ def tail(argv: list[str]) -> int:
     """
     parser = command_parser(tail)
     parser.add_argument("session")
-    parser.add_argument("--after", metavar="SEQ", help="events after this seq; 0 is all that is kept")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each event")
+    parser.add_argument(
+        "--after", metavar="SEQ", help="show events after this seq; 0 shows all that are kept"
+    )
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each event")
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_until_nobody_reads(_tail(options)))
@@ -139,7 +141,7 @@ def history(argv: list[str]) -> int:
     """
     parser = command_parser(history)
     parser.add_argument("session")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each message")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each message")
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_history(options))
@@ -155,9 +157,9 @@ async def _history(options: argparse.Namespace) -> int:
 
 
 def sessions(argv: list[str]) -> int:
-    """List the sessions, the one used last first"""
+    """List the sessions, the last used first"""
     parser = _list_parser(sessions, "sessions")
-    parser.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
+    parser.add_argument("--tenant", metavar="NAME", help="show only sessions of this tenant")
     options = parser.parse_args(argv)
     lines = asyncio.run(_sessions(options))
     if options.json:
@@ -206,7 +208,7 @@ def cancel(argv: list[str]) -> int:
 
 
 def failed(argv: list[str]) -> int:
-    """List the turns that failed, the latest first"""
+    """List the failed turns, the latest first"""
     options = _list_parser(failed, "turns").parse_args(argv)
     turns = asyncio.run(_over_cells(options, overview.failed_turns))
     turns = sorted(turns, key=lambda turn: -turn.ended)[: options.limit]
@@ -269,9 +271,9 @@ def _text(text: str) -> str:
 def _list_parser(command: Callable[..., object], what: str) -> Parser:
     parser = command_parser(command)
     parser.add_argument(
-        "--limit", type=_positive, default=50, metavar="N", help=f"at most so many {what} (50)"
+        "--limit", type=_positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
     add_redis(parser)
     return parser
 

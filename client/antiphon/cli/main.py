@@ -96,8 +96,8 @@ def _help() -> str:
             "Run turns:",
             *(_line(point, width) for point in others.values()),
             "",
-            "`antiphon COMMAND --help` says more, `antiphon --version` which release this is. The Redis is",
-            f"--redis-url, or ANTIPHON_REDIS_URL, or {DEFAULT_URL}.",
+            "Run `antiphon COMMAND --help` for the options of a command, and `antiphon --version` for the release.",
+            f"Set the Redis with --redis-url or ANTIPHON_REDIS_URL; the default is {DEFAULT_URL}.",
         ]
     )
 

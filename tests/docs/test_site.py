@@ -1,0 +1,125 @@
+"""The documentation site: links and examples as its hooks write them, and nothing that is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from types import ModuleType
+
+import pytest
+from support.source_tree import ROOT
+
+import antiphon
+import antiphon.stores
+import antiphon_worker
+
+CONFIG = (ROOT / "mkdocs.yml").read_text()
+KNOWN = {"index.md", "contributing.md", "sessions.md", "decisions/README.md", "img/demo.svg"}
+
+
+def hook(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+site = hook("site")
+
+
+@pytest.mark.parametrize(
+    ("link", "source", "page", "expected"),
+    [
+        ("[S](docs/sessions.md#stores)", "README.md", "index.md", "[S](sessions.md#stores)"),
+        ("![Demo](docs/img/demo.svg)", "README.md", "index.md", "![Demo](img/demo.svg)"),
+        ("[C](CONTRIBUTING.md)", "README.md", "index.md", "[C](contributing.md)"),
+        ("[C](../../CONTRIBUTING.md)", "docs/decisions/README.md", "decisions/README.md", "[C](../contributing.md)"),
+        ("[S](../sessions.md)", "docs/decisions/README.md", "decisions/README.md", "[S](../sessions.md)"),
+        ("[app.py](../examples/workers/app.py)", "docs/sessions.md", "sessions.md", "app.py"),
+        ("[here](#stores)", "docs/sessions.md", "sessions.md", "[here](#stores)"),
+        ("[RQ](https://python-rq.org)", "README.md", "index.md", "[RQ](https://python-rq.org)"),
+    ],
+)  # fmt: skip
+def test_a_link_leads_to_the_same_page_on_the_site(link, source, page, expected):
+    assert site.LINK.sub(lambda found: site.linked(found, source, page, KNOWN), link) == expected
+
+
+def test_a_chart_of_states_is_a_table_of_its_arrows():
+    page = "```mermaid\nstateDiagram-v2\n    [*] --> queued: submit\n    finished --> [*]\n```\n"
+    assert site.CHART.sub(site.chart_as_table, page).splitlines()[2:] == [
+        "| (begin) | **queued** | submit |",
+        "| **finished** | (end) |  |",
+    ]
+
+
+def test_every_chart_of_the_pages_is_one_that_the_site_can_show():
+    for path in (ROOT / "docs").rglob("*.md"):
+        assert "```mermaid" not in site.CHART.sub("", path.read_text()), (
+            f"{path.name}: only state diagrams are shown"
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://cdn.example/a.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example/css">',
+        '<link rel="icon" href=https://cdn.example/a.png>',
+        '<img alt="" src="http://cdn.example/a.png">',
+        "body { background: url(https://cdn.example/a.png) }",
+        '@import "https://cdn.example/a.css";',
+        '<pre class="mermaid"><code>graph</code></pre>',
+    ],
+)  # fmt: skip
+def test_what_a_page_loads_from_elsewhere_is_found(text):
+    assert site.LOADS.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="assets/a.js"></script>',
+        '<link rel="canonical" href="https://docs.example/">',
+        '<a href="https://python-rq.org">RQ</a>',
+        "body { background: url(img/a.png) }",
+    ],
+)
+def test_what_lies_beside_a_page_and_links_to_follow_are_let_through(text):
+    assert not site.LOADS.search(text)
+
+
+def test_the_reference_has_every_name_that_callers_import():
+    shown = {
+        name
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    }
+    fronts = [antiphon, antiphon.stores, antiphon_worker]
+    assert {f"{front.__name__}.{name}" for front in fronts for name in front.__all__} - shown == set()
+    assert {"antiphon.errors", "antiphon.events", "antiphon.testing"} <= shown
+
+
+def test_the_reference_leaves_out_what_is_public_for_the_library_alone():
+    hidden = re.search(r"\^\(([\w|]+)\)\$", CONFIG)
+    seams = (
+        (ROOT / "tests" / "docs" / "test_docstrings.py")
+        .read_text()
+        .partition("SEAMS = {")[2]
+        .partition("}")[0]
+    )
+    assert hidden is not None
+    assert set(hidden[1].split("|")) == set(re.findall(r"\.(\w+)\"", seams))
+
+
+def test_the_theme_loads_no_fonts():
+    assert re.search(r"^  font: false$", CONFIG, re.MULTILINE)
+
+
+def test_examples_of_docstrings_are_blocks_and_the_words_between_them_are_not():
+    pytest.importorskip("griffe", reason="make docs installs it")
+    text = "Add.\n\n>>> a = 1\n>>> a + 1\n2\n\n>>> a\n1\n\n``a`` is a number.\n\n    drawn ``so``"
+    assert hook("doctests").fenced(text) == (
+        "Add.\n\n```pycon\n>>> a = 1\n>>> a + 1\n2\n\n>>> a\n1\n```\n\n``a`` is a number.\n\n    drawn so"
+    )
