@@ -116,7 +116,9 @@ async def test_a_black_hole_longer_than_the_lease_does_not_start_a_lonely_worker
             turn = await ensemble.submit("s", "go on words:150")
             await ensemble.seen("s", "text_delta", 3)
             proxy.blackhole()
-            lease = int(await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease"))
+            lease = int(
+                await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
+            )
             await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
             proxy.heal()
             await turn.result(10)
@@ -141,7 +143,9 @@ async def test_a_frozen_worker_that_is_told_to_stop_gives_back_when_redis_answer
             turn = await ensemble.submit("s", "go on words:500")
             await ensemble.seen("s", "text_delta", 3)
             getattr(proxy, how)()
-            lease = int(await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease"))
+            lease = int(
+                await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
+            )
             await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
             worker.abort()
             proxy.heal()
@@ -192,7 +196,9 @@ async def test_a_pause_of_redis_does_not_start_turns_again(server_kind, tmp_path
 
 
 async def held(ensemble, session):
-    return await ensemble.client.connections.cell_of_session(session).redis.hget(f"ant:session:{session}", "lease")
+    return await ensemble.client.connections.cell_of_session(session).redis.hget(
+        f"ant:session:{session}", "lease"
+    )
 
 
 async def renewed(ensemble, session, lease):
