@@ -103,14 +103,13 @@ class Work(Struct):
 
     def request(self, agent: str | AgentSpec | None) -> TurnRequest:
         """What of it workers are to know, with the agent in the form in which it travels."""
-        request = TurnRequest(*_of_request(self))
+        request = TurnRequest(**dict(zip(_TRAVELLING, _travelling_of(self), strict=True)))
         request.agent = agent
         return request
 
 
-_of_request: Callable[[Work], tuple[Any, ...]] = attrgetter(
-    *(name for name in TurnRequest.__struct_fields__ if name != "version")
-)
+_TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name != "version"]
+_travelling_of: Callable[[Work], tuple[Any, ...]] = attrgetter(*_TRAVELLING)
 
 
 def _agent(value: object) -> object:
