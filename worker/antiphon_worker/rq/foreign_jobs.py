@@ -14,6 +14,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from antiphon.errors import AgentError, InvalidMessage, StoreError
+from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell, ForeignJob
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
@@ -30,8 +31,9 @@ RETRY_SECONDS = 0.5
 class ForeignJobs:
     """Submits what asks for a turn, fails everything else: visibly, alone, without running it."""
 
-    def __init__(self, cell: Cell, worker: str) -> None:
+    def __init__(self, cell: Cell, cells: Cells, worker: str) -> None:
         self._cell = cell
+        self._cells = cells
         self._worker = worker
 
     async def handle(self, job: ForeignJob) -> None:
@@ -48,7 +50,7 @@ class ForeignJobs:
     async def _handle(self, job: ForeignJob) -> None:
         try:
             arguments, options = _call(job.data)
-            await submit_job(self._cell, job.job_id, job.queue, arguments, options)
+            await submit_job(self._cell, self._cells, job.job_id, job.queue, arguments, options)
         except StoreError:
             raise
         except AgentError as exc:
