@@ -317,11 +317,9 @@ export class Session {
   // Gives the turn's id.
   async submit(text, options, queue = "antiphon") {
     const id = cellHash(this.id) + randomBytes(11).toString("hex");
-    const now = new Date().toISOString().replace("Z", "000Z");
     const [job, list, bell] = [this.keys.job(id), this.keys.rq_queue(queue), this.keys.bell(queue)];
     const commands = [
-      ["HSET", job, "data", jobData(this.id, text, options), "origin", queue, "status", "queued",
-       "created_at", now, "enqueued_at", now],
+      ["HSET", job, "data", jobData(this.id, text, options), "origin", queue, "status", "queued"],
       ["SADD", "rq:queues", list],
       ["RPUSH", list, id],
       ["RPUSH", bell, "1"],

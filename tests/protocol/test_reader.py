@@ -194,15 +194,21 @@ async def test_both_readers_notice_that_a_session_began_anew(redis_url, tmp_path
         assert reader.printed("gap") != []
 
 
-async def test_a_job_on_the_wrong_cell_is_refused_visibly(redis_url, tmp_path, processes):
+@pytest.mark.parametrize("knows", ["works for all cells", "works for one of them"])
+async def test_a_job_on_the_wrong_cell_is_refused_visibly(knows, redis_url, tmp_path, processes):
     """Its session's readers look on another cell; and whoever has its id alone finds the cell by that."""
     urls = [redis_url, redis_url.removesuffix("/0") + "/1"]
     home = open_cells(urls).of_session("s").database
     url, other = urls[home], urls[1 - home]
-    settings = {"redis_url": ",".join(urls)}
+    all_cells = ",".join(urls)
+    settings = (
+        {"redis_url": all_cells}
+        if knows == "works for all cells"
+        else {"redis_url": other, "cells": all_cells}
+    )
     async with (
         open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(url=url, **settings),
+        ensemble.worker(url=url, redis_url=all_cells),
         ensemble.worker(url=other, **settings),
     ):
         wrong = Reader(processes, "run", other, "s", "hello", OPTIONS)

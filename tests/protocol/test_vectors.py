@@ -48,6 +48,10 @@ def text_of(seq, at):
     return b'{"seq":%d,"at":%d,"type":"text_delta","text":"%d@%d"}' % (seq, at, seq, at)
 
 
+def _published(what):
+    return what if isinstance(what, bytes) else text_of(*what)
+
+
 class EndOfVector(Exception):
     """The vector says no more."""
 
@@ -70,7 +74,7 @@ class VectorFeed:
             elif step["channel"] == "silence":
                 raise TimeoutError
             else:
-                return RESYNC if step["channel"] == "subscribed" else text_of(*step["channel"])
+                return RESYNC if step["channel"] == "subscribed" else _published(step["channel"])
         raise EndOfVector
 
     async def _hold(self, events, seq=None, first=None):
@@ -114,6 +118,16 @@ async def test_a_reader_gives_each_event_once_or_says_that_some_are_missing(vect
         delivered, gap = await followed(subscription)
         assert delivered == list(at_places(vector["delivered"]))
         assert gap == vector["gap"]
+
+
+@pytest.mark.parametrize("forged", [b"1", b"{}", b'{"seq":"1","at":1,', b'{"at":1,"seq":1}', b"\xff\x00,"])
+async def test_a_message_that_is_no_event_is_an_error_of_its_reader(forged, redis_url):
+    async with open_redis(redis_url) as redis:
+        cell = Cell(redis)
+        steps = [{"log": {"events": []}}, {"channel": "subscribed"}, {"channel": forged}]
+        feed = VectorFeed(steps, redis, cell.keys)
+        with pytest.raises(CorruptRecord):
+            await anext(Subscription(cell, feed, session_id("s"), 0))  # type: ignore[arg-type]
 
 
 @vectors("names")

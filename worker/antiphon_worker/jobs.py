@@ -39,7 +39,7 @@ def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
         cell = open_cell()
         try:
             if len(arguments) != 1:
-                cells = open_cells(settings.redis_urls, prefix=settings.prefix)
+                cells = open_cells(settings.cell_urls, prefix=settings.prefix)
                 await submit_job(cell, cells, job.id, job.origin, list(arguments), options)
         finally:
             await cell.redis.aclose()

@@ -79,7 +79,7 @@ class Worker:
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease)
         runner = TurnRunner(cell, publisher, self._app, self.settings)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
-        cells = open_cells(self.settings.redis_urls, prefix=self.settings.prefix)
+        cells = open_cells(self.settings.cell_urls, prefix=self.settings.prefix)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, cells, self.name).handle, run_alone=alone.run,
