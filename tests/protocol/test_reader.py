@@ -93,7 +93,7 @@ async def test_it_submits_follows_over_killed_connections_and_reads_the_result(
             text = "go on words:20 gate:one words:20 tool:note gate:two words:20"
             reader = Reader(processes, "run", proxy.url, "s", text, OPTIONS)
             await ensemble.waits("one")
-            await reader.prints("event", 20)
+            await reader.prints("event", 3)
             proxy.cut()
             ensemble.stage.open("one")
             await ensemble.waits("two")
