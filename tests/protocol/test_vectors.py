@@ -217,7 +217,7 @@ async def test_a_job_becomes_this_turn_or_fails_with_this_reason(vector, redis_u
         cell = Cell(redis)
         await redis.hset(rq_key("rq_job", job), "data", data)
         foreign = ForeignJob(job, "antiphon", zlib.compress(data) if vector.get("zlib") else data)
-        await ForeignJobs(cell, open_cells(redis_url), "w").handle(foreign)
+        await ForeignJobs(cell, "w", lambda: open_cells(redis_url)).handle(foreign)
         if "refused" in vector:
             assert await redis.hget(rq_key("rq_job", job), "status") == b"failed"
             assert vector["refused"] in (await redis.hget(rq_key("rq_job", job), "exc_info")).decode()
