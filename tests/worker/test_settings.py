@@ -33,6 +33,7 @@ def test_durations_have_units(text, seconds):
         ("ANTIPHON_QUEUES", "a b"),
         ("ANTIPHON_QUEUES", ","),
         ("ANTIPHON_PREFIX", "a:b"),
+        ("ANTIPHON_CELLS", "redis://elsewhere:6379/0"),
         ("ANTIPHON_LOG_LEVEL", "loud"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.errors import AgentError
 from antiphon.input.ids import TurnId
+from antiphon.redis.cells import open_cells
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like
 from antiphon_worker.app import load_app
@@ -38,7 +39,8 @@ def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
         cell = open_cell()
         try:
             if len(arguments) != 1:
-                await submit_job(cell, job.id, job.origin, list(arguments), options)
+                cells = open_cells(settings.cell_urls, prefix=settings.prefix)
+                await submit_job(cell, cells, job.id, job.origin, list(arguments), options)
         finally:
             await cell.redis.aclose()
         worker = job.worker_name or worker_name()

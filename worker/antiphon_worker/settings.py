@@ -30,6 +30,10 @@ class Settings:
     redis_url: str = _setting(
         "redis://localhost:6379/0", "The Redis to use; separate several (cells) with commas"
     )
+    cells: str = _setting(
+        "",
+        "All Redis of the deployment, where this worker works for some of them: it refuses jobs of the others",
+    )
     queues: tuple[str, ...] = _setting(
         (DEFAULT_QUEUE,), "Queues to take turns from, separated by commas, the most urgent first"
     )
@@ -94,6 +98,11 @@ class Settings:
             "log_level",
             "must be debug, info, warning or error",
         )
+        _require(
+            set(self.redis_urls) <= set(self.cell_urls),
+            "cells",
+            "must hold the URLs of ANTIPHON_REDIS_URL too",
+        )
         _require(bool(self.queues), "queues", "must name at least one queue")
         _require(
             re.fullmatch(r"[A-Za-z0-9_.-]+", self.prefix) is not None,
@@ -104,11 +113,20 @@ class Settings:
     @property
     def redis_urls(self) -> list[str]:
         """One URL a cell. A Sentinel URL holds commas of its own."""
-        return re.split(r",(?=[a-z+]+://)", self.redis_url)
+        return _urls(self.redis_url)
+
+    @property
+    def cell_urls(self) -> list[str]:
+        """One URL for each cell of the deployment, as far as this worker knows them."""
+        return _urls(self.cells or self.redis_url)
 
     def environ(self) -> dict[str, str]:
         """These settings as variables, for a process that is started with them."""
         return {variable_of(known.name): _text(getattr(self, known.name)) for known in fields(self)}
+
+
+def _urls(text: str) -> list[str]:
+    return re.split(r",(?=[a-z+]+://)", text)
 
 
 def variable_of(name: str) -> str:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
-from antiphon.errors import SettingsError
+from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.redis.prefix import prefix_of
 from antiphon.wire.cell import Cell
@@ -60,6 +60,21 @@ class Cells:
             return next(iter(self._cells.values()))
         winner = max(self._cells, key=lambda name: hashlib.sha256(f"{name}|{session_hash}".encode()).digest())
         return self._cells[winner]
+
+    def check_place(self, cell: Cell, session: str, turn_id: str) -> None:
+        """Raise ``UsageError`` where readers would look for this session, or for this turn, on another cell."""
+        if len(self._cells) == 1:
+            return
+        home, here = _name(self.of_session(session)), _name(cell)
+        if home != here:
+            raise UsageError(
+                f"The session {session!r} lives on the cell {home}, this is {here}: push its jobs there."
+            )
+        beginning = cell_hash(session)
+        if not turn_id.startswith(beginning):
+            raise UsageError(
+                f"With several cells, the id of a job of the session {session!r} must begin with {beginning!r}."
+            )
 
 
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:

@@ -2,15 +2,18 @@
 
     subscribe → wait for the confirmation → replay the log from the cursor → drop what was seen
     → a seq is missing, the connection was lost, or 5 s of silence: read the log again
-    → what is missing is no longer in the log: StreamGap
+    → number and time do not go the same way (a later event with an earlier seq): read the log again
+    → what is missing is no longer in the log, or the event at the cursor is another one now: StreamGap
 
-The log is the truth, the channel only makes it quick.
+The log is the truth, the channel only makes it quick. A session that was deleted and began anew counts from 1 again:
+its events look like some that were seen before, but they are later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -18,7 +21,7 @@ from typing import Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from antiphon.errors import StoreUnavailable, StreamGap
+from antiphon.errors import CorruptRecord, StoreUnavailable, StreamGap
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId
 from antiphon.input.values import parse_cursor
@@ -34,6 +37,7 @@ log = logging.getLogger("antiphon.subscribe")
 PAGE = 500
 SILENCE_SECONDS = 5.0
 OUTAGE_RETRY_SECONDS = 1.0
+_PLACE = re.compile(rb'\{"seq":(\d+),"at":(\d+),')  # what the scripts put in front of every event
 
 
 class Subscription:
@@ -48,7 +52,8 @@ class Subscription:
         self.cursor = parse_cursor(after)
         self._cell = cell
         self._feed = feed
-        self._entry: bytes | None = None  # the event at the cursor, where this subscription gave it
+        self._entry: bytes | None = None  # the event at the cursor, once this subscription has seen it
+        self._at = 0  # its time
         self._stack = AsyncExitStack()
         self._listener: Listener | None = None
         self._events: AsyncGenerator[Event, None] | None = None
@@ -98,12 +103,12 @@ class Subscription:
         self.cursor = cursor
         message = RESYNC
         while True:
-            seq = _seq(message)
-            if seq == self.cursor + 1:
-                yield self._accept(seq, message)
-            elif message == RESYNC or seq > self.cursor:
+            seq = self._next_or_seen(message)
+            if seq is None:
                 async for event in self._replay():
                     yield event
+            elif seq > self.cursor:
+                yield self._accept(seq, message)
             try:
                 message = await listener.get(SILENCE_SECONDS)
             except TimeoutError:
@@ -111,9 +116,22 @@ class Subscription:
                 if await self.patiently(self._newest) > self.cursor:
                     self._feed.reconnect()
 
+    def _next_or_seen(self, message: bytes) -> int | None:
+        """The seq of a message that comes next or was seen before; None where the log has to say what is true."""
+        if message == RESYNC:
+            return None
+        assert self.cursor is not None
+        seq, at = _place(message)
+        if seq > self.cursor:
+            return seq if seq == self.cursor + 1 and at >= self._at else None
+        return seq if at < self._at or message == self._entry else None
+
     def _accept(self, seq: int, entry: bytes) -> Event:
-        self.cursor, self._entry = seq, entry
+        self._arrive(seq, entry)
         return decode_event(entry)
+
+    def _arrive(self, seq: int, entry: bytes) -> None:
+        self.cursor, self._entry, self._at = seq, entry, _place(entry)[1]
 
     async def _replay(self) -> AsyncGenerator[Event, None]:
         """What the log holds after the cursor, in pages."""
@@ -139,6 +157,8 @@ class Subscription:
         self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
         self._check(int(newest or 0), at_cursor, entries)
+        if at_cursor is not None and self._entry is None:
+            self._arrive(*at_cursor)
         return entries[:PAGE]
 
     def _check(
@@ -148,11 +168,12 @@ class Subscription:
         oldest = entries[0][0] if entries else None
         replaced = at_cursor is not None and self._entry is not None and at_cursor[1] != self._entry
         if newest < cursor or replaced or (newest > cursor and oldest != cursor + 1):
-            missing = (
-                f"There is no event {cursor}, the session's last one is {newest}"
-                if newest < cursor
-                else f"Events after {cursor} are no longer kept"
-            )
+            if newest < cursor:
+                missing = f"There is no event {cursor}, the session's last one is {newest}"
+            elif replaced:
+                missing = f"The session began anew: its event {cursor} is another one now"
+            else:
+                missing = f"Events after {cursor} are no longer kept"
             raise StreamGap(
                 f"{missing}: take a snapshot and go on from its cursor.",
                 cursor=cursor, oldest=oldest, session_id=self.session_id,
@@ -188,6 +209,9 @@ class Subscription:
             return found
 
 
-def _seq(message: bytes) -> int:
-    """The seq that stands in front of every event; 0 for ``RESYNC``."""
-    return int(message[7 : message.index(b",")]) if message else 0
+def _place(event: bytes) -> tuple[int, int]:
+    """The seq and the time that stand in front of every event. Raises ``CorruptRecord``."""
+    found = _PLACE.match(event)
+    if found is None:
+        raise CorruptRecord("An event does not begin with its seq and its time.")
+    return int(found[1]), int(found[2])

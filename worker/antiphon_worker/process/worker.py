@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 
+from antiphon.redis.cells import Cells, open_cells
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
@@ -80,7 +81,7 @@ class Worker:
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
-            run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name).handle, run_alone=alone.run,
+            run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name, self._open_cells).handle, run_alone=alone.run,
             late=lambda: publisher.late,
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
@@ -139,6 +140,9 @@ class Worker:
 
     def _open_cell(self) -> Cell:
         return Cell(open_redis(self._url), prefix=self.settings.prefix)
+
+    def _open_cells(self) -> Cells:
+        return open_cells(self.settings.cell_urls, prefix=self.settings.prefix)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

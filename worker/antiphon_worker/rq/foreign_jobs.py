@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
 from redis.exceptions import RedisError
 
 from antiphon.errors import AgentError, InvalidMessage, StoreError
+from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell, ForeignJob
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
@@ -28,11 +31,15 @@ RETRY_SECONDS = 0.5
 
 
 class ForeignJobs:
-    """Submits what asks for a turn, fails everything else: visibly, alone, without running it."""
+    """Submits what asks for a turn, fails everything else: visibly, alone, without running it.
 
-    def __init__(self, cell: Cell, worker: str) -> None:
+    ``cells`` gives those of the deployment; it is called when the first job comes.
+    """
+
+    def __init__(self, cell: Cell, worker: str, cells: Callable[[], Cells]) -> None:
         self._cell = cell
         self._worker = worker
+        self._cells = cache(cells)
 
     async def handle(self, job: ForeignJob) -> None:
         """Submit or fail one job, when Redis can take it."""
@@ -48,7 +55,7 @@ class ForeignJobs:
     async def _handle(self, job: ForeignJob) -> None:
         try:
             arguments, options = _call(job.data)
-            await submit_job(self._cell, job.job_id, job.queue, arguments, options)
+            await submit_job(self._cell, self._cells(), job.job_id, job.queue, arguments, options)
         except StoreError:
             raise
         except AgentError as exc:

@@ -11,6 +11,7 @@ from antiphon.errors import InvalidMessage
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.messages import to_input
 from antiphon.input.request import TurnRequest, encode_request
+from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell
 
 __all__ = ["submit_job"]
@@ -21,9 +22,12 @@ _OPTIONS = {*TurnRequest.__struct_fields__} - {"messages", "output", "version"}
 
 
 async def submit_job(
-    cell: Cell, job_id: str, queue: str, arguments: list[Any], options: dict[str, Any]
+    cell: Cell, cells: Cells, job_id: str, queue: str, arguments: list[Any], options: dict[str, Any]
 ) -> None:
-    """Accept the turn under the job's own id. Raises ``InvalidMessage``, ``InvalidId``."""
+    """Accept the turn under the job's own id. Raises ``InvalidMessage``, ``InvalidId``, ``UsageError``.
+
+    ``cells`` are those of the deployment, as far as this worker knows them.
+    """
     given = dict(options)
     match arguments:
         case [session, str() as text]:
@@ -42,6 +46,7 @@ async def submit_job(
         raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
     request.messages = to_input(text)
     payload = encode_request(request)
+    cells.check_place(cell, session_id(session), turn_id(job_id))
     await cell.submit(
         session_id(session), turn_id(job_id), payload, digest=hashlib.sha256(payload).hexdigest(), queue=queue,
         agent=msgspec.json.encode(request.agent) if request.agent else b"",
