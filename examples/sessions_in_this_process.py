@@ -1,7 +1,7 @@
 """A conversation that survives restarts, without a server: ``python examples/sessions_in_this_process.py``.
 
 It repeats your own words. To talk to a model, name a provider and a model:
-``python examples/sessions_in_this_process.py openai gpt-4o``. Type ``/new`` to begin again and Ctrl-D to end.
+``python examples/sessions_in_this_process.py openai gpt-4o``. Type ``/new`` to begin again, Ctrl-D or Ctrl-C to end.
 """
 
 from __future__ import annotations
