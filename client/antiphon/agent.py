@@ -29,6 +29,7 @@ from antiphon.session.synchronous import spelled_out
 from antiphon.tools import Tool
 
 if TYPE_CHECKING:
+    from antiphon.redis.connections import ConnectionsByLoop
     from antiphon.stores.base import SessionStore
     from antiphon.testing import Script
     from antiphon.window import Window
@@ -248,9 +249,8 @@ def _window(window: int | Window | None) -> Any:
     return window
 
 
-_runtimes: WeakValueDictionary[tuple[str, str], Any] = (
-    WeakValueDictionary()
-)  # agents on one URL share their connections
+# Agents on one URL share their connections, which live at least as long as the event loops that use them.
+_connections: WeakValueDictionary[tuple[str, str], ConnectionsByLoop] = WeakValueDictionary()
 
 
 def _redis_runtime(redis: Any, prefix: str | None) -> Runtime:
@@ -259,10 +259,9 @@ def _redis_runtime(redis: Any, prefix: str | None) -> Runtime:
 
     first = prefix_of(prefix)
     known = (redis, first) if isinstance(redis, str) else None
-    runtime = _runtimes.get(known) if known else None
-    if runtime is None:
+    connections = _connections.get(known) if known else None
+    if connections is None:
         connections = ConnectionsByLoop(redis, first)
-        runtime = RedisRuntime(connections.here, connections.aclose)
         if known:
-            _runtimes[known] = runtime
-    return runtime
+            _connections[known] = connections
+    return RedisRuntime(connections.here, connections.aclose)
