@@ -62,6 +62,8 @@ end
 local function ready(session, now, front)
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
+    local f = redis.call('HMGET', key_turn(head), 'queue', 'execution')
+    redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
     redis.call('HSET', key_turn(head), 'status', 'queued')
     redis.call('ZADD', key_active(), now, session)
   elseif head and not front and redis.call('HDEL', key_session(session), 'edit_waits') == 1 then
