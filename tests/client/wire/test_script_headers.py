@@ -29,6 +29,7 @@ WRAPPERS = {
     "archiving/forgotten": archiving.forgotten,
     "archiving/mark": archiving.mark_archived,
     "archiving/restore": archiving.restore_session,
+    "archiving/set_aside": archiving.set_aside,
     "archiving/take": archiving.take_work,
     "editing/edit": editing.change_session,
     "editing/fork": editing.fork_session,

@@ -3,7 +3,7 @@
 -- @args worker token lease_ms max only queues...
 -- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone
 -- -> SUSPENDED             `rq suspend` is in force
--- @include publish rq_view inbox requeue load
+-- @include publish rq_view life inbox requeue load
 local MOST_ENTRIES = 1000
 -- By then a process of its own holds the turn, or it is offered to another worker: at once where this one dies.
 local START_ALONE_MS = 10000

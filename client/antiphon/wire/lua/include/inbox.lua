@@ -34,7 +34,7 @@ local function release_session(session, now)
   redis.call('PEXPIRE', key_history(session), ttl)
   redis.call('PEXPIRE', key_events(session), ttl)
   redis.call('PEXPIRE', key_turns(session), ttl)
-  redis.call('PEXPIRE', key_session(session), ttl + 3600000)
+  redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 
 local function ring(queue)
@@ -47,10 +47,9 @@ end
 -- Put a turn where workers, ours and RQ's own, find it. `offered_at` tells whose entry stands before whose: what
 -- jumps the queue stands before everything. RQ has never heard of an `unheard` one.
 local function offer(session, turn, now, front, unheard)
-  local queue = redis.call('HGET', key_turn(turn), 'queue')
   redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
   redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', front and 0 or now)
-  rq_view(turn, 'queued', now, nil, unheard)
+  local queue = rq_view(turn, 'queued', now, nil, unheard)
   redis.call('SADD', key_rq_queues(), key_rq_queue(queue))
   redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(queue), turn)
   ring(queue)

@@ -1,6 +1,7 @@
 -- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox.
 -- Returns true where that makes it the head.
 local function requeue(session, turn, now)
+  if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
   local run = redis.call('HINCRBY', key_turn(turn), 'run', 1)
   redis.call('PERSIST', key_turn(turn))
   redis.call('HSET', key_turn(turn), 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1)
