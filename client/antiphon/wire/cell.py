@@ -33,8 +33,9 @@ from antiphon.wire.records import (
     Reaped,
     Snapshot,
     TurnRecord,
-    claimed_turn,
-    pairs,
+    claims,
+    reaped,
+    snapshot,
     turn_record,
 )
 from antiphon.wire.scripts import load_script, run_script, script_names
@@ -148,12 +149,8 @@ class Cell:
         """Take up to ``limit`` turns. Repeated with the same ``token`` it gives the same turns."""
         answer = await self._run("claim", worker, token, lease_ms, limit, only, *queues)
         match answer:
-            case [b"CLAIMED", turns, foreign, alone]:
-                return Claims(
-                    [claimed_turn(fields) for fields in turns],
-                    [ForeignJob(job.decode(), queue.decode(), data) for job, queue, data in foreign],
-                    [TurnId(turn.decode()) for turn in alone],
-                )
+            case [b"CLAIMED", turns, foreign, alone, damaged]:
+                return claims(turns, foreign, alone, damaged)
             case [b"SUSPENDED"]:
                 return Claims([], [], [], suspended=True)
             case _:
@@ -267,10 +264,7 @@ class Cell:
         """Recover what is due for a look, or at once all that a dead ``holder`` held, jobs of ``queues`` among it."""
         match await self._run("reap", holder, limit, crash_limit, keep_events, *queues):
             case [b"REAPED", acts]:
-                return [
-                    Reaped(SessionId(session.decode()), TurnId(turn.decode()), what.decode())
-                    for session, turn, what in acts
-                ]
+                return [reaped(*act) for act in acts]
             case answer:
                 raise _unexpected("reap", answer)
 
@@ -293,15 +287,8 @@ class Cell:
     async def snapshot(self, session_id: SessionId, start: int = 0, stop: int = -1) -> Snapshot:
         """Read a session at one moment, with one page of its history. Raises ``SessionNotFound``."""
         match await self._run("snapshot", session_id, start, stop):
-            case [b"OK", cursor, head, length, history, fields, inbox]:
-                return Snapshot(
-                    int(cursor),
-                    TurnId(head.decode()) if head else None,
-                    length,
-                    history,
-                    pairs(fields),
-                    [TurnId(turn.decode()) for turn in inbox],
-                )
+            case [b"OK", *found]:
+                return snapshot(*found)
             case [b"SESSION_NOT_FOUND"]:
                 raise SessionNotFound(session_id=session_id)
             case answer:

@@ -26,6 +26,7 @@ SAID = {
     "failed": "failed, its workers died too often",
     "repaired": "it was missing in its queue",
     "dropped": "its record is gone, it is dropped",
+    "quarantined": "its data are damaged, it is set aside: `antiphon failed` says why",
 }
 
 

@@ -12,4 +12,5 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
 end
 redis.call('DEL', key_turns(session))
+redis.call('HDEL', key_quarantined(), session)
 return {'DELETED', redis.call('DEL', key_session(session), key_history(session), key_events(session))}

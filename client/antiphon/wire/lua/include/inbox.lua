@@ -25,10 +25,10 @@ end
 -- Its delayed turns must still find it. `archived` is there in sessions that are to be archived before they end.
 local function release_session(session, now)
   local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived')
-  local ttl = tonumber(f[1] or DEFAULT_TTL_MS)
+  local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
   if ttl <= 0 then return list_session(session, now, ttl) end
   local lead = lead_of(ttl)
-  ttl = ttl + math.max(0, tonumber(f[2] or 0) - now)
+  ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.call('ZADD', key_ending(), now + ttl - lead, session) end
   list_session(session, now, ttl)
   redis.call('PEXPIRE', key_history(session), ttl)

@@ -12,3 +12,10 @@ local function requeue(session, turn, now)
   if position == 0 then redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(turn), 'queue')), -1, turn) end
   return position == 0
 end
+
+-- What has ended or waits for its session was put into the queue by RQ's tools: its record says again what it is.
+local function stay(turn, status, now)
+  if status ~= 'running' and status ~= 'suspended' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
+    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+  end
+end
