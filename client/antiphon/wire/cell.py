@@ -17,13 +17,14 @@ from antiphon.errors import (
     KeyReused,
     SessionBusy,
     SessionNotFound,
+    StoreUnavailable,
     TurnNotFound,
     UsageError,
 )
 from antiphon.input.ids import Fence, SessionId, TurnId, other_tenant
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import JournalShorter, store_error
 from antiphon.wire.keys import PREFIX, Keys
 from antiphon.wire.records import (
     ClaimedTurn,
@@ -187,7 +188,10 @@ class Cell:
     async def append_step(
         self, turn: ClaimedTurn, *, length: int, step: int, entries: Sequence[bytes], bodies: Sequence[bytes]
     ) -> str:
-        """Append to the journal and publish. Gives '' , a stop word or ``SUPERSEDED``."""
+        """Append to the journal and publish. Gives '', a stop word or ``SUPERSEDED``.
+
+        Raises ``JournalShorter`` where Redis has lost the journal's end, ``CorruptRecord`` where it is longer.
+        """
         answer = await self._run(
             "append_step",
             turn.session_id,
@@ -205,12 +209,36 @@ class Cell:
             case [b"SUPERSEDED"]:
                 return SUPERSEDED
             case [b"CONFLICT", found]:
-                raise CorruptRecord(
+                kind = JournalShorter if found < length else CorruptRecord
+                raise kind(
                     f"The journal has {found} entries instead of {length}.",
                     session_id=turn.session_id, turn_id=turn.turn_id,
                 )  # fmt: skip
             case _:
                 raise _unexpected("append_step", answer)
+
+    async def wait_for_disk(self, patience_ms: int = 2000) -> bool:
+        """Return when all that was written before now is on the server's disk.
+
+        False where the server cannot say so: it has no append-only file, or is a Redis before 7.2. Raises
+        ``StoreUnavailable`` where its disk has not come after within ``patience_ms``.
+        """
+        try:
+            pipe = self.redis.pipeline(transaction=False)
+            pipe.incrby(
+                self.keys.fence, 0
+            )  # WAITAOF waits for the writes of its own connection: this is the last
+            pipe.execute_command("WAITAOF", 1, 0, patience_ms)
+            written, synced = await pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        if isinstance(written, Exception):
+            raise store_error(written)
+        if isinstance(synced, Exception):
+            return False
+        if synced[0] < 1:
+            raise StoreUnavailable(f"Redis has not written to its disk within {patience_ms / 1000:g} s.")
+        return True
 
     async def finish(
         self,
