@@ -339,6 +339,14 @@ class Cell:
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
 
+    async def server_ms(self) -> int:
+        """The server's time, in ms. Raises ``StoreError``."""
+        try:
+            seconds, microseconds = await self.redis.time()
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     async def load_scripts(self) -> None:
         """Send every script, so that the first turn does not pay for it."""
         try:

@@ -4,7 +4,7 @@
 -- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
 -- @args holder limit crash_limit keep_events queues...
 -- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
--- @include publish rq_view inbox holder retry conclude withdraw cancelled damage look refuse crashed jobs
+-- @include publish rq_view inbox holder retry conclude withdraw cancelled damage look refuse crashed jobs clock_back
 local now, acts = now_ms(), {}
 redis.call('ZREM', key_active(), '')
 
@@ -56,6 +56,7 @@ local function put_off(turn, why)
   if quarantine(turn, now, why) then act('', turn, 'quarantined') end
 end
 
+follow_clock(now)
 look_at_jobs(now, act)
 if holder ~= '' then
   for _, session in ipairs(redis.call('HKEYS', key_held(holder))) do
