@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from simulation.seeds import FIRST_SEED, first_seed
 from support.coroutines import run_coroutine_test
 from support.key_leaks import leaked_keys
 from support.network import forbid_other_machines
@@ -44,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     kinds = installed_kinds()
     missing = "" if "redis" in kinds else " (redis-server is not installed: the tests run on Valkey alone)"
-    return f"redis servers: {', '.join(kinds)}{missing}"
+    return f"redis servers: {', '.join(kinds)}{missing}\nsimulation: {FIRST_SEED}={first_seed()} repeats its schedules"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from simulation.schedule import make, play
+from simulation.seeds import first_seed
 from simulation.world import World
 from support.servers import RedisServer
 
@@ -31,6 +32,7 @@ FILES = [
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
 TESTS = Path(__file__).parent.parent
+SCRIPT_TESTS = TESTS / "client" / "wire"
 
 
 def main() -> int:
@@ -38,11 +40,14 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="scripts to mutate (default: what the promises rest on)")
     parser.add_argument("--all", action="store_true", help="mutate every script")
     parser.add_argument("--seeds", type=int, default=60, help="schedules against each mutant (default 60)")
+    parser.add_argument("--first", type=int, help="the first seed (default: others at each commit)")
     options = parser.parse_args()
     everything = [str(path.relative_to(SCRIPTS))[:-4] for path in sorted(SCRIPTS.rglob("*.lua"))]
     files = options.files or ([name for name in everything if "clock" not in name] if options.all else FILES)
     mutants = [mutant for name in files for mutant in mutants_of(name, (SCRIPTS / f"{name}.lua").read_text())]
-    return report(mutants, Killers(options.seeds))
+    first = first_seed() if options.first is None else options.first
+    print(f"Schedules {first} to {first + options.seeds - 1} against each mutant.", flush=True)
+    return report(mutants, Killers(range(first, first + options.seeds)))
 
 
 def report(mutants: list[Mutant], killers: Killers) -> int:
@@ -73,7 +78,7 @@ def report(mutants: list[Mutant], killers: Killers) -> int:
 class Killers:
     """Those who may notice, the quickest first."""
 
-    def __init__(self, seeds: int) -> None:
+    def __init__(self, seeds: range) -> None:
         self._seeds = seeds
         self._server = RedisServer().start()
         self._world = World(self._server.url, ANSWERS_WITHIN)
@@ -105,7 +110,7 @@ class Killers:
 
     def _simulation(self) -> bool:
         with scripts_from(self._mutated):
-            for seed in range(self._seeds):
+            for seed in self._seeds:
                 failure = play(self._world, make(seed, 40))
                 if failure and isinstance(failure.error.__cause__, OSError):  # a script that does not end
                     self._world.close()
@@ -117,7 +122,7 @@ class Killers:
     def _script_tests(self, file: str) -> bool:
         """The file's own tests come first, since the first that fails is enough."""
         own = f"test_script_{file.rpartition('/')[2]}.py"
-        tests = sorted((TESTS / "integration").glob("test_script_*.py"), key=lambda path: path.name != own)
+        tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: path.name != own)
         command = [
             sys.executable, "-m", "pytest", "-x", "-q", "--server", "valkey", "-p", "mutation.hook",
             "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, tests),

@@ -9,6 +9,7 @@ import time
 from support.servers import RedisServer
 
 from simulation.schedule import make, play, shrink
+from simulation.seeds import first_seed
 from simulation.world import World
 
 STEPS = 60
@@ -17,7 +18,7 @@ STEPS = 60
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many schedules (default 1000)")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed (default: others at each commit)")
     parser.add_argument("--seed", type=int, help="replay this one and print it whole")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of a schedule (default {STEPS})")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
@@ -26,7 +27,9 @@ def main() -> int:
         world = World(server.url)
         if options.seed is not None:
             return replay(world, options.seed, options.steps)
-        return run_many(world, range(options.first, options.first + options.seeds), options.steps)
+        first = first_seed() if options.first is None else options.first
+        print(f"Seeds {first} to {first + options.seeds - 1}.", flush=True)
+        return run_many(world, range(first, first + options.seeds), options.steps)
 
 
 def replay(world: World, seed: int, steps: int) -> int:

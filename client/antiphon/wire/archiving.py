@@ -28,6 +28,7 @@ __all__ = [
     "mark_archived",
     "put_off",
     "restore_session",
+    "set_aside",
     "take_work",
 ]
 
@@ -119,6 +120,15 @@ async def mark_archived(cell: Cell, ending: Ending) -> bool:
             return False
         case answer:
             raise _unexpected("mark", answer)
+
+
+async def set_aside(cell: Cell, copy: str, keep_ms: int) -> None:
+    """Remember that this copy, which is about to be saved, must be removed after so long."""
+    match await _run(cell, "set_aside", copy, keep_ms):
+        case [b"OK"]:
+            return
+        case answer:
+            raise _unexpected("set_aside", answer)
 
 
 async def forgotten(cell: Cell, session_id: SessionId) -> None:

@@ -17,13 +17,14 @@ from antiphon.errors import (
     KeyReused,
     SessionBusy,
     SessionNotFound,
+    StoreUnavailable,
     TurnNotFound,
     UsageError,
 )
 from antiphon.input.ids import Fence, SessionId, TurnId, other_tenant
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import JournalShorter, store_error
 from antiphon.wire.keys import PREFIX, Keys
 from antiphon.wire.records import (
     ClaimedTurn,
@@ -33,8 +34,9 @@ from antiphon.wire.records import (
     Reaped,
     Snapshot,
     TurnRecord,
-    claimed_turn,
-    pairs,
+    claims,
+    reaped,
+    snapshot,
     turn_record,
 )
 from antiphon.wire.scripts import load_script, run_script, script_names
@@ -148,12 +150,8 @@ class Cell:
         """Take up to ``limit`` turns. Repeated with the same ``token`` it gives the same turns."""
         answer = await self._run("claim", worker, token, lease_ms, limit, only, *queues)
         match answer:
-            case [b"CLAIMED", turns, foreign, alone]:
-                return Claims(
-                    [claimed_turn(fields) for fields in turns],
-                    [ForeignJob(job.decode(), queue.decode(), data) for job, queue, data in foreign],
-                    [TurnId(turn.decode()) for turn in alone],
-                )
+            case [b"CLAIMED", turns, foreign, alone, damaged]:
+                return claims(turns, foreign, alone, damaged)
             case [b"SUSPENDED"]:
                 return Claims([], [], [], suspended=True)
             case _:
@@ -190,7 +188,10 @@ class Cell:
     async def append_step(
         self, turn: ClaimedTurn, *, length: int, step: int, entries: Sequence[bytes], bodies: Sequence[bytes]
     ) -> str:
-        """Append to the journal and publish. Gives '' , a stop word or ``SUPERSEDED``."""
+        """Append to the journal and publish. Gives '', a stop word or ``SUPERSEDED``.
+
+        Raises ``JournalShorter`` where Redis has lost the journal's end, ``CorruptRecord`` where it is longer.
+        """
         answer = await self._run(
             "append_step",
             turn.session_id,
@@ -208,12 +209,36 @@ class Cell:
             case [b"SUPERSEDED"]:
                 return SUPERSEDED
             case [b"CONFLICT", found]:
-                raise CorruptRecord(
+                kind = JournalShorter if found < length else CorruptRecord
+                raise kind(
                     f"The journal has {found} entries instead of {length}.",
                     session_id=turn.session_id, turn_id=turn.turn_id,
                 )  # fmt: skip
             case _:
                 raise _unexpected("append_step", answer)
+
+    async def wait_for_disk(self, patience_ms: int = 2000) -> bool:
+        """Return when all that was written before now is on the server's disk.
+
+        False where the server cannot say so: it has no append-only file, or is a Redis before 7.2. Raises
+        ``StoreUnavailable`` where its disk has not come after within ``patience_ms``.
+        """
+        try:
+            pipe = self.redis.pipeline(transaction=False)
+            pipe.incrby(
+                self.keys.fence, 0
+            )  # WAITAOF waits for the writes of its own connection: this is the last
+            pipe.execute_command("WAITAOF", 1, 0, patience_ms)
+            written, synced = await pipe.execute(raise_on_error=False)
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        if isinstance(written, Exception):
+            raise store_error(written)
+        if isinstance(synced, Exception):
+            return False
+        if synced[0] < 1:
+            raise StoreUnavailable(f"Redis has not written to its disk within {patience_ms / 1000:g} s.")
+        return True
 
     async def finish(
         self,
@@ -267,10 +292,7 @@ class Cell:
         """Recover what is due for a look, or at once all that a dead ``holder`` held, jobs of ``queues`` among it."""
         match await self._run("reap", holder, limit, crash_limit, keep_events, *queues):
             case [b"REAPED", acts]:
-                return [
-                    Reaped(SessionId(session.decode()), TurnId(turn.decode()), what.decode())
-                    for session, turn, what in acts
-                ]
+                return [reaped(*act) for act in acts]
             case answer:
                 raise _unexpected("reap", answer)
 
@@ -293,15 +315,8 @@ class Cell:
     async def snapshot(self, session_id: SessionId, start: int = 0, stop: int = -1) -> Snapshot:
         """Read a session at one moment, with one page of its history. Raises ``SessionNotFound``."""
         match await self._run("snapshot", session_id, start, stop):
-            case [b"OK", cursor, head, length, history, fields, inbox]:
-                return Snapshot(
-                    int(cursor),
-                    TurnId(head.decode()) if head else None,
-                    length,
-                    history,
-                    pairs(fields),
-                    [TurnId(turn.decode()) for turn in inbox],
-                )
+            case [b"OK", *found]:
+                return snapshot(*found)
             case [b"SESSION_NOT_FOUND"]:
                 raise SessionNotFound(session_id=session_id)
             case answer:
@@ -323,6 +338,14 @@ class Cell:
             return await self.redis.zcard(self.keys.active)
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
+
+    async def server_ms(self) -> int:
+        """The server's time, in ms. Raises ``StoreError``."""
+        try:
+            seconds, microseconds = await self.redis.time()
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def load_scripts(self) -> None:
         """Send every script, so that the first turn does not pay for it."""

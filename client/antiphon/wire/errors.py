@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from redis import exceptions as redis_errors
 
-from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from antiphon.errors import (
+    CorruptRecord,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsupported,
+)
 
-__all__ = ["store_error"]
+__all__ = ["JournalShorter", "store_error"]
 
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free some."
 _READ_ONLY = "This Redis takes no writes: it is a replica, or its disk is full. Point the URL at the primary."
+
+
+class JournalShorter(CorruptRecord):
+    """Redis has lost the end of a turn's journal, as after a power loss: the turn starts again from what is left."""
 
 
 def store_error(exc: BaseException) -> StoreError:

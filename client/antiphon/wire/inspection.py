@@ -48,7 +48,7 @@ class SessionRow(Struct):
 
 
 class FailedTurn(Struct):
-    """One failed turn, or a job that was no turn. Times are server ms."""
+    """One failed turn, a job that was no turn, or a session set aside (``quarantined``). Times are server ms."""
 
     turn_id: str
     session_id: str
@@ -63,7 +63,7 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     members = await _ask(
         cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
     )
-    keys = sorted(member.decode() for member in members)
+    keys = sorted(map(_text, members))
     pipe = cell.redis.pipeline(transaction=False)
     for key in keys:
         pipe.hmget(key, "birth", "pid")
@@ -114,7 +114,7 @@ async def session_rows(
         pipe.hmget(cell.keys.session(name), *_ROW, *fields)
         pipe.llen(cell.keys.inbox(name))
         pipe.llen(cell.keys.history(name))
-    answers = await _ask(pipe.execute())
+    answers = await _ask(pipe.execute(raise_on_error=False))
     return [_row(name, fields, *answers[3 * n : 3 * n + 3]) for n, (_, name) in enumerate(places)]
 
 
@@ -133,42 +133,57 @@ async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
-    """Failed turns of all queues, newest first, with the foreign jobs that failed."""
+    """Failed turns of all queues, newest first, with the foreign jobs that failed and the sessions set aside."""
     stem = rq_key("rq_queue", "")
     queues = sorted(
-        key.decode().removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
     )
-    found: list[FailedTurn] = []
+    found = [_quarantined(*pair) for pair in (await _ask(cell.redis.hgetall(cell.keys.quarantined))).items()]
     for queue in queues:
         ids = await _ask(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
         pipe = cell.redis.pipeline(transaction=False)
         for job in ids:
-            pipe.hmget(cell.keys.turn(job.decode()), "session", "error_code", "error", "ended_at")
-            pipe.hmget(rq_key("rq_job", job.decode()), "exc_info")
-        answers = await _ask(pipe.execute())
+            pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
+            pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
+        answers = await _ask(pipe.execute(raise_on_error=False))
         found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
 
 
-def _row(
-    name: str, names: Sequence[str], found: list[bytes | None], turns: int, messages: int
-) -> SessionRow | None:
+def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
+    """None also where the session's data are damaged: it is listed with the failed turns."""
+    found, turns, messages = answers
+    if any(isinstance(answer, Exception) for answer in answers):
+        return None
     agent, created, updated, closed, fence, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
     fields = dict(zip(names, values, strict=True))
-    return SessionRow(
-        name, fields, agent, int(created or updated), int(updated or created), bool(closed), bool(fence), turns,
-        messages,
-    )  # fmt: skip
+    try:
+        return SessionRow(
+            name, fields, agent, int(created or updated), int(updated or created), bool(closed), bool(fence),
+            turns, messages,
+        )  # fmt: skip
+    except ValueError:
+        return None
 
 
-def _failed(job: bytes, queue: str, turn: list[bytes | None], rq_job: list[bytes | None]) -> FailedTurn:
-    session, code, error, ended = (value.decode() if value else "" for value in turn)
+def _failed(job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
+    """A value that cannot be read is shown as nothing."""
+    session, code, error, ended = map(_text, [None] * 4 if isinstance(turn, Exception) else turn)
     if not session:
-        lines = (rq_job[0] or b"").decode(errors="replace").strip().splitlines()
-        return FailedTurn(job.decode(), "", queue, "no_turn", lines[-1] if lines else "", 0)
-    return FailedTurn(job.decode(), session, queue, code, error, int(ended or 0))
+        lines = _text(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
+        return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
+    return FailedTurn(_text(job), session, queue, code, error, int(ended) if ended.isdecimal() else 0)
+
+
+def _quarantined(name: bytes, why: bytes) -> FailedTurn:
+    since, _, reason = _text(why).partition(" ")
+    return FailedTurn("-", _text(name), "", "quarantined", reason, int(since) if since.isdecimal() else 0)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
 
 
 async def _ask(answer: Awaitable[T] | Any) -> Any:

@@ -53,6 +53,10 @@ KINDS: tuple[Kind, ...] = (
          "sessions that begin anew go on from it", "kept", lasting=True),
     Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must go, by when",
          "empty when nothing is left to do", lasting=True),
+    Kind("clock", "clock", "counter", "the server's time when a reaper looked last, in ms: so one that is put back is "
+         "noticed", "kept", lasting=True),
+    Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside, because a key or field of "
+         "theirs is damaged: when, and why", "an entry goes when it is mended or its session is deleted", lasting=True),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry",
@@ -159,6 +163,14 @@ class Keys:
     @property
     def forget(self) -> str:
         return self._key("forget")
+
+    @property
+    def clock(self) -> str:
+        return self._key("clock")
+
+    @property
+    def quarantined(self) -> str:
+        return self._key("quarantined")
 
 
 def rq_key(kind: str, *ids: str) -> str:

@@ -7,18 +7,23 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId, TurnId
 
 __all__ = [
     "ClaimedTurn",
     "Claims",
+    "Damaged",
     "Emit",
     "ForeignJob",
     "Reaped",
     "Snapshot",
     "TurnRecord",
     "claimed_turn",
+    "claims",
     "pairs",
+    "reaped",
+    "snapshot",
     "turn_record",
 ]
 
@@ -58,12 +63,21 @@ class ForeignJob(NamedTuple):
     data: bytes
 
 
+class Damaged(NamedTuple):
+    """A turn that cannot be claimed, because a key or field of its session is damaged."""
+
+    session_id: str
+    turn_id: str
+    reason: str
+
+
 class Claims(NamedTuple):
     """What a claim brought. ``alone`` are turns that must run in a process of their own."""
 
     turns: list[ClaimedTurn]
     foreign: list[ForeignJob]
     alone: list[TurnId]
+    damaged: Sequence[Damaged] = ()
     suspended: bool = False
 
 
@@ -111,6 +125,25 @@ class TurnRecord(Struct):
     fields: dict[str, bytes]
 
 
+def claims(
+    turns: list[list[Any]], foreign: list[list[bytes]], alone: list[bytes], damaged: list[list[bytes]]
+) -> Claims:
+    """What the claim script gives. A turn that cannot be read is damaged: its lease will expire."""
+    found: list[ClaimedTurn] = []
+    broken = [Damaged(*(value.decode(errors="replace") for value in one)) for one in damaged]
+    for fields in turns:
+        try:
+            found.append(claimed_turn(fields))
+        except (ValueError, AttributeError, TypeError) as exc:
+            session, turn = (value.decode(errors="replace") for value in fields[:2])
+            broken.append(Damaged(session, turn, f"It cannot be read: {exc}"))
+    jobs = [
+        ForeignJob(job.decode(errors="replace"), queue.decode(errors="replace"), data)
+        for job, queue, data in foreign
+    ]
+    return Claims(found, jobs, [TurnId(turn.decode(errors="replace")) for turn in alone], broken)
+
+
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     """A turn as the claim script gives it."""
     session, turn, session_fields, turn_fields, journal, history, length = fields
@@ -123,6 +156,25 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
         queue.decode(), journal, history, length, summary, (restored or b"").decode(), (refused or b"").decode(),
         int(queued_seq or 0),
     )  # fmt: skip
+
+
+def snapshot(
+    cursor: bytes, head: bytes, length: int, history: list[bytes], fields: list[bytes], inbox: list[bytes]
+) -> Snapshot:
+    """A session as the snapshot script gives it. Raises ``CorruptRecord``."""
+    try:
+        turns = [TurnId(turn.decode()) for turn in inbox]
+        first = TurnId(head.decode()) if head else None
+        return Snapshot(int(cursor), first, length, history, pairs(fields), turns)
+    except ValueError as exc:
+        raise CorruptRecord(f"The fields of the session cannot be read: {exc}.") from exc
+
+
+def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
+    """An act of the reaper."""
+    return Reaped(
+        SessionId(session.decode(errors="replace")), TurnId(turn.decode(errors="replace")), what.decode()
+    )
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:

@@ -22,6 +22,8 @@ from antiphon.wire.keys import lua_key_functions
 __all__ = ["KEEP_TURN_SECONDS", "Script", "load_script", "run_script", "script_names"]
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
+HASH_LIVES_ON_MS = 3600 * 1000
+"""How much longer a session's hash lives than its other keys: its seq goes on while an older event is kept."""
 
 _FOLDER = resources.files("antiphon.wire") / "lua"
 
@@ -59,7 +61,7 @@ def load_script(name: str, clock: str = "clock") -> Script:
     source = "\n".join(
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
-            f"local KEEP_TURN_SECONDS = {KEEP_TURN_SECONDS}",
+            f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
             _used_key_functions(text),
             _without_comments(text),
         ]

@@ -9,7 +9,7 @@ from bench.gauges import redis_counters
 from redis import Redis
 from support.cells import START_MS, body, open_cell
 
-from antiphon.errors import StoreFull
+from antiphon.errors import SessionNotFound, StoreFull
 from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.archiving import (
     Ending,
@@ -254,8 +254,93 @@ async def test_a_session_whose_history_has_ended_is_named_once_and_asks_again_wh
         await cell.redis.pexpire("ant:session:s", HOUR - 1)
         assert await take_work(cell) == Late("s")
         assert await take_work(cell) is None
+        await cell.put("t2")
         assert await cell.redis.hget("ant:session:s", "restored") is None
         assert await cell.redis.get("ant:seq_floor") == b"3"
+
+
+@pytest.mark.parametrize("archive", ["archive", "no archive"])
+@pytest.mark.parametrize("how", ["submit", "edit", "requeue", "fork onto it"])
+async def test_a_session_whose_life_is_over_begins_anew_however_it_is_used(redis_url, how, archive):
+    async with open_cell(redis_url) as cell:
+        if archive == "archive":
+            await begin_archiving(cell)
+        await cell.put("t1", ttl_ms=SOON, tenant="acme")
+        claimed = await cell.take_one()
+        fields = {"summary": (b"", b"2:what was said"), "system": (b"", b"be brief"), "closed": (b"", b"1")}
+        await restore(cell, fence=claimed.fence, **fields)
+        assert await cell.end(claimed, "failed", variables=b'{"a":1}', window="3:4")
+        await end_in(cell, 0)
+        assert await cell.redis.exists(*KEYS) == 1, "the hash alone is left"
+        with pytest.raises(SessionNotFound):
+            await cell.snapshot("s")
+        await use(cell, how)
+        fields = (await cell.snapshot("s")).fields
+        assert not fields.keys() & {
+            "summary",
+            "system",
+            "closed",
+            "variables",
+            "window",
+            "restored",
+            "tenant",
+        }
+        assert fields["first"] == b"3"
+        assert fields.get("archived") == (b"" if archive == "archive" else None)
+        assert await cell.history() == []
+        assert [event["seq"] for event in await cell.events()] == [4, 5][: int(fields["seq"]) - 3]
+
+
+async def use(cell, how):
+    match how:
+        case "submit":
+            await cell.put("t2")
+        case "edit":
+            change = Change(fields=[FieldChange("files", b"", b"{}")], length=0, bodies=[body("files", "")])
+            assert await change_session(cell, "s", "op", change, when="any", ttl_ms=SOON) is True
+        case "requeue":
+            await cell.requeue("t1")
+            await cell.take_one()
+        case _:
+            await fork_session(cell, "other", "s", "op", ttl_ms=SOON, body=body("forked", ""))
+
+
+async def test_a_fork_of_a_session_whose_life_is_over_has_nothing_of_it(redis_url):
+    async with archiving_cell(redis_url) as cell:
+        await talk(cell)
+        await change_session(
+            cell, "s", "op", Change(fields=[FieldChange("system", b"", b"x")]), when="any", ttl_ms=SOON
+        )
+        await end_in(cell, 0)
+        before = await cell.redis.dump("ant:session:s")
+        await fork_session(cell, "s", "fork", "op", ttl_ms=SOON, body=body("forked", ""))
+        fields = (await cell.snapshot("fork")).fields
+        assert ("system" in fields, "restored" in fields, fields["origin"]) == (False, False, b"s")
+        assert await cell.redis.dump("ant:session:s") == before
+
+
+async def test_a_marked_session_in_its_last_hour_goes_on(redis_url):
+    async with archiving_cell(redis_url) as cell:
+        await talk(cell)
+        found = await take_work(cell)
+        assert await mark_archived(cell, found)
+        await cell.put("t2")
+        assert (await cell.take_one()).restored == "1"
+        assert await cell.history() == [b'"t1"']
+
+
+async def test_at_full_memory_no_session_begins_anew(redis_url):
+    async with archiving_cell(redis_url) as cell:
+        await talk(cell)
+        await end_in(cell, 0)
+        before = await cell.contents()
+        await cell.redis.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(StoreFull):
+                await cell.put("t2")
+        finally:
+            await cell.redis.config_set("maxmemory", 0)
+        assert await cell.contents() == before
 
 
 async def test_sessions_that_cannot_be_saved_now_are_given_more_time(redis_url):

@@ -234,3 +234,21 @@ async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(red
             assert await delete_session(cell, "s") is True
         finally:
             await cell.redis.config_set("maxmemory", 0)
+
+
+async def test_a_deleted_sessions_delayed_turns_are_cancelled_and_none_begins_it_anew(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("now")
+        await cell.end(await cell.take_one())
+        for turn in ("soon", "later"):
+            await cell.put(turn, due_in_ms=1000)
+        await cell.put("other", "another", due_in_ms=1000)
+        assert await delete_session(cell, "s") is True
+        assert [await cell.status(turn) for turn in ("soon", "later", "other")] == ["cancelled"] * 2 + [
+            "queued"
+        ]
+        assert await cell.redis.zrange("ant:due", 0, -1) == [b"other"]
+        await cell.wait(1000)
+        assert [act.turn_id for act in await cell.reap()] == ["other"]
+        assert not await cell.redis.exists("ant:session:s", "ant:inbox:s", "ant:events:s", "ant:turns:s")
+        assert await cell.redis.zscore("ant:sessions", "s") is None

@@ -29,6 +29,7 @@ WRAPPERS = {
     "archiving/forgotten": archiving.forgotten,
     "archiving/mark": archiving.mark_archived,
     "archiving/restore": archiving.restore_session,
+    "archiving/set_aside": archiving.set_aside,
     "archiving/take": archiving.take_work,
     "editing/edit": editing.change_session,
     "editing/fork": editing.fork_session,
@@ -100,11 +101,12 @@ def functions_of(piece: str) -> dict[str, str]:
 
 
 def reachable(text: str, functions: dict[str, str]) -> set[str]:
-    """The functions that are called from here, and from those."""
+    """The functions that are called or handed on from here, and from those."""
     found: set[str] = set()
     texts = [text]
     while texts:
-        called = set(re.findall(r"\b(\w+)\(", texts.pop())) & functions.keys() - found
+        named = re.findall(r"\b(\w+)\((?:(?<=guarded\()(\w+))?", texts.pop())
+        called = {name for pair in named for name in pair} & functions.keys() - found
         found |= called
         texts += [functions[name] for name in called]
     return found

@@ -322,3 +322,22 @@ async def test_a_job_that_has_become_a_turn_is_not_offered_as_a_job(redis_url):
         assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == [f"odd:{turn.fence}".encode()]
         assert await cell.queue() == []
         await cell.end(turn)
+
+
+async def test_a_clock_that_is_put_back_holds_up_no_retry_no_delay_and_no_recovery(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn in ("retries", "dies"):
+            await cell.put(turn, turn)
+        claimed = {turn.turn_id: turn for turn in (await cell.take()).turns}
+        await cell.give_back(claimed["retries"], "error", delay_ms=20_000)
+        await cell.put("delayed", "delayed", due_in_ms=20_000)
+        await cell.put("waits", "waits")
+        assert await cell.reap() == []
+        await cell.wait(-600_000)
+        assert await cell.reap() == []
+        await cell.wait(20_000)
+        acts = {(act.turn_id, act.what) for act in await cell.reap()}
+        assert acts == {("retries", "retried"), ("dies", "recovered"), ("delayed", "due")}
+        assert len((await cell.take()).turns) == 4
+        await cell.wait(LEASE_MS)
+        await cell.reap()

@@ -402,6 +402,25 @@ async def test_a_lease_that_ends_leaves_no_started_job(redis_url, reaped):
         assert await cell.redis.exists("rq:wip:antiphon") == 0
 
 
+@pytest.mark.parametrize("how", ["lease", "given back"])
+async def test_a_cancelled_turn_whose_run_is_over_is_no_started_job_whoever_takes_it_next(redis_url, how):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        turn = await cell.take_one()
+        rq.job("t1").cancel()
+        if how == "lease":
+            await cell.wait(LEASE_MS)
+            await cell.reap()
+        else:
+            await cell.give_back(turn, "drain")
+        assert await cell.redis.zcard("rq:wip:antiphon") == 0
+        await cell.redis.rpush("rq:queue:antiphon", "t1")  # before the reaper has cancelled it
+        turn = await cell.take_one("w2")
+        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == [f"t1:{turn.fence}".encode()]
+        await cell.end(turn)
+        assert await cell.redis.zcard("rq:wip:antiphon") == 0
+
+
 async def test_what_a_dead_stock_worker_noted_as_running_is_forgotten(redis_url):
     async with both(redis_url) as (cell, rq):
         await cell.put("t1")

@@ -110,6 +110,96 @@ async def test_a_session_that_began_anew_is_joined_with_its_past_before_it_is_sa
         assert await cell.redis.llen("ant:history:s") == 4
 
 
+async def let_expire(cell, session="s"):
+    """No worker looks while the session's life ends: its hash alone lives on."""
+    for key in session_keys(session)[1:]:
+        await cell.redis.delete(key)
+    await cell.redis.pexpire(f"ant:session:{session}", 3_600_000)
+
+
+async def test_workers_that_come_back_after_a_restored_session_has_ended_lose_nothing(redis_url, store):
+    async with archiving_cell(redis_url) as cell:
+        archive = Archive(store)
+        for number in range(3):
+            await talk(cell, f"t{number}", archive=archive)
+        await Archiver(cell, archive).sweep()
+        await end(cell)
+        await talk(cell, "t3", archive=archive)  # restored
+        await Archiver(cell, archive).sweep()
+        await let_expire(cell)
+        await talk(cell, "t4", archive=archive)
+        await Archiver(cell, archive).sweep()
+        assert texts(store.load("s"))[::2] == [f"t{number} in s" for number in range(5)]
+
+
+async def saved(own, cell, number, history=None):
+    """A session of so many turns whose copy is in the store, and which goes on with this history."""
+    archive = Archive(own)
+    for index in range(number):
+        await talk(cell, f"t{index}", archive=archive)
+    await Archiver(cell, archive).sweep()
+    if history is not None:
+        await cell.redis.delete("ant:history:s")
+        await cell.redis.rpush("ant:history:s", *history)
+    return archive
+
+
+async def test_what_redis_has_lost_of_a_session_stays_in_its_copy(redis_url, own, caplog):
+    """As after a power loss: the history has gone back to an earlier state, and then the session goes on."""
+    async with archiving_cell(redis_url) as cell:
+        archive = await saved(own, cell, 3, said("t0 in s"))
+        await talk(cell, "t9", archive=archive)
+        for _ in range(2):  # and once more, as after a death between saving and marking
+            with caplog.at_level(logging.WARNING, "antiphon.archiver"):
+                await Archiver(cell, archive).sweep()
+            assert texts(own.load("s"))[::2] == ["t0 in s", "t1 in s", "t2 in s", "t9 in s"]
+            await cell.redis.hdel("ant:session:s", "archived")
+            await cell.redis.hset("ant:session:s", "archived", "")
+            await cell.redis.zadd("ant:ending", {"s": 0})
+        assert "has lost 4 messages" in caplog.text
+        assert own.list_sessions() == ["s"]
+
+
+async def test_a_copy_that_was_longer_on_purpose_stays_for_a_day(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        archive = await saved(own, cell, 3)
+        await change_session(cell, "s", "op", Change(keep=2), when="any", ttl_ms=SOON)
+        await Archiver(cell, archive).sweep()
+        assert texts(own.load("s")) == ["t0 in s", "t0 in s, you said"]
+        beside = next(name for name in own.list_sessions() if name != "s")
+        assert texts(own.load(beside))[::2] == ["t0 in s", "t1 in s", "t2 in s"]
+        await cell.wait(24 * 60 * MINUTE - 1)
+        await Archiver(cell, archive).sweep()
+        assert beside in own.list_sessions()
+        await cell.wait(1)
+        await Archiver(cell, archive).sweep()
+        assert own.list_sessions() == ["s"]
+
+
+async def test_a_session_that_went_on_longer_after_it_was_shortened_is_compared_again(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        archive = await saved(own, cell, 2)
+        await change_session(cell, "s", "op", Change(keep=0), when="any", ttl_ms=SOON)
+        await talk(cell, "t8", archive=archive)
+        await Archiver(cell, archive).sweep()
+        assert texts(own.load("s"))[::2] == ["t8 in s"]
+        assert await cell.redis.hget("ant:session:s", "shortened") is None
+        await cell.redis.ltrim("ant:history:s", 0, 0)
+        await talk(cell, "t9", archive=archive)
+        await Archiver(cell, archive).sweep()
+        assert texts(own.load("s"))[::2] == ["t8 in s", "t9 in s"]
+
+
+async def test_a_copy_that_cannot_be_read_is_kept_beside_the_new_one(redis_url, own):
+    async with archiving_cell(redis_url) as cell:
+        own.texts["s"] = '{"version": "?"}'
+        await talk(cell)
+        await cell.redis.hset("ant:session:s", "restored", "1")
+        await Archiver(cell, Archive(own)).sweep()
+        assert texts(own.load("s")) == ["t1 in s", "t1 in s, you said"]
+        assert '{"version": "?"}' in own.texts.values()
+
+
 async def test_two_archivers_save_each_session_once(redis_url, own):
     async with archiving_cell(redis_url) as cell:
         sessions = [f"s{number}" for number in range(30)]

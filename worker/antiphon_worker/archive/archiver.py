@@ -16,10 +16,11 @@ from antiphon.wire.archiving import (
     forgotten,
     mark_archived,
     put_off,
+    set_aside,
     take_work,
 )
 from antiphon.wire.cell import Cell
-from antiphon_worker.archive.form import archived_form
+from antiphon_worker.archive.form import NewCopy, new_copy
 from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
 
@@ -31,6 +32,7 @@ PAUSE_SECONDS = 1.0
 OUTAGE_PAUSE_SECONDS = 5.0
 PUT_OFF_AT_ONCE = 200
 SAVE_WITHIN_SECONDS = 20.0
+KEEP_REPLACED_MS = 24 * 3600 * 1000
 
 
 class Archiver:
@@ -105,11 +107,32 @@ class Archiver:
 
     async def _save(self, ending: Ending, asked: float) -> None:
         """Save a session, unless this process stood still since it was read: others may have saved a later state."""
+        former = await self._archive.load(ending.session_id)
+        copy = await asyncio.to_thread(new_copy, ending, former)
+        await self._keep_replaced(ending, copy)
         if time.monotonic() - asked > SAVE_WITHIN_SECONDS:
             return
-        await self._archive.save(ending.session_id, lambda: archived_form(ending))
+        await self._archive.save(ending.session_id, lambda: copy.data)
         if await mark_archived(self._cell, ending):
             log.info(
                 "session %s is archived", ending.session_id,
                 extra={"action": "archived", "session": ending.session_id},
             )  # fmt: skip
+
+    async def _keep_replaced(self, ending: Ending, copy: NewCopy) -> None:
+        """Save beside it what the store is about to lose of a session, for a day. Say what Redis has lost."""
+        if copy.lost:
+            log.warning(
+                "session %s has lost %d messages that its archived copy holds: they stay in it",
+                ending.session_id, copy.lost,
+                extra={"action": "archive_completed", "session": ending.session_id},
+            )  # fmt: skip
+        if copy.replaced is None:
+            return
+        beside, former = f"{ending.session_id[:80]}\x1f{time.time_ns() // 1_000_000}", dict(copy.replaced)
+        await set_aside(self._cell, beside, KEEP_REPLACED_MS)
+        await self._archive.save(beside, lambda: former)
+        log.info(
+            "session %s was shortened: its former archived copy stays for a day as %r", ending.session_id, beside,
+            extra={"action": "archive_replaced", "session": ending.session_id, "copy": beside},
+        )  # fmt: skip

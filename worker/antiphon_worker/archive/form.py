@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord
-from antiphon.model import encode
+from antiphon.model import Message, encode
 from antiphon.redis.edits import Found
 from antiphon.redis.fields import DICTIONARY_FIELDS, TEXT_FIELDS, encode_field, encode_fields
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.wire.archiving import Ending, Refusal
 from antiphon.wire.editing import FieldChange
 
-__all__ = ["Restoration", "archived_form", "restoration"]
+__all__ = ["NewCopy", "Restoration", "archived_form", "new_copy", "restoration"]
 
 ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
 
@@ -32,6 +32,56 @@ class Restoration(Struct):
     fields: list[FieldChange]
     messages: list[bytes]
     refuse: Refusal = ""
+
+
+class NewCopy(Struct):
+    """What the store is to have of a session from now on.
+
+    ``lost`` counts messages that the session has lost in Redis and that the copy keeps; ``replaced`` is a former copy
+    that holds what the new one does not, because the history was shortened on purpose.
+    """
+
+    data: dict[str, Any]
+    lost: int = 0
+    replaced: Mapping[str, Any] | None = None
+
+
+def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
+    """The copy of a session that ends, which holds no less than the former one but where that was asked for.
+
+    Raises ``CorruptRecord`` where the session cannot be read. A former copy that cannot be read is replaced.
+    """
+    data = archived_form(ending)
+    if former is None:
+        return NewCopy(data)
+    try:
+        before = read_saved(former).messages
+    except CorruptRecord:
+        return NewCopy(data, replaced=former)
+    now = read_saved(data).messages
+    if now[: len(before)] == before:
+        return NewCopy(data)
+    if "shortened" in ending.fields:
+        return NewCopy(data, replaced=former)
+    return _completed(data, now, former, before)
+
+
+def _completed(
+    data: dict[str, Any], now: list[Message], former: Mapping[str, Any], before: list[Message]
+) -> NewCopy:
+    """All messages of the former copy, and those that the session has had since both were the same."""
+    common = 0
+    while common < min(len(before), len(now)) and before[common] == now[common]:
+        common += 1
+    new = now[common:]
+    if before[len(before) - len(new) :] == new:  # saved before, and not marked
+        new = []
+    data["messages"] = [*former["messages"], *data["messages"][len(now) - len(new) :]]
+    data["archived"].pop("window", None)  # it counted other messages, as the summary did
+    data.pop("summary", None)
+    if former.get("summary"):
+        data["summary"] = former["summary"]
+    return NewCopy(data, lost=len(before) - common)
 
 
 def archived_form(ending: Ending) -> dict[str, Any]:

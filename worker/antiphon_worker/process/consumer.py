@@ -155,6 +155,11 @@ class Consumer:
             self._spawn(self._hold(turn, lease), lease, f"turn {turn.turn_id}")
         for job in claims.foreign:
             self._spawn(self._run_foreign(job), None, f"job {job.job_id}")
+        for one in claims.damaged:
+            log.error(
+                "turn %s of session %s is set aside: %s", one.turn_id, one.session_id, one.reason,
+                extra={"action": "quarantined", "session": one.session_id, "turn": one.turn_id},
+            )  # fmt: skip
         for turn_id in claims.alone:
             self._spawn(self._run_alone(turn_id), None, f"alone {turn_id}")
 

@@ -7,22 +7,28 @@ it never happens twice, and a pause of Redis does not lose a step.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from antiphon.errors import StoreError
+from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.events import Event
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn
-from antiphon_worker.loop.steps import JournalEntry, StepEntry, decode_entry, encode_entry
+from antiphon.wire.errors import JournalShorter
+from antiphon_worker.loop.steps import JournalEntry, StepEntry, ToolStarted, decode_entry, encode_entry
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import TurnSink
 
 __all__ = ["TurnJournal", "patiently"]
 
+log = logging.getLogger("antiphon.journal")
+
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
+DISK_SECONDS = 10.0
 
 
 async def patiently(lease: Lease, write: Callable[[], Awaitable[T]]) -> T:
@@ -70,10 +76,35 @@ class TurnJournal:
                 self._turn, length=len(self._entries), step=steps + 1, entries=encoded, bodies=bodies
             )
 
-        answer = await patiently(self._lease, write)
+        try:
+            answer = await patiently(self._lease, write)
+        except JournalShorter as exc:
+            self._lease.end(Stop.DRAINED, f"Redis has lost a part of it: {exc.message}", at_once=False)
+            raise StopSignal(Stop.DRAINED) from exc
         if answer == SUPERSEDED:
             self._lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
         self._entries.extend(entries)
         if answer and self._lease.stop is None:
             self._lease.end(Stop.CANCELLED, answer, at_once=False)
+        if any(isinstance(entry, ToolStarted) for entry in entries):
+            await self._on_disk()
+
+    async def _on_disk(self) -> None:
+        """Before a tool starts that must not start twice: a power loss of Redis must not forget that it did."""
+        give_up_at = time.monotonic() + DISK_SECONDS
+
+        async def wait() -> bool:
+            try:
+                return await self._cell.wait_for_disk()
+            except StoreUnavailable:
+                if time.monotonic() < give_up_at:
+                    raise
+                log.warning(
+                    "turn %s starts a tool that is at_most_once, and Redis does not write to its disk",
+                    self._turn.turn_id,
+                    extra={"action": "disk_behind", "turn": self._turn.turn_id},
+                )
+                return False
+
+        await patiently(self._lease, wait)

@@ -26,24 +26,27 @@ SAID = {
     "failed": "failed, its workers died too often",
     "repaired": "it was missing in its queue",
     "dropped": "its record is gone, it is dropped",
+    "quarantined": "its data are damaged, it is set aside: `antiphon failed` says why",
 }
 
 
 class Reaper:
     """Looks at what is due for a look. Several workers' reapers do no harm to each other.
 
-    When Redis or this process stood still, holders may be alive with leases that have run out: they have one lease
-    to renew before their turns start again elsewhere.
+    When Redis or this process stood still, when Redis has just started, or when its clock was put forward, holders may
+    be alive with leases that have run out: they have one lease to renew before their turns start again elsewhere.
     """
 
     def __init__(self, cell: Cell, settings: Settings) -> None:
         self._cell = cell
         self._settings = settings
         self._looked = time.monotonic()
+        self._ahead_ms: float | None = None  # the server's clock before our monotonic one
         self._quiet_until = 0.0
 
     async def run(self) -> None:
         """Reap until cancelled."""
+        self._quiet_until = time.monotonic() + await self._quiet_seconds()
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             if await self._must_wait():
@@ -64,6 +67,7 @@ class Reaper:
                 )  # fmt: skip
 
     async def _quiet_seconds(self) -> float:
+        """How long to leave alone what runs when this reaper starts: holders could not renew while Redis was away."""
         try:
             if not await self._cell.busy_sessions():
                 return 0.0
@@ -72,11 +76,20 @@ class Reaper:
             return self._settings.lease
 
     async def _must_wait(self) -> bool:
-        """Ask Redis for an answer first: a pause is met by this question, and not by the reaping."""
+        """Ask Redis for its time first: a pause or a jump is met by this question, and not by the reaping."""
         try:
-            await self._cell.busy_sessions()
+            ahead_ms = await self._cell.server_ms() - time.monotonic() * 1000
         except StoreError:
             self._wait_a_lease()
+        else:
+            if self._ahead_ms is not None and ahead_ms - self._ahead_ms > self._settings.lease * 1000 / 4:
+                self._wait_a_lease()
+                log.warning(
+                    "the clock of Redis was put forward by %.0f s: leases get time to be renewed",
+                    (ahead_ms - self._ahead_ms) / 1000,
+                    extra={"action": "clock_forward"},
+                )
+            self._ahead_ms = ahead_ms
         now = time.monotonic()
         if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
             self._wait_a_lease()

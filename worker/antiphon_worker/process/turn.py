@@ -295,4 +295,4 @@ def _stopped(stop: Stop, lease: Lease) -> Outcome:
         case Stop.CANCELLED:
             return Cancelled(lease.stop_reason)
         case Stop.DRAINED:
-            return GivenBack("The worker stops.")
+            return GivenBack(lease.stop_reason or "The worker stops.")

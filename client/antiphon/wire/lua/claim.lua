@@ -1,33 +1,32 @@
 -- Take up to `max` turns over the queues in their order: lease each session, make its fence, start and load the turn.
 -- With `only`, that turn alone. `token` names the call: repeated with the same token it gives its first answer.
 -- @args worker token lease_ms max only queues...
--- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone
+-- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason)
 -- -> SUSPENDED             `rq suspend` is in force
--- @include publish rq_view inbox requeue load
+-- @include publish rq_view life inbox holder requeue load damage foreign
 local MOST_ENTRIES = 1000
 -- By then a process of its own holds the turn, or it is offered to another worker: at once where this one dies.
 local START_ALONE_MS = 10000
 local now, held = now_ms(), key_held(worker)
-local turns, foreign, alone = {}, {}, {}
+local turns, foreign, alone, damaged = {}, {}, {}, {}
+
+-- What a first call with this token has taken.
+local function taken(session, as)
+  if as == 'alone-' .. token then
+    alone[#alone + 1] = redis.call('LINDEX', key_inbox(session), 0) or nil
+  elseif session ~= '' and string.sub(as, -#token) == token then
+    turns[#turns + 1] = load(session, redis.call('HGET', key_session(session), 'turn'))
+  end
+end
+
 if redis.call('HGET', held, '') == token then
   local entries = redis.call('HGETALL', held)
   for i = 1, #entries, 2 do
-    if entries[i + 1] == 'alone-' .. token then
-      alone[#alone + 1] = redis.call('LINDEX', key_inbox(entries[i]), 0) or nil
-    elseif entries[i] ~= '' and string.sub(entries[i + 1], -#token) == token then
-      turns[#turns + 1] = load(entries[i], redis.call('HGET', key_session(entries[i]), 'turn'))
-    end
+    guarded(taken, entries[i], entries[i + 1])
   end
-  return {'CLAIMED', turns, foreign, alone}
+  return {'CLAIMED', turns, foreign, alone, damaged}
 end
 if redis.call('EXISTS', key_rq_suspended()) == 1 then return {'SUSPENDED'} end
-
--- What has ended or waits for its session was put into the queue by RQ's tools: its record says again what it is.
-local function stay(turn, status)
-  if status ~= 'running' and status ~= 'suspended' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
-    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
-  end
-end
 
 -- `before` is who was to run the session's turn alone and has not: a holder without a fence.
 local function hold(session, before, as)
@@ -36,22 +35,18 @@ local function hold(session, before, as)
   redis.call('PEXPIRE', held, 3600000)
 end
 
-local function fields_of(turn)
-  return redis.call('HMGET', key_turn(turn), 'session', 'status', 'retry_at', 'crashes', 'run', 'step', 'cancel')
-end
-
 local function take(turn, f)
-  local session, status = f[1], f[2]
+  local session, status = f.session, f.status
   if status == 'failed' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
     if not requeue(session, turn, now) then return end
-    f, status = fields_of(turn), 'queued'
+    f, status = read_turn(turn), 'queued'
   end
-  if status == 'retrying' and tonumber(f[3]) > now then return end
-  if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status) end
+  if status == 'retrying' and tonumber(f.retry_at) > now then return end
+  if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
   local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq')
   if (s[1] or '') ~= '' then return end
-  if tonumber(f[4]) >= 2 and only == '' then
+  if tonumber(f.crashes) >= 2 and only == '' then
     redis.call('ZADD', key_active(), now + START_ALONE_MS, session)
     hold(session, s[2], 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
@@ -62,21 +57,35 @@ local function take(turn, f)
   redis.call('ZADD', key_active(), now + lease_ms, session)
   hold(session, s[2], fence)
   redis.call('HSET', key_session(session), 'fence', fence, 'holder', worker, 'lease', now + lease_ms, 'turn', turn,
-    'batch', 0, 'stop', f[7] or '')
+    'batch', 0, 'stop', f.cancel or '')
   local attempt = redis.call('HINCRBY', key_turn(turn), 'attempt', 1)
-  local seq = publish(session, now, {event_body('turn_started', session, turn, f[5],
-    ',"attempt":' .. attempt .. ',"step":' .. f[6] .. ',"worker":' .. json_text(worker))}, s[3])
+  local seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
+    ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3])
   redis.call('HSETNX', key_turn(turn), 'first_seq', seq)
   redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at', now, 'worker', worker, 'execution', fence)
   rq_view(turn, 'running', now)
   turns[#turns + 1] = load(session, turn)
 end
 
+-- A turn whose data are damaged is left to the reaper, its session held by nobody. Returns whether it is a turn.
+local function try(turn)
+  local f
+  local done, why = guarded(function()
+    f = read_turn(turn)
+    if f then take(turn, f) end
+  end)
+  if not done and f then
+    local fence = redis.pcall('HGET', key_session(f.session), 'fence')
+    if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
+    if set_aside(f.session, now, why) then damaged[#damaged + 1] = {f.session, turn, why} end
+  end
+  return f or not done
+end
+
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 1, only)
-  local f = fields_of(only)
-  if f[1] then take(only, f) end
-  return {'CLAIMED', turns, foreign, alone}
+  try(only)
+  return {'CLAIMED', turns, foreign, alone, damaged}
 end
 for i = 1, #queues do
   local queue = queues[i]
@@ -84,14 +93,8 @@ for i = 1, #queues do
     if #turns + #foreign + #alone >= tonumber(max) then break end
     local id = redis.call('LPOP', key_rq_queue(queue))
     if not id then break end
-    local f = fields_of(id)
-    if f[1] then
-      take(id, f)
-    elseif redis.call('EXISTS', key_rq_job(id)) == 1 then
-      redis.call('ZADD', key_rq_started(queue), math.floor(now / 1000) + 60, id .. ':' .. worker)
-      foreign[#foreign + 1] = {id, queue, redis.call('HGET', key_rq_job(id), 'data') or ''}
-    end
+    if not try(id) then foreign[#foreign + 1] = foreign_job(id, queue, worker, now) end
   end
   if redis.call('LLEN', key_rq_queue(queue)) > 0 then ring(queue) end
 end
-return {'CLAIMED', turns, foreign, alone}
+return {'CLAIMED', turns, foreign, alone, damaged}

@@ -4,96 +4,73 @@
 -- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
 -- @args holder limit crash_limit keep_events queues...
 -- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
--- @include publish rq_view inbox holder retry conclude withdraw cancelled look refuse
-local MOST_DEATHS = 3 -- a job that is no turn is only read
+-- @include publish rq_view inbox holder retry conclude withdraw cancelled damage look refuse crashed jobs clock_back
 local now, acts = now_ms(), {}
 redis.call('ZREM', key_active(), '')
 
 local function act(session, turn, what) acts[#acts + 1] = {session, turn, what} end
 
--- A stock worker that died has left its own entries among RQ's running jobs: RQ would fail the job for them later.
-local function forget_executions(turn)
-  local queue = redis.call('HGET', key_turn(turn), 'queue')
-  for _, execution in ipairs(redis.call('ZRANGE', key_rq_executions(turn), 0, -1)) do
-    redis.call('ZREM', key_rq_started(queue), turn .. ':' .. execution)
-  end
-  redis.call('DEL', key_rq_executions(turn))
-end
-
-local function crashed(session, turn, crashes)
-  redis.call('HSET', key_turn(turn), 'crashes', crashes)
-  forget_executions(turn)
-  let_go(session)
-  if crashes < tonumber(crash_limit) then
-    retry(session, turn, now, 0, 'The worker died.', 'worker_died')
-    return act(session, turn, 'recovered')
-  end
-  local message = 'The turn was given up after ' .. crashes .. ' crashes of its worker.'
-  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', 'worker_crashed')
-  conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
-    redis.call('HGET', key_turn(turn), 'run'), ',"code":"worker_crashed","message":' .. json_text(message))},
-    tonumber(keep_events))
-  ready(session, now)
-  act(session, turn, 'failed')
-end
-
--- RQ calls a job that its own workers run started; ours leave it queued until it is a turn or has failed.
-local function put_back(queue, entry)
-  local job = string.match(entry, '^(.*):')
-  if redis.call('EXISTS', key_turn(job)) == 0 and redis.call('HGET', key_rq_job(job), 'status') ~= 'queued' then return end
-  redis.call('ZREM', key_rq_started(queue), entry)
-  if redis.call('EXISTS', key_turn(job)) == 1 then return end
-  if redis.call('HINCRBY', key_rq_job(job), 'ant_deaths', 1) >= MOST_DEATHS then
-    refuse(job, queue, 'Its worker died ' .. MOST_DEATHS .. ' times while it read the job.', now)
-    return act('', job, 'failed')
-  end
-  redis.call('LPUSH', key_rq_queue(queue), job)
-  ring(queue)
-  act('', job, 'repaired')
-end
-
-local function look_at_jobs()
-  for _, queue in ipairs(queues) do
-    local until_now = holder ~= '' and '(inf' or math.floor(now / 1000)
-    for _, entry in ipairs(redis.call('ZRANGEBYSCORE', key_rq_started(queue), '-inf', until_now)) do
-      if holder == '' or string.sub(entry, -#holder - 1) == ':' .. holder then put_back(queue, entry) end
-    end
-  end
-end
-
 local function inspect(session)
   local f = redis.call('HMGET', key_session(session), 'fence', 'lease', 'turn', 'holder')
   if (f[1] or '') ~= '' then
     if holder ~= '' and f[4] ~= holder then return end
-    if holder == '' and tonumber(f[2]) > now then return redis.call('ZADD', key_active(), f[2], session) end
-    local crashes = redis.call('HGET', key_turn(f[3]), 'crashes')
-    if crashes then return crashed(session, f[3], tonumber(crashes) + 1) end
+    if holder == '' and (tonumber(f[2]) or 0) > now then return redis.call('ZADD', key_active(), f[2], session) end
+    local crashes = redis.call('HGET', key_turn(f[3] or ''), 'crashes')
+    if crashes then return crashed(session, f[3], tonumber(crashes) + 1, now, act) end
   end
   if (f[4] or '') ~= '' then let_go(session) end
   look(session, now, act)
 end
 
-look_at_jobs()
+-- One whose data are damaged is set aside, and the others go on.
+local function attempt(session, work, ...)
+  local done, why = guarded(work, ...)
+  if done then
+    redis.call('HDEL', key_quarantined(), session)
+  elseif set_aside(session, now, why) then
+    act(session, '', 'quarantined')
+  end
+end
+
+local function due(turn)
+  local f = read_turn(turn)
+  redis.call('HDEL', key_quarantined(), turn)
+  redis.call('ZREM', key_due(), turn)
+  if f and cancelled_in_rq(turn) then
+    withdraw(f.session, turn, IN_RQ, now, tonumber(keep_events))
+    act(f.session, turn, 'cancelled')
+  elseif f then
+    enter_inbox(f.session, turn, f.run, now)
+    act(f.session, turn, 'due')
+  end
+end
+
+-- A delayed turn that could not enter its inbox is due again in a minute, unless it stands there already.
+local function put_off(turn, why)
+  local session = redis.pcall('HGET', key_turn(turn), 'session')
+  if type(session) == 'string' and type(redis.pcall('LPOS', key_inbox(session), turn)) == 'number' then
+    redis.call('ZADD', key_active(), now + QUARANTINE_MS, session)
+  else
+    redis.call('ZADD', key_due(), now + QUARANTINE_MS, turn)
+  end
+  if quarantine(turn, now, why) then act('', turn, 'quarantined') end
+end
+
+follow_clock(now)
+look_at_jobs(now, act)
 if holder ~= '' then
   for _, session in ipairs(redis.call('HKEYS', key_held(holder))) do
-    if session ~= '' then inspect(session) end
+    if session ~= '' then attempt(session, inspect, session) end
   end
   redis.call('DEL', key_held(holder))
   return {'REAPED', acts}
 end
 for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, limit)) do
-  inspect(session)
+  attempt(session, inspect, session)
 end
 for _, turn in ipairs(redis.call('ZRANGEBYSCORE', key_due(), '-inf', now, 'LIMIT', 0, limit)) do
-  local f = redis.call('HMGET', key_turn(turn), 'session', 'run')
-  redis.call('ZREM', key_due(), turn)
-  if f[1] and cancelled_in_rq(turn) then
-    withdraw(f[1], turn, IN_RQ, now, tonumber(keep_events))
-    act(f[1], turn, 'cancelled')
-  elseif f[1] then
-    enter_inbox(f[1], turn, f[2], now)
-    act(f[1], turn, 'due')
-  end
+  local done, why = guarded(due, turn)
+  if not done then put_off(turn, why) end
 end
 for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_sessions(), '-inf', now - 3600000, 'LIMIT', 0, limit)) do
   if redis.call('EXISTS', key_session(session)) == 0 then

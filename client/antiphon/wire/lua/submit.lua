@@ -9,7 +9,7 @@
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
--- @include publish rq_view inbox
+-- @include publish rq_view life inbox
 local KEPT_TURNS = 1000
 local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms)
 for _, ms in ipairs({due_in or -1, life or -1}) do
@@ -20,11 +20,12 @@ if known[1] then
   if known[1] == digest and known[2] == session then return {'ACCEPTED', known[3]} end
   return {'KEY_REUSED'}
 end
+local length = redis.call('LLEN', key_inbox(session))
+if length == 0 then begin_anew(session) end
 local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created',
   'ttl', 'seq')
 if kept[1] then return {'SESSION_CLOSED'} end
 if tenant ~= '' and (kept[2] or tenant) ~= tenant then return {'OTHER_TENANT'} end
-local length = redis.call('LLEN', key_inbox(session))
 if length > 0 and busy == 'reject' then return {'SESSION_BUSY'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 

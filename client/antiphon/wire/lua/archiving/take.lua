@@ -9,7 +9,7 @@
 -- -> LATE, session         its history had ended before it was saved
 -- -> NOTHING
 -- -> MORE                  so many were looked at: call again
--- @include inbox archive
+-- @include life inbox archive damage
 local MINUTE_MS = 60000
 local now, most = now_ms(), tonumber(put_off) > 0 and tonumber(put_off) or 100
 
@@ -28,7 +28,6 @@ local function work_on(session)
   if left <= 0 then
     redis.call('ZREM', key_ending(), session)
     raise_floor(session)
-    redis.call('HDEL', key_session(session), 'restored')
     return {'LATE', session}
   end
   if left > lead then return again(key_ending(), session, left - lead) end
@@ -53,7 +52,12 @@ end
 for _ = 1, most do
   local session = due(key_ending())
   if not session then return {'NOTHING'} end
-  local work = work_on(session)
+  local work
+  local done, why = guarded(function() work = work_on(session) end)
   if work then return work end
+  if not done then
+    again(key_ending(), session, MINUTE_MS)
+    quarantine(session, now, why)
+  end
 end
 return {'MORE'}

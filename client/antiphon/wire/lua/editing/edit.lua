@@ -6,14 +6,15 @@
 -- -> BUSY, turn            to wait for: with `when` idle the last turn of the inbox, with between the one that has begun
 -- -> CONFLICT              the session is not what the caller has read
 -- -> SESSION_CLOSED
--- @include publish rq_view inbox
+-- @include publish rq_view life inbox
 local KEPT_EVENTS, KEPT_OPS = 10000, 16
 local fields, history = key_session(session), key_history(session)
+local head = redis.call('LINDEX', key_inbox(session), 0)
+if not head then begin_anew(session) end
 local known = redis.call('HMGET', fields, 'ops', 'seq', 'closed')
 local ops = known[1] or ''
 if string.find(ops, op, 1, true) then return {'OK', known[2]} end
 if known[3] then return {'SESSION_CLOSED'} end
-local head = redis.call('LINDEX', key_inbox(session), 0)
 if head and when == 'idle' then return {'BUSY', redis.call('LINDEX', key_inbox(session), -1)} end
 if head and when == 'between' and redis.call('HEXISTS', key_turn(head), 'first_seq') == 1 then
   redis.call('HSET', fields, 'edit_waits', 1)
@@ -31,6 +32,7 @@ redis.call('HSETNX', fields, 'created', now)
 redis.call('HSETNX', fields, 'ttl', ttl_ms)
 if keep ~= '' then
   redis.call('HDEL', fields, 'window')
+  redis.call('HSET', fields, 'shortened', 1) -- on purpose: a longer archived copy may be replaced
   local summed_up = string.match(redis.call('HGET', fields, 'summary') or '0', '^%d+')
   if tonumber(summed_up) > tonumber(keep) then redis.call('HDEL', fields, 'summary') end
   redis.call('LTRIM', history, 0, keep - 1)

@@ -2,15 +2,17 @@
 -- @args session fork op ttl_ms body names...    of the fields to copy
 -- -> OK                    (also for a repetition)
 -- -> SESSION_EXISTS
--- @include publish inbox
+-- @include publish life inbox
 local target = key_session(fork)
 if redis.call('HGET', target, 'op') == op then return {'OK'} end
-if redis.call('EXISTS', target) == 1 then return {'SESSION_EXISTS'} end
+if redis.call('EXISTS', target) == 1 and not is_over(fork) then return {'SESSION_EXISTS'} end
 local now = now_ms()
+begin_anew(fork)
 redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'ttl', ttl_ms)
+local lives = redis.call('EXISTS', key_session(session)) == 1 and not is_over(session)
 local values = redis.call('HMGET', key_session(session), unpack(names))
 for i = 1, #names do
-  if values[i] then redis.call('HSET', target, names[i], values[i]) end
+  if lives and values[i] then redis.call('HSET', target, names[i], values[i]) end
 end
 if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('HSET', target, 'archived', '')
@@ -21,7 +23,7 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
 end
 redis.call('COPY', key_history(session), key_history(fork), 'REPLACE')
 release_session(fork, now)
-if redis.call('EXISTS', key_session(session)) == 1 then
+if lives then
   publish(session, now, {body})
   if redis.call('LLEN', key_inbox(session)) == 0 then release_session(session, now) end
 end

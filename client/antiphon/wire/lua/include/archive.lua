@@ -1,11 +1,4 @@
 -- What the scripts of archived sessions share. That `seq_floor` exists says that an archive is in use.
-local HASH_LIVES_ON_MS = 3600000
-
--- A word that differs after every change of a session.
-local function version_of(session)
-  local f = redis.call('HMGET', key_session(session), 'seq', 'updated', 'ops', 'due_until')
-  return (f[1] or '') .. ' ' .. (f[2] or '') .. ' ' .. string.match(f[3] or '', '^%S*') .. ' ' .. (f[4] or '')
-end
 
 -- No session that begins anew uses a seq that this one has used.
 local function raise_floor(session)

@@ -3,7 +3,7 @@ local function trim(session, turn, seq, keep_events)
   local keep_from = seq - keep_events + 1
   local head = redis.call('LINDEX', key_inbox(session), 0)
   for _, whole in ipairs({turn, head ~= turn and head or nil}) do
-    keep_from = math.min(keep_from, tonumber(redis.call('HGET', key_turn(whole), 'first_seq') or seq))
+    keep_from = math.min(keep_from, tonumber(redis.call('HGET', key_turn(whole), 'first_seq') or seq) or seq)
   end
   if keep_from > 1 then redis.call('XTRIM', key_events(session), 'MINID', string.format('%.0f', keep_from)) end
 end

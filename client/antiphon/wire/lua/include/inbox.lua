@@ -25,16 +25,16 @@ end
 -- Its delayed turns must still find it. `archived` is there in sessions that are to be archived before they end.
 local function release_session(session, now)
   local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived')
-  local ttl = tonumber(f[1] or DEFAULT_TTL_MS)
+  local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
   if ttl <= 0 then return list_session(session, now, ttl) end
   local lead = lead_of(ttl)
-  ttl = ttl + math.max(0, tonumber(f[2] or 0) - now)
+  ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.call('ZADD', key_ending(), now + ttl - lead, session) end
   list_session(session, now, ttl)
   redis.call('PEXPIRE', key_history(session), ttl)
   redis.call('PEXPIRE', key_events(session), ttl)
   redis.call('PEXPIRE', key_turns(session), ttl)
-  redis.call('PEXPIRE', key_session(session), ttl + 3600000)
+  redis.call('PEXPIRE', key_session(session), ttl + HASH_LIVES_ON_MS)
 end
 
 local function ring(queue)
@@ -47,10 +47,9 @@ end
 -- Put a turn where workers, ours and RQ's own, find it. `offered_at` tells whose entry stands before whose: what
 -- jumps the queue stands before everything. RQ has never heard of an `unheard` one.
 local function offer(session, turn, now, front, unheard)
-  local queue = redis.call('HGET', key_turn(turn), 'queue')
   redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
   redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', front and 0 or now)
-  rq_view(turn, 'queued', now, nil, unheard)
+  local queue = rq_view(turn, 'queued', now, nil, unheard)
   redis.call('SADD', key_rq_queues(), key_rq_queue(queue))
   redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(queue), turn)
   ring(queue)
@@ -62,6 +61,8 @@ end
 local function ready(session, now, front)
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
+    local f = redis.call('HMGET', key_turn(head), 'queue', 'execution')
+    redis.call('ZREM', key_rq_started(f[1]), head .. ':' .. (f[2] or ''))
     redis.call('HSET', key_turn(head), 'status', 'queued')
     redis.call('ZADD', key_active(), now, session)
   elseif head and not front and redis.call('HDEL', key_session(session), 'edit_waits') == 1 then

@@ -5,7 +5,7 @@ local function load(session, turn)
     'summary', 'restored', 'refused')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
     'queued_seq', 'tail')
-  local tail = tonumber(table.remove(t) or -1)
+  local tail = tonumber(table.remove(t) or -1) or -1
   local first = tail == -2 and tonumber(string.match(s[6] or s[7] or '0', '^%d+')) or tail == -1 and 0 or -tail
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
   return {

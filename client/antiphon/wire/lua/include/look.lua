@@ -7,8 +7,20 @@ local function offered(turn, queue)
   if redis.call('LLEN', key_rq_queue(queue)) <= SEARCHABLE then
     return redis.call('LPOS', key_rq_queue(queue), turn) ~= false
   end
-  local first = redis.call('HGET', key_turn(redis.call('LINDEX', key_rq_queue(queue), 0)), 'offered_at')
-  return not first or tonumber(first) <= tonumber(redis.call('HGET', key_turn(turn), 'offered_at') or 0)
+  local first = redis.pcall('HGET', key_turn(redis.call('LINDEX', key_rq_queue(queue), 0)), 'offered_at')
+  first = type(first) == 'string' and tonumber(first)
+  return not first or first <= (tonumber(redis.call('HGET', key_turn(turn), 'offered_at') or 0) or 0)
+end
+
+-- Raises what would keep a claim from the session's turn.
+local function probe(session, turn, f)
+  if f.session ~= session then error({err = 'The turn ' .. turn .. ' is of another session.'}, 0) end
+  if not string.find(redis.call('HGET', key_session(session), 'seq') or '', '^%d+$') then
+    error({err = 'The field seq of the session is damaged.'}, 0)
+  end
+  redis.call('LLEN', key_journal(turn))
+  redis.call('LLEN', key_history(session))
+  redis.call('XLEN', key_events(session))
 end
 
 local function look(session, now, act)
@@ -17,23 +29,26 @@ local function look(session, now, act)
     redis.call('ZREM', key_active(), session)
     return
   end
-  local f = redis.call('HMGET', key_turn(head), 'status', 'retry_at', 'queue')
-  if not f[1] then
+  local f = read_turn(head)
+  if not f then
     redis.call('LREM', key_inbox(session), 1, head)
     ready(session, now)
-    act(session, head, 'dropped')
-  elseif cancelled_in_rq(head) then
+    return act(session, head, 'dropped')
+  end
+  probe(session, head, f)
+  local status, retry_at, queue = f.status, f.retry_at, f.queue
+  if cancelled_in_rq(head) then
     act(session, head, withdraw(session, head, IN_RQ, now, tonumber(keep_events)) and 'cancelled' or 'repaired')
-  elseif f[1] == 'suspended' then
+  elseif status == 'suspended' then
     redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
-  elseif f[1] == 'retrying' and tonumber(f[2]) > now then
-    redis.call('ZADD', key_active(), f[2], session)
-  elseif f[1] == 'queued' and offered(head, f[3]) then
+  elseif status == 'retrying' and tonumber(retry_at) > now then
+    redis.call('ZADD', key_active(), retry_at, session)
+  elseif status == 'queued' and offered(head, queue) then
     redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
   else
-    redis.call('LREM', key_rq_queue(f[3]), 0, head)
-    redis.call('LREM', key_rq_intermediate(f[3]), 0, head)
+    redis.call('LREM', key_rq_queue(queue), 0, head)
+    redis.call('LREM', key_rq_intermediate(queue), 0, head)
     offer(session, head, now, true)
-    act(session, head, f[1] == 'retrying' and 'retried' or 'repaired')
+    act(session, head, status == 'retrying' and 'retried' or 'repaired')
   end
 end

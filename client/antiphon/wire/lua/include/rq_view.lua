@@ -48,6 +48,7 @@ local function rq_register(turn, status, queue, execution, now, until_ms)
   end
 end
 
+-- Returns the turn's queue.
 local function rq_view(turn, status, now, until_ms, unheard)
   local f = redis.call('HMGET', key_turn(turn), 'queue', 'session', 'execution', 'worker', 'queued_at',
     'started_at', 'ended_at', 'error')
@@ -64,4 +65,5 @@ local function rq_view(turn, status, now, until_ms, unheard)
   else
     redis.call('PERSIST', job)
   end
+  return queue
 end

@@ -1,0 +1,42 @@
+-- A damaged key or field harms its session alone. What cannot go on stands in `quarantined` with the time and the
+-- reason, and is looked at again once a minute: when the damage is mended it goes on by itself.
+local QUARANTINE_MS = 60000
+local OF_THE_SERVER = {'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM'}
+-- Of a turn: words and numbers that are always there, numbers that may be, a word that may be.
+local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel'}
+
+-- Do this for one session: true, or false and what is wrong with its data. What is wrong with the server is raised.
+local function guarded(work, ...)
+  local done, problem = pcall(work, ...)
+  if done then return true end
+  local why = type(problem) == 'table' and problem.err or tostring(problem)
+  for _, word in ipairs(OF_THE_SERVER) do
+    if string.find(string.sub(why, 1, 60), word, 1, true) then error(problem, 0) end
+  end
+  return false, string.sub(why, 1, 200)
+end
+
+-- Returns whether that is new.
+local function quarantine(name, now, why)
+  return redis.call('HSETNX', key_quarantined(), name, string.format('%.0f ', now) .. why) == 1
+end
+
+local function set_aside(session, now, why)
+  redis.call('ZADD', key_active(), now + QUARANTINE_MS, session)
+  return quarantine(session, now, why)
+end
+
+-- The fields of a turn by their names, nil where there is no such turn. Raises what is wrong with them.
+local function read_turn(turn)
+  local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(FIELDS))
+  for i, name in ipairs(FIELDS) do f[name] = found[i] or nil end
+  if next(f) == nil and redis.call('EXISTS', key_turn(turn)) == 0 then return nil end
+  for i, name in ipairs(FIELDS) do
+    local there, number = f[name] or i > 8, i > 3 and i <= 11 and f[name]
+    if name == 'queue' and not string.find(f.queue or '', '^[%w_.-]+$') then there = nil end
+    if not there or number and (#number > 15 or not string.find(number, '^%-?%d+$')) then
+      error({err = 'The field ' .. name .. ' of the turn ' .. turn .. ' is damaged.'}, 0)
+    end
+  end
+  return f
+end

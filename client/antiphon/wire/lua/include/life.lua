@@ -1,0 +1,27 @@
+-- The end of a session's life. Its hash lives on for an hour, so that no seq is used twice while an older event is kept.
+-- What else stands in it then is of a life that is over: who uses the session in that hour begins it anew.
+-- A word that differs after every change of a session.
+local function version_of(session)
+  local f = redis.call('HMGET', key_session(session), 'seq', 'updated', 'ops', 'due_until')
+  return (f[1] or '') .. ' ' .. (f[2] or '') .. ' ' .. string.match(f[3] or '', '^%S*') .. ' ' .. (f[4] or '')
+end
+
+-- Whether all of a session but its hash has ended. One that is archived as it is ends with all its keys at once.
+local function is_over(session)
+  local life = redis.call('PTTL', key_session(session))
+  return life >= 0 and life <= HASH_LIVES_ON_MS
+    and redis.call('HGET', key_session(session), 'archived') ~= version_of(session)
+end
+
+-- The one place where a session begins anew under a hash of its former life. Of that only the seq stays, above which
+-- it goes on; `first` makes a cursor of the former life a gap. First write is an HSET: refused at full memory.
+local function begin_anew(session)
+  if not is_over(session) then return end
+  local fields = key_session(session)
+  redis.call('HSET', fields, 'first', redis.call('HGET', fields, 'seq') or '0')
+  for _, name in ipairs(redis.call('HKEYS', fields)) do
+    if name ~= 'seq' and name ~= 'first' then redis.call('HDEL', fields, name) end
+  end
+  if redis.call('EXISTS', key_seq_floor()) == 1 then redis.call('HSET', fields, 'archived', '') end
+  redis.call('DEL', key_history(session), key_events(session), key_turns(session))
+end

@@ -1,0 +1,70 @@
+"""A power loss of Redis: an ``at_most_once`` tool waits for the disk, and a journal that lost its end starts again."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+from support.ensemble import open_ensemble
+from support.eventually import wait_until_async
+from support.servers import RedisServer
+
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.mark.parametrize(
+    ("kind", "appendonly", "says"), [("valkey", True, True), ("valkey", False, False), ("redis", True, False)]
+)
+async def test_a_server_that_can_say_so_is_waited_for_until_it_has_written(kind, appendonly, says):
+    """Redis 7.0, as Debian has it, does not know WAITAOF."""
+    with RedisServer(kind, appendonly=appendonly) as server:
+        async with open_redis(server.url) as redis:
+            cell = Cell(redis)
+            await redis.set("ant:x", 1)
+            assert await cell.wait_for_disk() is says
+
+
+async def test_a_tool_that_must_not_start_twice_starts_when_its_start_is_on_disk(tmp_path, monkeypatch):
+    """What is on disk when the tool starts is all that a power loss leaves: the start is in it."""
+    order = []
+    wait, append = Cell.wait_for_disk, Cell.append_step
+
+    async def waited(cell, *args):
+        assert await wait(cell, *args) is True
+        order.append("on disk")
+        return True
+
+    async def appended(cell, *args, entries, **options):
+        order.append("started" if b"tool_started" in entries[0] else "step")
+        return await append(cell, *args, entries=entries, **options)
+
+    monkeypatch.setattr(Cell, "wait_for_disk", waited)
+    monkeypatch.setattr(Cell, "append_step", appended)
+    with RedisServer(appendonly=True) as server:
+        async with open_ensemble(server.url, tmp_path / "stage") as ensemble, ensemble.worker():
+            await (await ensemble.submit("s", "buy tool:note tool:pay")).result(20)
+            assert order.count("on disk") == 1, "only such a tool waits"
+            assert order[order.index("on disk") - 1] == "started"
+            assert order.index("on disk") > order.index("started")
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_turn_whose_journal_has_lost_its_end_starts_again_from_what_is_left(
+    redis_url, tmp_path, lost
+):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+        turn = await ensemble.submit("s", "two tool:note tool:wait")
+        await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2)
+        with Redis.from_url(redis_url) as redis:
+            length = redis.llen(f"ant:journal:{turn.id}")
+            redis.ltrim(f"ant:journal:{turn.id}", 0, length - 1 - lost)
+        ensemble.stage.open("tool")
+        assert (await turn.result(20)).text
+        await ensemble.whole("s")
+        events = await ensemble.events("s")
+        assert [event.reason for event in events if event.type == "turn_retrying"] == [
+            f"Redis has lost a part of it: The journal has {length - lost} entries instead of {length}."
+        ]
+        assert not any(event.type == "turn_failed" for event in events)
