@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from antiphon.errors import StoreFull, StoreReadOnly, StoreUnsupported
 from antiphon.wire.errors import store_error
 
-__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up"]
+__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up", "server_seconds"]
 
 OLDEST = (6, 2)
 
@@ -78,6 +78,15 @@ async def seconds_up(redis: Redis) -> float:
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
     return float(info.get("uptime_in_seconds", 0))
+
+
+async def server_seconds(redis: Redis) -> float:
+    """The server's clock. Raises ``StoreUnavailable`` where it cannot be reached."""
+    try:
+        seconds, micros = await redis.time()
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+    return int(seconds) + int(micros) / 1e6
 
 
 def check_redis(facts: RedisFacts, durability: str) -> None:

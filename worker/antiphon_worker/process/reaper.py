@@ -8,7 +8,7 @@ import time
 
 from antiphon.errors import StoreError
 from antiphon.wire.cell import Cell
-from antiphon.wire.preflight import seconds_up
+from antiphon.wire.preflight import seconds_up, server_seconds
 from antiphon_worker.settings import Settings
 
 __all__ = ["Reaper"]
@@ -32,8 +32,8 @@ SAID = {
 class Reaper:
     """Looks at what is due for a look. Several workers' reapers do no harm to each other.
 
-    When Redis or this process stood still, holders may be alive with leases that have run out: they have one lease
-    to renew before their turns start again elsewhere.
+    When Redis or this process stood still, when Redis has just been started, or when its clock was put forward, holders
+    may be alive with leases that have run out: they have one lease to renew before their turns start again elsewhere.
     """
 
     def __init__(self, cell: Cell, settings: Settings) -> None:
@@ -41,9 +41,11 @@ class Reaper:
         self._settings = settings
         self._looked = time.monotonic()
         self._quiet_until = 0.0
+        self._ahead: float | None = None  # by how much the server's clock is ahead of ours, in seconds
 
     async def run(self) -> None:
         """Reap until cancelled."""
+        self._wait(await self._quiet_seconds())
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             if await self._must_wait():
@@ -53,7 +55,7 @@ class Reaper:
                     crash_limit=self._settings.crash_limit, queues=self._settings.queues
                 )
             except StoreError:
-                self._wait_a_lease()  # the consumer's log says what is wrong
+                self._wait(self._settings.lease)  # the consumer's log says what is wrong
                 continue
             for act in acts:
                 log.log(
@@ -64,6 +66,7 @@ class Reaper:
                 )  # fmt: skip
 
     async def _quiet_seconds(self) -> float:
+        """How long a Redis that has just been started waits for the holders of before to renew."""
         try:
             if not await self._cell.busy_sessions():
                 return 0.0
@@ -74,14 +77,24 @@ class Reaper:
     async def _must_wait(self) -> bool:
         """Ask Redis for an answer first: a pause is met by this question, and not by the reaping."""
         try:
-            await self._cell.busy_sessions()
+            server = await server_seconds(self._cell.redis)
         except StoreError:
-            self._wait_a_lease()
+            self._wait(self._settings.lease)
+        else:
+            self._compare_clocks(server - time.monotonic())
         now = time.monotonic()
         if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
-            self._wait_a_lease()
+            self._wait(self._settings.lease)
         self._looked = now
         return now < self._quiet_until
 
-    def _wait_a_lease(self) -> None:
-        self._quiet_until = time.monotonic() + self._settings.lease
+    def _compare_clocks(self, ahead: float) -> None:
+        before, self._ahead = self._ahead, ahead
+        if before is not None and ahead - before > self._settings.lease / 4:
+            log.warning(
+                "the clock of Redis went forward by %.1f s: leases have a while to be renewed", ahead - before
+            )
+            self._wait(self._settings.lease)
+
+    def _wait(self, seconds: float) -> None:
+        self._quiet_until = max(self._quiet_until, time.monotonic() + seconds)

@@ -2,7 +2,8 @@
 -- into RQ's queue what RQ's tools have taken out. With `holder`, recover all that this dead worker held, at once.
 -- A job in one of `queues` that is no turn yet, and whose worker died with it in its hands, is offered again.
 -- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
--- @args holder limit crash_limit keep_events queues...
+-- `code` and `reason` say how the holder ended; what is found by its expired lease is 'worker_died'.
+-- @args holder limit crash_limit keep_events code reason queues...
 -- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
 -- @include publish rq_view inbox holder retry conclude withdraw cancelled look refuse
 local MOST_DEATHS = 3 -- a job that is no turn is only read
@@ -25,13 +26,14 @@ local function crashed(session, turn, crashes)
   forget_executions(turn)
   let_go(session)
   if crashes < tonumber(crash_limit) then
-    retry(session, turn, now, 0, 'The worker died.', 'worker_died')
+    retry(session, turn, now, 0, reason, code)
     return act(session, turn, 'recovered')
   end
-  local message = 'The turn was given up after ' .. crashes .. ' crashes of its worker.'
-  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', 'worker_crashed')
+  local message, failed = 'The turn was given up after ' .. crashes .. ' crashes of its worker.', 'worker_crashed'
+  if code ~= 'worker_died' then message, failed = message .. ' ' .. reason, code end
+  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', failed)
   conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
-    redis.call('HGET', key_turn(turn), 'run'), ',"code":"worker_crashed","message":' .. json_text(message))},
+    redis.call('HGET', key_turn(turn), 'run'), ',"code":' .. json_text(failed) .. ',"message":' .. json_text(message))},
     tonumber(keep_events))
   ready(session, now)
   act(session, turn, 'failed')
