@@ -48,7 +48,7 @@ class Settings:
     )
     crash_limit: int = _setting(10, "Crashes of its worker after which a turn fails")
     isolated_turns: int = _setting(
-        8, "Turns with two crashes that one worker process runs at once, each in a process of its own"
+        16, "Turns with two crashes that one worker process runs at once, each in a process of its own"
     )
     stall_timeout: float = _setting(
         60.0, "How long an event loop may stand still before its process is ended, in seconds; 0 for ever"

@@ -135,6 +135,7 @@ class Worker:
             if not given_back:
                 await consumer.abandon()
                 await idle
+            await alone.ended()
         finally:
             aborting.cancel()
 

@@ -16,7 +16,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
@@ -43,7 +42,6 @@ class _Process:
         self._reader = reader
         self._writer = writer
         self._told = False  # that nothing more comes
-        given.ended.add_done_callback(lambda _: writer.close())
 
     @classmethod
     async def at(cls, given: Given, url: str) -> _Process:
@@ -54,12 +52,14 @@ class _Process:
 
     async def run(self, turn_id: TurnId) -> bool:
         """True when the turn has ended, False when the process has."""
-        if self.ended.done():
+        if self.ended.done() and self.ended.result() is not None:
             return False
         self._writer.write(f"{turn_id}\n".encode())
         answer = asyncio.ensure_future(self._answer())
         try:
             await asyncio.wait([answer, self.ended], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and self.ended.result() is None:
+                await answer  # the supervisor has died: the socket is all that there is to go by
             return answer.done() and answer.result()
         finally:
             answer.cancel()
@@ -86,10 +86,10 @@ class _Process:
     async def turns_left(self) -> int | None:
         """How many turns were handed back for it, once it has ended; None where nobody has done that."""
         turns = await self.ended
-        if turns is None:  # the supervisor has died: the end of the socket is all that there is to go by
-            with suppress(ConnectionError):
-                while await self._reader.readline():
-                    continue
+        if turns is None:
+            while await self._answer():
+                continue
+        self._writer.close()
         return turns
 
 
@@ -146,6 +146,11 @@ class IsolatedTurns:
         """Let every process give its turn back, and end."""
         for process in self._processes:
             process.stop()
+
+    async def ended(self) -> None:
+        """Return when the processes that this worker has started itself have ended, or after a lease."""
+        if self._own:
+            await asyncio.wait(self._own, timeout=self._settings.lease)
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
         """Run it; again where the process ended before it held the turn, which is in no queue meanwhile."""
