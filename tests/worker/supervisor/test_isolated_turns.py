@@ -9,7 +9,12 @@ from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until
 from support.processes import worker_name
 from support.proxy import Proxy
+from support.stage import make_app
 
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
+from antiphon_worker.process.isolated_turn import run_one_turn
+from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 from antiphon_worker.supervisor.spares import KEPT
@@ -164,6 +169,25 @@ async def test_a_process_outlives_an_outage_of_redis(redis_url, redis_server, tm
             await turn.result(20)
             await ensemble.whole("s")
             assert ensemble.stage.notes("said")[0]["pid"] == process
+
+
+async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_path, monkeypatch):
+    """Nobody renews the lease any more: the process is to end, and what it held goes on elsewhere."""
+
+    async def ends(self):
+        raise RuntimeError("The lease keeper's thread has ended.")
+
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "go on gate:g")
+        cell, app = ensemble.client.cell_of_session("s"), make_app(ensemble.stage)
+        monkeypatch.setattr(LeaseKeeper, "run", ends)
+        with pytest.raises(RuntimeError, match="keeper's thread"):
+            await run_one_turn(turn.id, Settings(), app, lambda: Cell(open_redis(redis_url)), "w")
+        monkeypatch.undo()
+        assert [act.what for act in await cell.reap(holder="w")] == ["recovered"]
+        ensemble.stage.open("g")
+        async with ensemble.worker():
+            await turn.result(10)
 
 
 async def test_a_turn_that_is_offered_again_while_its_process_is_cleared_away_is_run_again():

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from antiphon.errors import StoreError, TurnFailed
 from antiphon.input.ids import TurnId
@@ -129,16 +130,20 @@ async def _run_held(
 ) -> None:  # fmt: skip
     publisher = Publisher(cell)
     keeper.add(lease)
-    async with asyncio.TaskGroup() as group:  # where a service fails the turn stops, and the process ends
-        services = [
-            group.create_task(service)
-            for service in (keeper.run(), publisher.run(), _give_back_when(stopping, lease))
-        ]
-        try:
-            await TurnRunner(cell, publisher, app, settings).run(turn, lease)
-        finally:
-            for service in services:
-                service.cancel()
+    services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
+    giving_back = asyncio.create_task(_give_back_when(stopping, lease))
+    work = asyncio.create_task(TurnRunner(cell, publisher, app, settings).run(turn, lease))
+    try:
+        await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
+        for service in services:
+            if service.done():
+                service.result()  # it has failed: the turn stops with it, and the process ends
+        await work
+    finally:
+        tasks: list[asyncio.Task[Any]] = [work, giving_back, *services]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _give_back_when(stopping: asyncio.Event, lease: Lease) -> None:
