@@ -20,7 +20,7 @@ from chaos.recovery import recoveries, spreads
 __all__ = ["Report", "check"]
 
 TERMINAL = ("finished", "failed", "cancelled")
-TO_BE_EXPECTED = ("provider_rejected", "worker_crashed")
+TO_BE_EXPECTED = ("provider_rejected", "worker_crashed", "loop_stalled")
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Report:
     events_missing: int = 0
     events_doubled: int = 0
     leaked_keys: int = 0
+    leaked_places: int = 0
     recovery_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -85,6 +86,7 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
     _check_tools(chaos, report)
     _check_keys(chaos.server.url, report)
+    _check_places(chaos, report)
     found = recoveries(logs.values(), chaos.deaths, chaos.taking_since, chaos.disturbances)
     report.recovery_seconds = spreads(found)
     return report
@@ -160,6 +162,15 @@ def _check_tools(chaos: Chaos, report: Report) -> None:
         if times > 1:
             report.repeated += 1
             report.wrong.append(f"turn {turn} paid {times} times")
+
+
+def _check_places(chaos: Chaos, report: Report) -> None:
+    """No place for turns that run alone is taken by one that has ended."""
+    report.leaked_places = chaos.places - chaos.free_places
+    if report.leaked_places:
+        report.wrong.append(
+            f"only {chaos.free_places} of {chaos.places} places for turns that run alone are free"
+        )
 
 
 def _check_keys(url: str, report: Report) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -20,13 +20,16 @@ from support.stage import Stage
 
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
+from antiphon.redis.turn import AsyncTurn
 from chaos.load import Conversation
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
 
 __all__ = ["Chaos", "Hit"]
 
-HOSTS, PROCESSES, SESSIONS = 2, 2, 16
+HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
+STALL_SECONDS = 2.0
+PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
 SETTLE_SECONDS = 90.0
 
@@ -56,6 +59,7 @@ class Chaos:
         self._server_kind = server
         self._stack = ExitStack()
         self._later: set[asyncio.Task[None]] = set()
+        self.free_places = 0
 
     def __enter__(self) -> Self:
         self.server = self._stack.enter_context(
@@ -87,12 +91,19 @@ class Chaos:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
             await self._settle(talkers)
+            self.free_places = await self._count_free_places()
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
     def _start_host(self) -> Supervised:
-        return self._ensemble.supervisor(processes=PROCESSES, lease=LEASE_SECONDS, drain=1)
+        return self._ensemble.supervisor(
+            processes=PROCESSES,
+            lease=LEASE_SECONDS,
+            drain=1,
+            stall_timeout=STALL_SECONDS,
+            isolated_turns=PLACES,
+        )
 
     @property
     def deaths(self) -> list[Death]:
@@ -104,7 +115,7 @@ class Chaos:
         ]  # fmt: skip
         own = [
             Death("a process died", note["worker"], note["at"] * 1000) for note in self.stage.notes("dies")
-        ]
+        ]  # what hangs dies when its supervisor notices, and is not timed
         return sorted(killed + own, key=lambda death: death.at_ms)
 
     @property
@@ -216,6 +227,35 @@ class Chaos:
             await wait_until_async(self._all_ended, deadline - time.monotonic(), "every turn has ended", 0.2)
         with _in_time():
             await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
+
+    async def _count_free_places(self) -> int:
+        """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
+        ensemble, cell = self._ensemble, self._ensemble.client.cell_of_session("probe")  # type: ignore[arg-type]
+        probes: list[AsyncTurn] = []
+        for number in range(self.places):
+            first = await ensemble.submit(f"probe{number}", "probe gate:first")
+            probes.append(await ensemble.submit(f"probe{number}", f"probe {number} gate:alone"))
+            await cell.redis.hset(cell.keys.turn(probes[-1].id), "crashes", 2)
+            probes.append(first)
+        self.stage.open("first")
+        with _in_time():
+            await wait_until_async(
+                lambda: len(self.stage.notes("waits", gate="alone")) >= self.places,
+                PROBE_SECONDS,
+                "all run",
+                0.2,
+            )
+        found = len(self.stage.notes("waits", gate="alone"))
+        self.stage.open("alone")
+        for probe in probes:
+            with suppress(AgentError):
+                await probe.result(30)
+        return found
+
+    @property
+    def places(self) -> int:
+        """How many turns may run alone at the same time."""
+        return HOSTS * PROCESSES * PLACES
 
     async def _all_ended(self) -> bool:
         cell = self._ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]

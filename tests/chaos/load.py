@@ -20,7 +20,8 @@ __all__ = ["Conversation", "Submitted"]
 
 WORK = (
     *["words:3"] * 5, *["words:20"] * 3, "words:60", "tool:note words:3", "tool:note tool:pay words:3",
-    "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3",
+    "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3", "tool:spin*1 words:3",
+    "tool:freeze*1 words:3", "tool:fork*1 words:3", "die*2 tool:fork*1 words:3",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from antiphon_worker.settings import Settings
 
 __all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 
-TOOLS = ["note", "pay", "wait", "block"]
+TOOLS = ["note", "pay", "wait", "block", "spin", "freeze", "fork"]
 
 
 def agent_spec(**more: Any) -> AgentSpec:

@@ -31,6 +31,6 @@ def behind(gate: str, go_on: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
     return late
 
 
-alone.run_one_turn = behind("alone", alone.run_one_turn)
+alone.run_turn_alone = behind("alone", alone.run_turn_alone)
 alone._run_held = behind("claimed", alone._run_held)
 app = stage.app

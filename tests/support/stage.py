@@ -25,6 +25,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.harmful_tools import harmful_tools
+
 from antiphon.errors import (
     ProviderError,
     ProviderRateLimited,
@@ -86,9 +88,19 @@ class Stage:
         with self._log.open("ab", buffering=0) as log:
             log.write(line.encode())
 
+    def harms(self, name: str, text: str) -> bool:
+        """Note a call of a harmful tool; true where it is to do harm: always, or the first ``tool:NAME*2`` times."""
+        before = len(self.notes("tool", tool=name, text=text))
+        self.note("tool", tool=name, text=text, worker=os.environ.get("ANTIPHON_WORKER_NAME", ""))
+        times = re.search(rf"tool:{name}\*(\d+)", text)
+        return not times or before < int(times[1])
+
     def notes(self, what: str, **having: Any) -> list[dict[str, Any]]:
         """What has happened: ``asked``, ``waits``, ``said``, ``tool``, in order."""
-        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        written = self._log.read_bytes().rpartition(b"\n")[
+            0
+        ]  # behind it another process may still be writing
+        lines = [json.loads(line) for line in written.splitlines()]
         return [
             line
             for line in lines
@@ -180,7 +192,8 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         time.sleep(2)  # noqa: ASYNC251 - a tool that forgets to wait is the point
         return "blocked"
 
-    return App(tools=[note, pay, wait, block], providers={"stage": StageModel(stage)}, store=store)
+    tools = [note, pay, wait, block, *harmful_tools(stage.harms)]
+    return App(tools=tools, providers={"stage": StageModel(stage)}, store=store)
 
 
 async def _opened(stage: Stage, name: str) -> None:

@@ -15,6 +15,7 @@ from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
+from antiphon_worker.supervisor.pulse import Page, beating
 
 log = logging.getLogger("antiphon.process")
 
@@ -25,7 +26,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 
 def main() -> int:
     """Run until drained. 0 when all was finished or given back, 1 where it was not, 2 where the settings are wrong."""
-    lifeline = None
+    lifeline, page = None, _page()
     if os.environ.get("ANTIPHON_SUPERVISED"):
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
@@ -42,7 +43,7 @@ def main() -> int:
         return 2
     run = _runner()
     try:
-        run(_serve(settings, app, lifeline))
+        run(_serve(settings, app, lifeline, page))
     except AgentError as exc:
         log.error("this process ends: %s", exc)
         return 1
@@ -58,21 +59,40 @@ def set_up_logging(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-async def _serve(settings: Settings, app: App, lifeline: Lifeline | None) -> None:
+def _page() -> Page | None:
+    """The memory in which whoever started this process sees its pulse."""
+    descriptor = os.environ.pop("ANTIPHON_PULSE", "")
+    if not descriptor:
+        return None
+    page = Page(int(descriptor))
+    os.close(int(descriptor))
+    return page
+
+
+async def _serve(settings: Settings, app: App, lifeline: Lifeline | None, page: Page | None) -> None:
+    if page is not None:
+        app.toolbox.calls.on_change(page.write_calls)
     try:
         await app.preload()  # before the first turn is taken: other workers are quicker until then
         _collect_seldom()
-        if lifeline is None:
-            return await _work(Worker(settings, app), None)
-        match await lifeline.purpose():
-            case [what, name, url] if what == WORK:
-                await _work(Worker(settings, app, url=url, name=name, spare=lifeline.spare), lifeline)
-            case [what, name, url] if what == ALONE:
-                await run_isolated_turns(lifeline.socket, app, settings, name, url)
-            case _:
-                log.debug("this process was not needed")
+        purpose = await lifeline.purpose() if lifeline is not None else []
+        async with beating(page, settings.stall_timeout):
+            await _fulfil(purpose, settings, app, lifeline)
     finally:
         await app.aclose()
+
+
+async def _fulfil(purpose: list[str], settings: Settings, app: App, lifeline: Lifeline | None) -> None:
+    if lifeline is None:
+        await _work(Worker(settings, app), None)
+        return
+    match purpose:
+        case [what, name, url] if what == WORK:
+            await _work(Worker(settings, app, url=url, name=name, spare=lifeline.spare), lifeline)
+        case [what, name, url] if what == ALONE:
+            await run_isolated_turns(lifeline.socket, app, settings, name, url)
+        case _:
+            log.debug("this process was not needed")
 
 
 def _collect_seldom() -> None:

@@ -15,6 +15,7 @@ from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import worker_name
 from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
+from antiphon_worker.supervisor.pulse import beating_in_stock_worker
 
 __all__ = ["run_turn"]
 
@@ -46,7 +47,8 @@ def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
         worker = job.worker_name or worker_name()
         app = load_app(settings.app)
         try:
-            record = await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
+            async with beating_in_stock_worker(settings.stall_timeout):
+                record = await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
         finally:
             await app.aclose()
         if record is None:

@@ -51,6 +51,12 @@ class Settings:
         25.0, "How long turns may go on after SIGTERM before they are given back, in seconds"
     )
     crash_limit: int = _setting(10, "A turn fails after so many crashes of its worker")
+    isolated_turns: int = _setting(
+        16, "Turns with two crashes that one worker process runs at once, each in a process of its own"
+    )
+    stall_timeout: float = _setting(
+        60.0, "How long an event loop may stand still before its process is ended, in seconds; 0 for ever"
+    )
     error_limit: int = _setting(5, "A turn fails after so many retryable provider errors")
     retry_delay: float = _setting(
         1.0, "Delay before the first retry of a provider error, doubled each time, in seconds"
@@ -80,7 +86,9 @@ class Settings:
 
     def check(self) -> None:
         """Check values and what they mean together. Raises ``SettingsError`` that names the variable and the fix."""
-        for name, low in (("processes", 1), ("concurrency", 1), ("crash_limit", 1), ("error_limit", 0)):
+        for name, low in (
+            ("processes", 1), ("concurrency", 1), ("crash_limit", 1), ("error_limit", 0), ("isolated_turns", 1),
+        ):  # fmt: skip
             _require(getattr(self, name) >= low, name, f"must be {low} or more")
         for name in ("lease", "turn_timeout"):
             _require(getattr(self, name) > 0, name, "must be more than 0 seconds")
@@ -89,7 +97,8 @@ class Settings:
             "lease",
             "must be half a second or more: a shorter one expires while a worker is merely busy",
         )
-        _require(self.drain >= 0, "drain", "must be 0 seconds or more")
+        for name in ("drain", "stall_timeout"):
+            _require(getattr(self, name) >= 0, name, "must be 0 seconds or more")
         _require(
             self.durability in ("none", "everysec", "fsync"), "durability", "must be none, everysec or fsync"
         )

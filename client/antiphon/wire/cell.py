@@ -287,10 +287,13 @@ class Cell:
 
     async def reap(
         self, *, holder: str = "", limit: int = 100, crash_limit: int = 10, keep_events: int = KEEP_EVENTS,
-        queues: Sequence[str] = (),
+        code: str = "worker_died", reason: str = "The worker died.", queues: Sequence[str] = (),
     ) -> list[Reaped]:  # fmt: skip
-        """Recover what is due for a look, or at once all that a dead ``holder`` held, jobs of ``queues`` among it."""
-        match await self._run("reap", holder, limit, crash_limit, keep_events, *queues):
+        """Recover what is due for a look, or at once all that a dead ``holder`` held, jobs of ``queues`` among it.
+
+        ``code`` and ``reason`` say how it ended: events carry them, and the error of a turn that is given up for it.
+        """
+        match await self._run("reap", holder, limit, crash_limit, keep_events, code, reason, *queues):
             case [b"REAPED", acts]:
                 return [reaped(*act) for act in acts]
             case answer:

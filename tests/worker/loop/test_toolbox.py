@@ -9,10 +9,12 @@ import sys
 import threading
 
 import pytest
+from support.eventually import wait_until
 
 from antiphon.errors import InvalidTool, ToolRaised
 from antiphon.model import Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, tool
+from antiphon_worker.loop.stopping import TurnStopped
 from antiphon_worker.loop.threads import Threads
 from antiphon_worker.loop.toolbox import ToolBox, shorten, tool_specs
 
@@ -205,6 +207,114 @@ async def test_no_more_threads_than_the_limit_work_at_a_time():
     assert most <= 3
 
 
+async def test_the_time_of_a_tool_counts_from_its_start_and_not_from_its_place_in_the_queue():
+    release, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def hold() -> str:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait(30)
+        return "held"
+
+    @tool(timeout=0.5)
+    def quick() -> str:
+        return "here"
+
+    box = ToolBox([hold, quick], threads=Threads(limit=1))
+    holding = asyncio.create_task(run(hold, box=box))
+    await begun.wait()
+    waiting = asyncio.create_task(run(quick, box=box))
+    done, _ = await asyncio.wait([waiting], timeout=1)
+    assert not done
+    release.set()
+    assert ((await waiting).content, (await holding).content) == ("here", "held")
+
+
+async def test_a_tool_for_which_no_thread_is_free_is_not_run_and_the_model_is_told_so():
+    release, ran = threading.Event(), []
+
+    @tool
+    def hold() -> None:
+        release.wait(30)
+
+    @tool
+    def quick() -> None:
+        ran.append(1)
+
+    box = ToolBox([hold, quick], threads=Threads(limit=1), patience=0.05)
+    holding = asyncio.create_task(run(hold, box=box))
+    await asyncio.sleep(0)
+    result = await run(quick, box=box)
+    assert result.is_error
+    assert result.content == "The tool was not run: no thread was free for it within 0.05 seconds."
+    release.set()
+    await holding
+    await run(hold, box=box)
+    assert ran == []
+
+
+async def test_one_slow_tool_leaves_threads_to_the_others():
+    release = threading.Event()
+
+    def slow(name):
+        def function() -> str:
+            release.wait(30)
+            return name
+
+        return tool(name=name)(function)
+
+    slow_tools = [slow(f"slow{number}") for number in range(4)]
+    box = ToolBox([*slow_tools, quick := _named("quick")], threads=Threads(limit=64))
+    sleeping = [asyncio.create_task(run(one, box=box)) for one in slow_tools for _ in range(70)]
+    await asyncio.sleep(0)
+    assert (await run(quick, box=box)).content == "quick"
+    assert [box.threads._busy[one.name] for one in slow_tools] == [32, 16, 8, 4]
+    release.set()
+    assert len([await one for one in sleeping]) == 280
+
+
+async def test_a_turn_that_stops_takes_back_the_calls_that_wait():
+    release, ran = threading.Event(), []
+
+    @tool
+    def hold() -> None:
+        release.wait(30)
+
+    @tool
+    def late() -> None:
+        ran.append(1)
+
+    box = ToolBox([hold, late], threads=Threads(limit=1))
+    holding = asyncio.create_task(run(hold, box=box))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(run(late, box=box))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    release.set()
+    await holding
+    await run(hold, box=box)
+    assert ran == []
+
+
+async def test_the_calls_under_way_are_known_until_they_return():
+    told, release = [], threading.Event()
+
+    @tool(timeout=0.02)
+    def hang() -> None:
+        release.wait(30)
+
+    box = ToolBox([hang])
+    box.calls.on_change(lambda calls: told.append(list(calls)))
+    await run(hang, box=box)
+    assert told[0] == ["hang in turn t"]
+    assert told[-1] == ["hang in turn t"], "it goes on in its thread"
+    release.set()
+    await box.threads.run(lambda: None)
+    wait_until(lambda: told[-1] == [])
+
+
 async def test_threads_are_used_again():
     threads = Threads()
     names = {await threads.run(threading.get_ident) for _ in range(5)}
@@ -272,14 +382,47 @@ async def test_a_tool_that_cancels_itself_is_an_error_and_not_the_end_of_the_tur
 
 
 async def test_a_stop_signal_passes_through():
-    class Stop(BaseException):
-        pass
-
     async def stops() -> None:
-        raise Stop
+        raise TurnStopped
 
-    with pytest.raises(Stop):
+    with pytest.raises(TurnStopped):
         await run(stops)
+
+
+class Own(BaseException):
+    pass
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise Own
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "error", [Own("odd"), GeneratorExit("g"), KeyboardInterrupt("k"), Mute(), ToolRaised(Mute())]
+)  # type: ignore[arg-type]
+@pytest.mark.parametrize("where", ["in a thread", "on the loop", "in its arguments", "in its result"])
+async def test_what_is_no_exception_is_told_to_the_model_too(error, where):
+    def raises(*_: object) -> object:
+        raise error
+
+    @tool
+    async def on_the_loop() -> object:
+        return raises() if where == "on the loop" else None
+
+    @tool
+    def in_a_thread() -> object:
+        return raises()
+
+    if where == "in its arguments":
+        on_the_loop.bind = raises  # type: ignore[method-assign]
+    elif where == "in its result":
+        on_the_loop.content_of = raises  # type: ignore[method-assign]
+    result = await run(in_a_thread if where == "in a thread" else on_the_loop)
+    assert result.is_error
+    assert type(error).__name__ in result.content or "could not be read" in result.content
 
 
 async def test_arguments_that_are_no_json_object_are_told_to_the_model():

@@ -4,9 +4,10 @@ import asyncio
 import time
 
 import pytest
+from support.eventually import wait_until_async
 
 from antiphon.input.ids import Fence, SessionId, TurnId
-from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop, StopSignal
 
 
 def lease_of(seconds: float) -> Lease:
@@ -57,6 +58,44 @@ def test_nothing_brings_a_superseded_lease_back_and_a_cancelled_turn_is_not_give
     lease.end(Stop.SUPERSEDED)
     lease.end(Stop.CANCELLED, "again")
     assert lease.stop is Stop.SUPERSEDED
+
+
+class Renews:
+    """A cell that answers to each renewal what the test says, and raises what is an exception."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+        self.redis = self
+
+    async def renew(self, worker, pairs, *, lease_ms):
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return [answer] * len(pairs)
+
+    async def aclose(self):
+        return
+
+
+async def test_a_keeper_that_meets_an_error_of_its_own_says_so_and_goes_on(caplog):
+    cell = Renews(ValueError("odd"), RecursionError(), "")
+    keeper, lease = LeaseKeeper(lambda: cell, "w", 0.5), lease_of(0.5)
+    keeper.add(lease)
+    before = lease.mono_deadline
+    keeping = asyncio.create_task(keeper.run())
+    await wait_until_async(lambda: lease.mono_deadline > before)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert caplog.text.count("the keeper begins anew") == 2
+    assert "ValueError: odd" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_keeper_whose_thread_ends_does_not_pass_in_silence():
+    keeper = LeaseKeeper(lambda: Renews(SystemExit()), "w", 0.5)
+    keeper.add(lease_of(0.5))
+    with pytest.raises(RuntimeError, match="thread has ended"):
+        await asyncio.wait_for(keeper.run(), 10)
 
 
 def test_a_stop_signal_passes_a_tool_that_catches_every_exception():

@@ -8,7 +8,15 @@ import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until
 from support.processes import worker_name
+from support.proxy import Proxy
+from support.stage import make_app
 
+from antiphon.wire.cell import Cell
+from antiphon.wire.connection.open import open_redis
+from antiphon_worker.process.isolated_turn import run_one_turn
+from antiphon_worker.process.lease import LeaseKeeper
+from antiphon_worker.settings import Settings
+from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 from antiphon_worker.supervisor.spares import KEPT
 
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
@@ -119,6 +127,95 @@ async def test_a_process_and_its_worker_die_together(redis_url, tmp_path, proces
         assert await ensemble.waits("claimed", 2) != process
         ensemble.stage.open("claimed")
         await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
+
+
+async def suspect(ensemble, session, text):
+    """A turn that runs alone, because it has seen two crashes."""
+    blocking = await ensemble.submit(session, f"go on gate:{session}")
+    turn = await ensemble.submit(session, text)
+    await ensemble.waits(session)
+    cell = ensemble.client.cell_of_session(session)
+    await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
+    ensemble.stage.open(session)
+    await blocking.result(20)
+    return turn
+
+
+async def test_a_grandchild_that_holds_the_lifeline_keeps_neither_the_turn_nor_its_place(
+    redis_url, tmp_path, processes
+):
+    """The lease is a minute and there is one place: only the supervisor's word brings both back."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(lease=60, isolated_turns=1)
+        supervised.ready()
+        first = await suspect(ensemble, "s", "go on tool:fork*1")
+        response = await first.result(20)
+        assert [call.result for call in response.tool_calls] == ["forked"]
+        second = await suspect(ensemble, "t", "and again tool:fork*1")
+        await second.result(20)
+        await ensemble.whole("s", "t")
+        assert await ensemble.field(second, "crashes") == "3"
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+
+
+async def test_a_process_outlives_an_outage_of_redis(redis_url, redis_server, tmp_path, processes):
+    with Proxy(redis_server.port) as proxy:
+        async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+            supervised, _, turn, process = await begun(ensemble, "alone", opened=["claimed"], url=proxy.url)
+            proxy.refuse()
+            ensemble.stage.open("alone")
+            supervised.process.wait_for_output("a turn that runs alone cannot be claimed")
+            proxy.heal()
+            await turn.result(20)
+            await ensemble.whole("s")
+            assert ensemble.stage.notes("said")[0]["pid"] == process
+
+
+async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_path, monkeypatch):
+    """Nobody renews the lease any more: the process is to end, and what it held goes on elsewhere."""
+
+    async def ends(self):
+        raise RuntimeError("The lease keeper's thread has ended.")
+
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "go on gate:g")
+        cell, app = ensemble.client.cell_of_session("s"), make_app(ensemble.stage)
+        monkeypatch.setattr(LeaseKeeper, "run", ends)
+        with pytest.raises(RuntimeError, match="keeper's thread"):
+            await run_one_turn(turn.id, Settings(), app, lambda: Cell(open_redis(redis_url)), "w")
+        monkeypatch.undo()
+        assert [act.what for act in await cell.reap(holder="w")] == ["recovered"]
+        ensemble.stage.open("g")
+        async with ensemble.worker():
+            await turn.result(10)
+
+
+async def test_a_turn_that_is_offered_again_while_its_process_is_cleared_away_is_run_again():
+    ran = []
+
+    class Cleared(IsolatedTurns):
+        async def _run_in_process(self, turn_id):
+            ran.append(turn_id)
+            if len(ran) == 1:
+                await self.run(turn_id)  # the supervisor was quicker, and the worker has claimed it
+
+    await Cleared(Settings(), "", "w", lambda: None).run("t")
+    assert ran == ["t", "t"]
+
+
+async def test_a_turn_for_which_no_process_can_be_started_is_tried_again_and_keeps_no_place(monkeypatch):
+    tried = []
+
+    class Full(IsolatedTurns):
+        async def _start(self):
+            tried.append(1)
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("antiphon_worker.supervisor.isolated_turns.START_PAUSE_SECONDS", 0)
+    turns = Full(Settings(isolated_turns=1), "", "w", lambda: None)
+    await turns.run("t")
+    await turns.run("u")
+    assert len(tried) == 6
 
 
 async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_url, tmp_path, processes):

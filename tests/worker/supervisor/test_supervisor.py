@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,9 +34,15 @@ class Lives(Supervisor):
         self._spares = self.kept = Kept()
 
     async def _run_one(self, url):
-        return "any", self._codes.pop(0)
+        code = self._codes.pop(0)
+        if isinstance(code, OSError):
+            raise code
+        return SimpleNamespace(name="any", stalled=False), code
 
-    async def _hand_back(self, url, name):
+    async def _end_all(self, drain_seconds):
+        return
+
+    async def _hand_back(self, url, name, child):
         self.handed_back += 1
         return self._held
 
@@ -65,6 +72,16 @@ async def test_one_that_dies_before_it_can_work_is_followed_later_and_later(paus
     await lives._keep_one("redis://any")
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
     assert (lives.handed_back, lives.kept.times) == (8, 0)
+
+
+async def test_one_that_cannot_be_started_is_tried_again_later_and_later(pauses, caplog):
+    out_of_processes = BlockingIOError(11, "Resource temporarily unavailable")
+    lives = Lives(
+        [OSError(12, "Cannot allocate memory"), out_of_processes, FileNotFoundError(2, "No such file"), 0]
+    )
+    await lives._keep_one("redis://any")
+    assert pauses == [0.2, 0.4, 0.8]
+    assert caplog.text.count("no worker process can be started") == 3
 
 
 async def test_one_that_can_never_start_is_not_followed(pauses):

@@ -3,7 +3,7 @@
 Not ``ThreadPoolExecutor``: its threads are waited for when the interpreter ends, so that one tool that hangs
 would keep a worker from stopping. These are daemon threads. They are used again (libraries keep connections
 per thread), and one whose call was given up on no longer counts, so that hanging tools do not starve the
-others.
+others. No tool takes them all either: each may have half of the threads that the others leave.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
-__all__ = ["Threads"]
+__all__ = ["Job", "Threads"]
 
 
-class _Job:
-    __slots__ = ("call", "context", "future", "given_up", "running")
+class Job:
+    """One call. ``admitted`` is done when there is a thread for it; None where there was one at once."""
 
-    def __init__(self, call: Callable[[], Any], context: contextvars.Context) -> None:
+    __slots__ = ("admitted", "call", "context", "future", "given_up", "running", "share")
+
+    def __init__(self, call: Callable[[], Any], share: str) -> None:
         self.call = call
-        self.context = context
+        self.context = contextvars.copy_context()
+        self.share = share
         self.future: Future[tuple[Any, BaseException | None]] = Future()
+        self.admitted: asyncio.Future[None] | None = None
         self.running = False  # written under the condition
         self.given_up = False  # written under the condition
 
@@ -39,56 +44,94 @@ class _Job:
 
 
 class Threads:
-    """At most ``limit`` calls at a time, each with a copy of the caller's context variables."""
+    """At most ``limit`` calls at a time, each with a copy of the caller's context variables.
 
-    def __init__(self, limit: int = 64) -> None:
+    Calls of one ``share`` have at most half of the threads that the other shares leave, and always one.
+    """
+
+    def __init__(self, limit: int = 128) -> None:
         self.limit = limit
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._condition = threading.Condition()
-        self._jobs: deque[_Job] = deque()
-        self._threads = 0  # those that count: not stuck in a call that was given up on
+        self._waiting: list[Job] = []  # in order
+        self._admitted: deque[Job] = deque()  # a thread comes for each
+        self._busy: Counter[str] = Counter()  # calls admitted and not ended, by share
         self._idle = 0
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """Call in a thread. When cancelled, a call that has begun runs on, and its outcome is dropped."""
-        job = _Job(call, contextvars.copy_context())
-        self._put(job)
+        return await self.outcome(self.put(call))
+
+    def put(self, call: Callable[[], Any], share: str = "") -> Job:
+        """Call in a thread, as soon as there is one for this share."""
+        if self._pid != os.getpid():
+            self._begin()  # a fork leaves the threads behind
+        job = Job(call, share)
+        with self._condition:
+            if self._has_room(share):
+                self._admit(job)
+            else:
+                job.admitted = asyncio.get_running_loop().create_future()
+                self._waiting.append(job)
+        return job
+
+    async def outcome(self, job: Job) -> Any:
+        """What the call returns; raises what it raises."""
         try:
             value, error = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
-            self._give_up(job)
+            self.give_up(job)
             raise
         if error is not None:
             raise error
         return value
 
-    def _put(self, job: _Job) -> None:
-        if self._pid != os.getpid():
-            self._begin()  # a fork leaves the threads behind
+    def withdraw(self, job: Job) -> bool:
+        """Take back a call that waits for a thread. False where it has one."""
         with self._condition:
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._condition.notify()
-            elif self._threads < self.limit:
-                self._start()
+            if job not in self._waiting:
+                return False
+            self._waiting.remove(job)
+            return True
 
-    def _start(self) -> None:
-        self._threads += 1
-        threading.Thread(target=self._serve, name="antiphon tool", daemon=True).start()
+    def _has_room(self, share: str) -> bool:
+        busy, own = self._busy.total(), self._busy[share]
+        most = max(1, (self.limit - busy + own) // 2) if share else self.limit
+        return busy < self.limit and own < most
 
-    def _give_up(self, job: _Job) -> None:
+    def _admit(self, job: Job) -> None:
+        self._busy[job.share] += 1
+        self._admitted.append(job)
+        if self._idle >= len(self._admitted):
+            self._condition.notify()
+        else:
+            threading.Thread(target=self._serve, name="antiphon tool", daemon=True).start()
+
+    def _release(self, job: Job) -> None:
+        """The call has ended, or was given up on: others have its place."""
+        self._busy[job.share] -= 1
+        for waiting in self._waiting.copy():
+            if self._has_room(waiting.share):
+                self._waiting.remove(waiting)
+                self._admit(waiting)
+                if waiting.admitted is not None:
+                    with suppress(RuntimeError):  # its loop has been closed
+                        waiting.admitted.get_loop().call_soon_threadsafe(_resolve, waiting.admitted)
+
+    def give_up(self, job: Job) -> None:
+        """Nobody waits for the call any more: it is not begun, or runs on and counts no longer."""
         with self._condition:
-            if not job.running:
-                if job in self._jobs:
-                    self._jobs.remove(job)
-                return
-            job.given_up = True
-            self._threads -= 1
-            if self._jobs and not self._idle:
-                self._start()
+            if job in self._waiting:
+                self._waiting.remove(job)
+            elif job in self._admitted:
+                self._admitted.remove(job)
+                self._release(job)
+            elif job.running:
+                job.given_up = True
+                self._release(job)
 
     def _serve(self) -> None:
         with self._condition:
@@ -102,16 +145,22 @@ class Threads:
                 given_up = job.given_up
                 if not given_up:
                     self._idle += 1
+                    self._release(job)
             if outcome is not None:
                 job.future.set_result(outcome)  # only now: whoever waits for it finds this thread idle
             if given_up:
                 return
 
-    def _take(self) -> _Job:
+    def _take(self) -> Job:
         with self._condition:
-            while not self._jobs:
+            while not self._admitted:
                 self._condition.wait()
             self._idle -= 1
-            job = self._jobs.popleft()
+            job = self._admitted.popleft()
             job.running = True
             return job
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

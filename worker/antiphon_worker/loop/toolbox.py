@@ -21,7 +21,9 @@ from antiphon.errors import (
 )
 from antiphon.model import File, Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, Tool
-from antiphon_worker.loop.threads import Threads
+from antiphon_worker.loop.calls import CallsUnderWay
+from antiphon_worker.loop.stopping import TurnStopped
+from antiphon_worker.loop.threads import Job, Threads
 from antiphon_worker.providers.base import ToolSpec
 
 __all__ = ["ToolBox", "shorten", "tool_specs"]
@@ -34,6 +36,7 @@ Content: TypeAlias = str | list[Text | Image | File]
 RESULT_CHARACTERS = 64 * 1024
 RAW_ARGUMENTS_CHARACTERS = 500
 TIMEOUT_SECONDS = 300.0
+THREAD_SECONDS = 60.0
 
 
 def tool_specs(tools: Sequence[AnyTool]) -> list[ToolSpec]:
@@ -45,8 +48,9 @@ class ToolBox:
     """Tools by name, and how they are run.
 
     ``timeout`` (seconds) holds for tools that name none, ``limit`` is the number of characters of a result's
-    text beyond which its middle is left out. Synchronous tools run in ``threads``; one that does not return
-    in time goes on in its thread, its outcome is dropped.
+    text beyond which its middle is left out. Synchronous tools run in ``threads``, and their time counts from there
+    on: one that does not return in time goes on in its thread, its outcome is dropped; one that has no thread after
+    ``patience`` seconds is not run.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class ToolBox:
         timeout: float | None = TIMEOUT_SECONDS,
         limit: int = RESULT_CHARACTERS,
         threads: Threads | None = None,
+        patience: float = THREAD_SECONDS,
+        calls: CallsUnderWay | None = None,
     ) -> None:
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
@@ -65,12 +71,17 @@ class ToolBox:
         self.timeout = timeout
         self.limit = limit
         self.threads = threads or Threads()
+        self.patience = patience
+        self.calls = calls or CallsUnderWay()
 
     def offering(self, tools: Sequence[AnyTool]) -> ToolBox:
         """A toolbox that runs only these tools, in the same way."""
         if len(tools) == len(self.tools) and all(self.tools.get(tool.name) is tool for tool in tools):
             return self
-        return ToolBox(tools, timeout=self.timeout, limit=self.limit, threads=self.threads)
+        return ToolBox(
+            tools, timeout=self.timeout, limit=self.limit, threads=self.threads, patience=self.patience,
+            calls=self.calls,
+        )  # fmt: skip
 
     def at_most_once(self, name: str) -> bool:
         """True where a call of this tool must never be started twice."""
@@ -78,10 +89,10 @@ class ToolBox:
         return tool is not None and tool.at_most_once
 
     async def run(self, call: ToolCall, context: Context) -> ToolResult:
-        """Run one call. Raises only when this task is cancelled, or what is no ``Exception`` (a stop
-        signal)."""
+        """Run one call. Raises only when this task is cancelled, and ``TurnStopped``."""
         try:
-            content, is_error = await self._call(call, context), False
+            with self.calls.of(call.name, context.turn_id):
+                content, is_error = await self._call(call, context), False
         except ToolError as exc:
             content, is_error = _told(exc), True
             if exc.__cause__ is not None:  # it went wrong, and was not said on purpose
@@ -96,29 +107,56 @@ class ToolBox:
         if call.invalid:
             raw = shorten(call.raw or "", RAW_ARGUMENTS_CHARACTERS)
             raise ToolArgumentsInvalid(f"The arguments are not a JSON object: {raw}")
-        args, kwargs = tool.bind(call.arguments, context)
-        value = await self._run_within_time(tool, args, kwargs)
-        return tool.content_of(value)
-
-    async def _run_within_time(self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        seconds = self.timeout if tool.timeout is None else tool.timeout
-        timer = asyncio.timeout(seconds)
         try:
-            async with timer:
-                if tool.is_async:
-                    return await tool.function(*args, **kwargs)
-                return await self.threads.run(lambda: tool.function(*args, **kwargs))
+            args, kwargs = tool.bind(call.arguments, context)
+            return tool.content_of(await self._run_within_time(tool, args, kwargs, context))
+        except (ToolError, TurnStopped):
+            raise
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             raise ToolRaised("The tool was cancelled from within.") from exc
-        except (Exception, SystemExit) as exc:
-            if timer.expired() and isinstance(exc, TimeoutError):
-                raise ToolTimedOut(f"The tool did not return within {seconds:g} seconds.") from exc
-            if isinstance(exc, ToolError):
-                raise
+        except BaseException as exc:  # a tool may raise KeyboardInterrupt, and must not end more than itself
             raise ToolRaised(_described(exc)) from exc
+
+    async def _run_within_time(
+        self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any], context: Context
+    ) -> Any:
+        seconds = self.timeout if tool.timeout is None else tool.timeout
+        job = None if tool.is_async else await self._in_thread(tool, args, kwargs, context)
+        timer = asyncio.timeout(seconds)
+        try:
+            async with timer:
+                if job is None:
+                    return await tool.function(*args, **kwargs)
+                return await self.threads.outcome(job)
+        except TimeoutError as exc:
+            if not timer.expired():
+                raise
+            raise ToolTimedOut(f"The tool did not return within {seconds:g} seconds.") from exc
+
+    async def _in_thread(
+        self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any], context: Context
+    ) -> Job:
+        """The call of a synchronous tool, once there is a thread for it."""
+
+        def in_thread() -> Any:
+            with self.calls.of(tool.name, context.turn_id):  # it may go on when the call was given up on
+                return tool.function(*args, **kwargs)
+
+        job = self.threads.put(in_thread, share=tool.name)
+        if job.admitted is not None:
+            try:
+                await asyncio.wait([job.admitted], timeout=self.patience)
+            except asyncio.CancelledError:
+                self.threads.give_up(job)
+                raise
+            if self.threads.withdraw(job):
+                raise ToolTimedOut(
+                    f"The tool was not run: no thread was free for it within {self.patience:g} seconds."
+                )
+        return job
 
 
 def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
@@ -130,15 +168,19 @@ def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
 
 
 def _described(exc: BaseException) -> str:
-    try:
-        text = str(exc)
-    except Exception as broken:  # noqa: BLE001 - a tool's own exception class may fail to describe itself
-        text = f"(its message could not be read: {type(broken).__name__})"
+    text = _text_of(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
 def _told(exc: ToolError) -> str:
-    return str(exc.args[0]) if exc.args else type(exc).__name__
+    return _text_of(exc.args[0]) if exc.args else type(exc).__name__
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except BaseException as broken:  # noqa: BLE001 - a tool's own exception class may fail to describe itself
+        return f"(its message could not be read: {type(broken).__name__})"
 
 
 def _shortened(content: Content, limit: int) -> Content:

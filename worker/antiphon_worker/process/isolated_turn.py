@@ -10,8 +10,9 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from antiphon.errors import TurnFailed
+from antiphon.errors import StoreError, TurnFailed
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, TurnRecord
 from antiphon.wire.connection.open import open_redis
@@ -21,11 +22,12 @@ from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.settings import Settings
 
-__all__ = ["run_isolated_turns", "run_one_turn"]
+__all__ = ["run_isolated_turns", "run_one_turn", "run_turn_alone"]
 
 log = logging.getLogger("antiphon.alone")
 
 SAFE_POINT_SECONDS = 1.0
+OUTAGE_PAUSE_SECONDS = 0.5
 
 
 async def run_one_turn(
@@ -34,23 +36,26 @@ async def run_one_turn(
     app: App,
     open_cell: Callable[[], Cell],
     worker: str,
-    stopping: asyncio.Event | None = None,
 ) -> TurnRecord | None:
     """Claim this turn, run it and give its record; None where it is not to be run now.
 
-    When ``stopping`` is set the turn is given back. Raises ``TurnFailed`` where it failed.
+    Raises ``TurnFailed`` where it failed, and ``StoreError`` where Redis is out of reach before it is claimed.
     """
-    cell, sent = open_cell(), time.monotonic()
+    cell = open_cell()
     try:
-        claims = await cell.claim(
-            worker, secrets.token_hex(6), lease_ms=int(settings.lease * 1000), limit=1, queues=[], only=turn_id
-        )  # fmt: skip
-        if not claims.turns:
+        claim = _Claim(cell, settings, worker, turn_id)
+        turn = await claim.ask()
+        if turn is None:
             return None
-        turn = claims.turns[0]
-        lease = Lease(turn.session_id, turn.turn_id, turn.fence, sent + settings.lease)
-        keeper = LeaseKeeper(open_cell, worker, settings.lease)
-        await _run_held(cell, app, settings, turn, lease, keeper, stopping or asyncio.Event())
+        await _run_held(
+            cell,
+            app,
+            settings,
+            turn,
+            claim.lease_of(turn),
+            _keeper(open_cell, worker, settings),
+            asyncio.Event(),
+        )
         record = await cell.turn(turn_id)
         if record.status == "failed":
             raise TurnFailed(
@@ -61,22 +66,84 @@ async def run_one_turn(
         await cell.redis.aclose()
 
 
+async def run_turn_alone(
+    turn_id: TurnId,
+    settings: Settings,
+    app: App,
+    open_cell: Callable[[], Cell],
+    worker: str,
+    stopping: asyncio.Event,
+) -> None:
+    """The same in a process of the worker's own: it waits while Redis is out of reach.
+
+    When ``stopping`` is set the turn is given back, or is not claimed.
+    """
+    cell = open_cell()
+    try:
+        claim = _Claim(cell, settings, worker, turn_id)
+        turn = await _patiently(claim, stopping)
+        if turn is not None:
+            keeper = _keeper(open_cell, worker, settings)
+            await _run_held(cell, app, settings, turn, claim.lease_of(turn), keeper, stopping)
+    finally:
+        await cell.redis.aclose()
+
+
+class _Claim:
+    """The claim of one turn. Asked again with the same token, Redis gives the first answer again."""
+
+    def __init__(self, cell: Cell, settings: Settings, worker: str, turn_id: TurnId) -> None:
+        self._cell = cell
+        self._lease = settings.lease
+        self._worker = worker
+        self._turn_id = turn_id
+        self._token, self._sent = secrets.token_hex(6), time.monotonic()
+
+    async def ask(self) -> ClaimedTurn | None:
+        claims = await self._cell.claim(
+            self._worker, self._token, lease_ms=int(self._lease * 1000), limit=1, queues=[], only=self._turn_id
+        )  # fmt: skip
+        return claims.turns[0] if claims.turns else None
+
+    def lease_of(self, turn: ClaimedTurn) -> Lease:
+        return Lease(turn.session_id, turn.turn_id, turn.fence, self._sent + self._lease)
+
+
+async def _patiently(claim: _Claim, stopping: asyncio.Event) -> ClaimedTurn | None:
+    while not stopping.is_set():
+        try:
+            return await claim.ask()
+        except StoreError as exc:
+            log.warning("a turn that runs alone cannot be claimed: %s", exc)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), OUTAGE_PAUSE_SECONDS)
+    return None
+
+
+def _keeper(open_cell: Callable[[], Cell], worker: str, settings: Settings) -> LeaseKeeper:
+    return LeaseKeeper(open_cell, worker, settings.lease, settings.stall_timeout)
+
+
 async def _run_held(
     cell: Cell, app: App, settings: Settings, turn: ClaimedTurn, lease: Lease, keeper: LeaseKeeper,
     stopping: asyncio.Event,
 ) -> None:  # fmt: skip
     publisher = Publisher(cell)
     keeper.add(lease)
-    services = [
-        asyncio.create_task(service)
-        for service in (keeper.run(), publisher.run(), _give_back_when(stopping, lease))
-    ]
+    services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
+    giving_back = asyncio.create_task(_give_back_when(stopping, lease))
+    work = asyncio.create_task(TurnRunner(cell, publisher, app, settings).run(turn, lease))
     try:
-        await TurnRunner(cell, publisher, app, settings).run(turn, lease)
-    finally:
+        await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
         for service in services:
-            service.cancel()
-        await asyncio.gather(*services, return_exceptions=True)
+            if service.done():
+                service.result()  # it has failed: the turn stops with it, and the process ends
+        await work
+    finally:
+        tasks: list[asyncio.Task[Any]] = [work, giving_back, *services]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _give_back_when(stopping: asyncio.Event, lease: Lease) -> None:
@@ -106,10 +173,7 @@ async def run_isolated_turns(
 
     try:
         while (turn_id := await turns.get()) and not stopping.is_set():
-            try:
-                await run_one_turn(turn_id, settings, app, open_cell, worker, stopping)
-            except TurnFailed:
-                log.debug("turn %s failed, and says so itself", turn_id)
+            await run_turn_alone(turn_id, settings, app, open_cell, worker, stopping)
             writer.write(b"ended\n")  # nobody reads it where the worker has died
     finally:
         reading.cancel()

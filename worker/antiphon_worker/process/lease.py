@@ -2,8 +2,8 @@
 
 A lease is this process's time-limited right to one session. The keeper renews all of them in one round trip from a
 thread of its own, so that a tool that blocks the event loop does not look like a death; it stops when the loop has
-not moved for a minute. A holder knows its own deadline on the monotonic clock: past it, it freezes until a renewal
-says that it still holds, or that it is superseded.
+stood still for so long that the process is to be ended (``stall_timeout``). A holder knows its own deadline on the
+monotonic clock: past it, it freezes until a renewal says that it still holds, or that it is superseded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from enum import Enum
 from antiphon.errors import StoreError
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import SUPERSEDED, Cell
+from antiphon_worker.loop.stopping import TurnStopped
 
 __all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
 
 log = logging.getLogger("antiphon.lease")
 
-LOOP_STALL_SECONDS = 60.0
 RENEW_AT_ONCE = 200
+STALL_EXTRA_SECONDS = 2.0  # the process is ended first, where somebody watches it
+REPAIR_SECONDS = 1.0
 
 
 class Stop(Enum):
@@ -35,7 +37,7 @@ class Stop(Enum):
     DRAINED = "drained"
 
 
-class StopSignal(BaseException):
+class StopSignal(TurnStopped):
     """Carries a ``Stop`` out of a turn's work; no tool's ``except Exception`` can eat it."""
 
     def __init__(self, stop: Stop) -> None:
@@ -94,8 +96,11 @@ class Lease:
 class LeaseKeeper:
     """Renews every lease of the process. ``open_cell`` makes a cell with connections of the thread's own."""
 
-    def __init__(self, open_cell: Callable[[], Cell], worker: str, lease_seconds: float) -> None:
+    def __init__(
+        self, open_cell: Callable[[], Cell], worker: str, lease_seconds: float, stall_timeout: float = 60.0
+    ) -> None:
         self._open_cell = open_cell
+        self._stall_seconds = stall_timeout + STALL_EXTRA_SECONDS if stall_timeout else float("inf")
         self._worker = worker
         self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
@@ -112,7 +117,7 @@ class LeaseKeeper:
             self._leases.pop(lease.fence, None)
 
     async def run(self) -> None:
-        """Keep the leases until cancelled."""
+        """Keep the leases until cancelled. Raises ``RuntimeError`` when the thread has ended without being told."""
         loop = asyncio.get_running_loop()
         thread = threading.Thread(
             target=self._thread, args=(loop,), name="antiphon lease keeper", daemon=True
@@ -121,23 +126,29 @@ class LeaseKeeper:
         try:
             while True:
                 self._ticked = time.monotonic()
+                if not thread.is_alive():
+                    raise RuntimeError("The lease keeper's thread has ended: see the log above.")
                 await asyncio.sleep(min(1.0, self._lease_seconds / 4))
         finally:
             self._stopping.set()
             await asyncio.to_thread(thread.join, 5)
 
     def _thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.run(self._keep(loop))
+        while not self._stopping.is_set():
+            try:
+                asyncio.run(self._keep(loop))
+            except Exception:
+                log.exception("leases are not renewed for the moment: the keeper begins anew")
+                self._stopping.wait(min(REPAIR_SECONDS, self._lease_seconds / 8))
 
     async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:
         cell = self._open_cell()
         lost_at = 0.0
         try:
             while not await asyncio.to_thread(self._stopping.wait, self._pause(lost_at)):
-                if time.monotonic() - self._ticked > LOOP_STALL_SECONDS:
-                    log.error(
-                        "the event loop has not moved for %.0f s: leases are let go", LOOP_STALL_SECONDS
-                    )
+                stood_still = time.monotonic() - self._ticked
+                if stood_still > self._stall_seconds:
+                    log.error("the event loop has not moved for %.0f s: leases are let go", stood_still)
                     continue
                 try:
                     await self._renew(cell, loop)

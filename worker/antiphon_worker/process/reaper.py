@@ -41,12 +41,12 @@ class Reaper:
         self._cell = cell
         self._settings = settings
         self._looked = time.monotonic()
-        self._ahead_ms: float | None = None  # the server's clock before our monotonic one
         self._quiet_until = 0.0
+        self._ahead_ms: float | None = None  # how far the server's clock is ahead of our monotonic one
 
     async def run(self) -> None:
         """Reap until cancelled."""
-        self._quiet_until = time.monotonic() + await self._quiet_seconds()
+        self._wait(await self._quiet_seconds())
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             if await self._must_wait():
@@ -56,7 +56,7 @@ class Reaper:
                     crash_limit=self._settings.crash_limit, queues=self._settings.queues
                 )
             except StoreError:
-                self._wait_a_lease()  # the consumer's log says what is wrong
+                self._wait(self._settings.lease)  # the consumer's log says what is wrong
                 continue
             for act in acts:
                 log.log(
@@ -80,21 +80,24 @@ class Reaper:
         try:
             ahead_ms = await self._cell.server_ms() - time.monotonic() * 1000
         except StoreError:
-            self._wait_a_lease()
+            self._wait(self._settings.lease)
         else:
-            if self._ahead_ms is not None and ahead_ms - self._ahead_ms > self._settings.lease * 1000 / 4:
-                self._wait_a_lease()
-                log.warning(
-                    "the clock of Redis was put forward by %.0f s: leases get time to be renewed",
-                    (ahead_ms - self._ahead_ms) / 1000,
-                    extra={"action": "clock_forward"},
-                )
-            self._ahead_ms = ahead_ms
+            self._compare_clocks(ahead_ms)
         now = time.monotonic()
         if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
-            self._wait_a_lease()
+            self._wait(self._settings.lease)
         self._looked = now
         return now < self._quiet_until
 
-    def _wait_a_lease(self) -> None:
-        self._quiet_until = time.monotonic() + self._settings.lease
+    def _compare_clocks(self, ahead_ms: float) -> None:
+        before, self._ahead_ms = self._ahead_ms, ahead_ms
+        if before is not None and ahead_ms - before > self._settings.lease * 1000 / 4:
+            log.warning(
+                "the clock of Redis was put forward by %.0f s: leases get time to be renewed",
+                (ahead_ms - before) / 1000,
+                extra={"action": "clock_forward"},
+            )
+            self._wait(self._settings.lease)
+
+    def _wait(self, seconds: float) -> None:
+        self._quiet_until = max(self._quiet_until, time.monotonic() + seconds)

@@ -24,6 +24,7 @@ from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
 from antiphon_worker.rq.presence import Presence
 from antiphon_worker.settings import Settings, describe
+from antiphon_worker.supervisor.child import Given
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 
 __all__ = ["Worker", "worker_name"]
@@ -48,7 +49,7 @@ class Worker:
         *,
         url: str | None = None,
         name: str | None = None,
-        spare: Callable[[], Awaitable[tuple[str, socket.socket] | None]] | None = None,
+        spare: Callable[[], Awaitable[Given | None]] | None = None,
     ) -> None:
         self.settings = settings
         self.name = name or worker_name()
@@ -76,7 +77,7 @@ class Worker:
         cell = self._open_cell()
         feed = LiveFeed(cell.redis)
         publisher = Publisher(cell)
-        keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease)
+        keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         runner = TurnRunner(cell, publisher, self._app, self.settings)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
@@ -135,6 +136,7 @@ class Worker:
             if not given_back:
                 await consumer.abandon()
                 await idle
+            await alone.ended()
         finally:
             aborting.cancel()
 

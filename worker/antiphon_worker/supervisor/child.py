@@ -1,56 +1,125 @@
-"""The socket between a process and whoever started it: it says what the process is to be, and its end is an end.
+"""A process that was started, and the socket between it and whoever started it.
 
-A process that the supervisor starts (or a worker without one, for a single turn) waits until a line tells it what it is
-for. A worker asks over the same socket for a process that can run a turn alone, and is sent the socket of one.
+A process that the supervisor starts (or a worker without one, for a single turn) waits until a line on its lifeline
+tells it what it is for; the end of the lifeline is the end of whoever started it. Over the same socket a worker asks
+for a process that can run turns alone. The supervisor answers with lines: ``given NAME`` with the socket of that
+process, ``none`` where it could start none, and ``ended NAME TURNS`` when that process has ended and the turns that it
+held are handed back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["ALONE", "WORK", "Lifeline", "Started", "start_process"]
+from antiphon_worker.supervisor.forks import close_in_forks
+from antiphon_worker.supervisor.pulse import STALL_SIGNAL, Page, Patience, standing_still
+
+__all__ = ["ALONE", "WORK", "Given", "Lifeline", "Started", "start_process", "tell"]
+
+log = logging.getLogger("antiphon.supervisor")
 
 WORK, ALONE = "work", "alone"
 ASKS = b"spare\n"
-LONGEST_REPLY = 1024
+LONGEST_REPLY, MOST_SOCKETS = 4096, 4
+KILL_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """A process that was started, and our end of its lifeline."""
+    """A process that was started, our end of its lifeline, and its pulse."""
 
     name: str
     process: asyncio.subprocess.Process
     line: socket.socket
+    page: Page
+    stalled: bool = False
 
     def tell(self, what: str, name: str, url: str) -> None:
         """Say what it is for: ``WORK`` or ``ALONE``, under which name, on which Redis."""
+        tell(self.line, f"{what} {name} {url}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal where it still runs."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+
+    async def ended(self, patience: Patience) -> int:
+        """Its exit code, once it has ended. When it stands still it is ended, and the log says what it was doing."""
+        watching = asyncio.create_task(self._end_when_still(patience))
         try:
-            self.line.send(f"{what} {name} {url}\n".encode())
-        except OSError:
-            return  # it has died: whoever waits for its end hears of that
+            code = await self.process.wait()
+        finally:
+            watching.cancel()
+        if code == -STALL_SIGNAL or self.stalled:
+            self.stalled = True
+            log.error(
+                "process %s was ended: its event loop stood still. Tool calls under way: %s",
+                self.name, self.page.calls or "none", extra={"action": "loop_stalled"},
+            )  # fmt: skip
+        self.page.close()
+        return code
+
+    async def _end_when_still(self, patience: Patience) -> None:
+        seconds = await standing_still(self.page, patience)
+        self.stalled = True
+        log.error("process %s has stood still for %.1f s, and is ended", self.name, seconds)
+        self.signal(STALL_SIGNAL)
+        await asyncio.sleep(KILL_SECONDS)
+        self.signal(signal.SIGKILL)
 
 
 async def start_process(name: str, environ: dict[str, str]) -> Started:
-    """Start a process that loads all it needs, and then waits to be told what it is for."""
+    """Start a process that loads all it needs, and then waits to be told what it is for. Raises ``OSError``."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
+    close_in_forks(ours)
+    page = -1
     try:
+        page = Page.new_descriptor()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "antiphon_worker", stdin=theirs.fileno(),
-            env={**os.environ, **environ, "ANTIPHON_WORKER_NAME": name, "ANTIPHON_SUPERVISED": "1"},
+            sys.executable, "-m", "antiphon_worker", stdin=theirs.fileno(), pass_fds=[page],
+            env={
+                **os.environ, **environ, "ANTIPHON_WORKER_NAME": name, "ANTIPHON_SUPERVISED": "1",
+                "ANTIPHON_PULSE": str(page),
+            },
         )  # fmt: skip
+        return Started(name, process, ours, Page(page))
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
-    return Started(name, process, ours)
+        if page >= 0:
+            os.close(page)
+
+
+def tell(line: socket.socket, text: str, *descriptors: int) -> bool:
+    """Send a line, and descriptors with it. False where nobody reads it any more: its end is heard of elsewhere."""
+    try:
+        socket.send_fds(line, [f"{text}\n".encode()], list(descriptors))
+    except OSError:
+        return False
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class Given:
+    """A process that may run turns alone, and its socket.
+
+    ``ended`` is done when the process has ended: with the number of turns that were handed back for it, or None where
+    nobody is left who would know.
+    """
+
+    name: str
+    line: socket.socket
+    ended: asyncio.Future[int | None]
 
 
 class Lifeline:
@@ -59,9 +128,12 @@ class Lifeline:
     def __init__(self, own: socket.socket) -> None:
         self.socket = own
         own.setblocking(False)
+        close_in_forks(own)
         self._ended = asyncio.Event()
         self._asking = asyncio.Lock()
-        self._reply: asyncio.Future[tuple[str, socket.socket] | None] | None = None
+        self._reply: asyncio.Future[Given | None] | None = None
+        self._given: dict[str, asyncio.Future[int | None]] = {}
+        self._unread, self._sockets = b"", list[socket.socket]()
 
     @classmethod
     def of_standard_input(cls) -> Lifeline:
@@ -94,8 +166,8 @@ class Lifeline:
         asyncio.get_running_loop().remove_reader(self.socket)
         self.socket.close()
 
-    async def spare(self) -> tuple[str, socket.socket] | None:
-        """Ask for a process that can run turns alone: its name and its socket; None where nobody is there to ask."""
+    async def spare(self) -> Given | None:
+        """Ask for a process that can run turns alone; None where there is none, or nobody to ask."""
         async with self._asking:
             if self._ended.is_set():
                 return None
@@ -109,20 +181,42 @@ class Lifeline:
 
     def _read(self, ended: Callable[[], None]) -> None:
         try:
-            name, descriptors, _, _ = socket.recv_fds(self.socket, LONGEST_REPLY, 1)
+            read, descriptors, _, _ = socket.recv_fds(self.socket, LONGEST_REPLY, MOST_SOCKETS)
         except BlockingIOError:
             return
         except ConnectionError:
-            name, descriptors = b"", []
-        taken = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        for one in taken:
-            one.set_inheritable(False)
-        if not name:
+            read, descriptors = b"", []
+        self._sockets += [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        for line in lines:
+            self._take(line.decode().split(" "))
+        if not read:
             asyncio.get_running_loop().remove_reader(self.socket)
             self._ended.set()
+            self._answer(None)
+            for one in self._given.values():
+                _resolve(one, None)
             ended()
-        reply = (name.decode().strip(), taken.pop()) if taken else None
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case ["given", name]:
+                line, future = self._sockets.pop(0), asyncio.get_running_loop().create_future()
+                close_in_forks(line)
+                self._given[name] = future
+                self._answer(Given(name, line, future))
+            case ["ended", name, turns]:
+                _resolve(self._given.pop(name, None), int(turns))
+            case _:
+                self._answer(None)
+
+    def _answer(self, given: Given | None) -> None:
         if self._reply is not None and not self._reply.done():
-            self._reply.set_result(reply)
-        elif reply:
-            reply[1].close()  # whoever asked has gone: the process ends
+            self._reply.set_result(given)
+        elif given is not None:
+            given.line.close()  # whoever asked has gone: the process ends
+
+
+def _resolve(future: asyncio.Future[int | None] | None, turns: int | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(turns)

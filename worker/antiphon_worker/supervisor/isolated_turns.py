@@ -5,6 +5,9 @@ The worker's side is given such processes by the supervisor, or starts them, and
 on its lifeline; the process answers with a line when the turn has ended, and is used again. An empty line says that the
 worker stops: the turn is given back. When the lifeline ends without one, the worker has died: the turn is finished by
 the drain's deadline.
+
+Whoever started a process waits for its end and hands back what it held: its socket may stay open after it, in a process
+that a tool has started.
 """
 
 from __future__ import annotations
@@ -12,52 +15,56 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor.child import ALONE, start_process
+from antiphon_worker.supervisor.child import ALONE, Given, start_process
+from antiphon_worker.supervisor.hand_back import LOOP_STALLED, WORKER_DIED, hand_back
+from antiphon_worker.supervisor.pulse import Patience
 
 __all__ = ["IsolatedTurns"]
 
 log = logging.getLogger("antiphon.alone")
 
-AT_ONCE = 8
 PROCESSES_FOR_ONE = 3
+START_PAUSE_SECONDS = 1.0
 
 
 class _Process:
     """A process for single turns, and this worker's end of its lifeline."""
 
-    def __init__(
-        self,
-        name: str,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        own: asyncio.subprocess.Process | None,
-    ) -> None:
-        self.name = name
+    def __init__(self, given: Given, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.name = given.name
+        self.ended = given.ended
         self._reader = reader
         self._writer = writer
-        self._own = own
         self._told = False  # that nothing more comes
 
     @classmethod
-    async def at(
-        cls, line: socket.socket, name: str, url: str, own: asyncio.subprocess.Process | None = None
-    ) -> _Process:
-        line.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=line)
-        writer.write(f"{ALONE} {name} {url}\n".encode())
-        return cls(name, reader, writer, own)
+    async def at(cls, given: Given, url: str) -> _Process:
+        given.line.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=given.line)
+        writer.write(f"{ALONE} {given.name} {url}\n".encode())
+        return cls(given, reader, writer)
 
     async def run(self, turn_id: TurnId) -> bool:
         """True when the turn has ended, False when the process has."""
+        if self.ended.done() and self.ended.result() is not None:
+            return False
         self._writer.write(f"{turn_id}\n".encode())
+        answer = asyncio.ensure_future(self._answer())
+        try:
+            await asyncio.wait([answer, self.ended], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and self.ended.result() is None:
+                await answer  # the supervisor has died: the socket is all that there is to go by
+            return answer.done() and answer.result()
+        finally:
+            answer.cancel()
+
+    async def _answer(self) -> bool:
         try:
             return bool(await self._reader.readline())
         except ConnectionError:  # it died with lines unread
@@ -65,7 +72,7 @@ class _Process:
 
     def stop(self) -> None:
         """Let it give back what it runs, and end."""
-        if not self._told:
+        if not self._told and not self._writer.is_closing():
             self._writer.write(b"\n")
             self.let_go()
 
@@ -76,14 +83,14 @@ class _Process:
             if not self._writer.is_closing():
                 self._writer.write_eof()
 
-    async def ended(self) -> None:
-        """Return when it has ended."""
-        with suppress(ConnectionError):
-            while await self._reader.readline():
+    async def turns_left(self) -> int | None:
+        """How many turns were handed back for it, once it has ended; None where nobody has done that."""
+        turns = await self.ended
+        if turns is None:
+            while await self._answer():
                 continue
         self._writer.close()
-        if self._own is not None:
-            await self._own.wait()
+        return turns
 
 
 class IsolatedTurns:
@@ -95,35 +102,39 @@ class IsolatedTurns:
         url: str,
         worker: str,
         open_cell: Callable[[], Cell],
-        spare: Callable[[], Awaitable[tuple[str, socket.socket] | None]] | None = None,
+        spare: Callable[[], Awaitable[Given | None]] | None = None,
     ) -> None:
         self._settings = settings
         self._url = url
         self._worker = worker
         self._open_cell = open_cell
         self._spare = spare
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._room = asyncio.Semaphore(settings.isolated_turns)
         self._processes: set[_Process] = set()
         self._idle: list[_Process] = []
-        self._turns: set[TurnId] = set()
+        self._own: set[asyncio.Task[int | None]] = set()
+        self._turns: dict[TurnId, bool] = {}  # those under way: True where one was offered again meanwhile
         self._closed = False
 
     async def run(self, turn_id: TurnId) -> None:
         """Run the turn in a process that runs nothing else; return when it has ended, or the process.
 
-        A turn that waits here for long is offered to other workers as well, and may come back.
+        A turn that waits here for long is offered to other workers as well, and may come back. One that comes back
+        while its last process is being cleared away is run again after that.
         """
         if turn_id in self._turns:
+            self._turns[turn_id] = True
             return
-        self._turns.add(turn_id)
         try:
+            self._turns[turn_id] = True
             async with self._room:
-                if self._closed:
-                    await self._hand_over(turn_id)
-                else:
+                while self._turns[turn_id] and not self._closed:
+                    self._turns[turn_id] = False
                     await self._run_in_process(turn_id)
+                if self._turns[turn_id]:
+                    await self._hand_over(turn_id)
         finally:
-            self._turns.discard(turn_id)
+            del self._turns[turn_id]
 
     def close(self) -> None:
         """Start no further turn, and end the processes that have none."""
@@ -136,43 +147,54 @@ class IsolatedTurns:
         for process in self._processes:
             process.stop()
 
+    async def ended(self) -> None:
+        """Return when the processes that this worker has started itself have ended, or after a lease."""
+        if self._own:
+            await asyncio.wait(self._own, timeout=self._settings.lease)
+
     async def _run_in_process(self, turn_id: TurnId) -> None:
         """Run it; again where the process ended before it held the turn, which is in no queue meanwhile."""
         log.warning("turn %s runs alone: it has seen two crashes", turn_id, extra={"action": "runs_alone"})
         for _ in range(PROCESSES_FOR_ONE):
-            process = self._idle.pop() if self._idle else await self._start()
+            try:
+                process = self._idle.pop() if self._idle else await self._start()
+            except OSError as exc:
+                log.error("no process can be started for turn %s: %s", turn_id, exc)
+                await asyncio.sleep(START_PAUSE_SECONDS)
+                continue
             ended = await process.run(turn_id)
             if ended and not self._closed:
                 self._idle.append(process)
                 return
             process.let_go()
-            await process.ended()
+            turns = await process.turns_left()
             self._processes.discard(process)
-            if await self._hand_back(process.name) or ended or self._closed:
+            if turns is None:
+                turns = await self._hand_back(process.name)
+            if turns or ended or self._closed:
                 return
 
     async def _start(self) -> _Process:
         given = await self._spare() if self._spare is not None else None
-        if given is not None:
-            name, line = given
-            process = await _Process.at(line, name, self._url)
-        else:
-            name = f"{self._worker}-alone-{secrets.token_hex(3)}"
-            started = await start_process(name, self._settings.environ())
-            process = await _Process.at(started.line, name, self._url, started.process)
+        process = await _Process.at(given or await self._start_own(), self._url)
         self._processes.add(process)
         return process
 
-    async def _hand_back(self, name: str) -> int:
-        """What a dead process held starts again elsewhere now, not when its lease expires. Gives how many turns."""
-        cell = self._open_cell()
-        try:
-            return len(await cell.reap(holder=name, crash_limit=self._settings.crash_limit))
-        except StoreError as exc:
-            log.warning("the turn of process %s waits for its lease to expire: %s", name, exc)
-            return 0
-        finally:
-            await cell.redis.aclose()
+    async def _start_own(self) -> Given:
+        name = f"{self._worker}-alone-{secrets.token_hex(3)}"
+        started = await start_process(name, self._settings.environ())
+
+        async def ended() -> int | None:
+            await started.ended(Patience(self._settings.stall_timeout, self._settings.lease))
+            return await self._hand_back(name, LOOP_STALLED if started.stalled else WORKER_DIED)
+
+        task = asyncio.create_task(ended())
+        self._own.add(task)
+        task.add_done_callback(self._own.discard)
+        return Given(name, started.line, task)
+
+    async def _hand_back(self, name: str, cause: tuple[str, str] = WORKER_DIED) -> int:
+        return await hand_back(self._open_cell(), name, self._settings, cause)
 
     async def _hand_over(self, turn_id: TurnId) -> None:
         """The claim took the turn out of its queue, and this worker stops: put it back for others."""

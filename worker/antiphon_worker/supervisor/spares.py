@@ -7,6 +7,7 @@ Where there are several, none is kept until one has died, and none for longer th
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -16,6 +17,8 @@ from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import Started, start_process
 
 __all__ = ["Spares", "host_name"]
+
+log = logging.getLogger("antiphon.supervisor")
 
 KEPT = 3  # a turn may kill two workers before it runs alone: their places, and its own process
 BEGIN_SECONDS = 5.0  # what has just been started has the processors first
@@ -35,7 +38,7 @@ class Spares:
         self._later: list[asyncio.TimerHandle] = []
 
     async def take(self) -> Started:
-        """The process that is ready or nearest to it; a new one where none is kept."""
+        """The process that is ready or nearest to it; a new one where none is kept. Raises ``OSError``."""
         while self._ready:
             one = self._ready.popleft()
             if one.process.returncode is None:
@@ -90,8 +93,11 @@ class Spares:
             self._filling = asyncio.create_task(self._start_missing())
 
     async def _start_missing(self) -> None:
-        while len(self._ready) < self._kept:
-            self._ready.append(await self._start())
+        try:
+            while len(self._ready) < self._kept:
+                self._ready.append(await self._start())
+        except OSError as exc:
+            log.warning("no process can be kept ready: %s", exc)  # tried again when one is needed
 
     async def _start(self) -> Started:
         return await start_process(f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}", self._environ)

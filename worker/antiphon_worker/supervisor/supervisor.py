@@ -1,7 +1,8 @@
 """The parent of the worker processes.
 
-1. starts them and starts them again when they die  2. hands back at once what a dead one held
-3. passes SIGTERM on: they drain; a second one makes them abort  4. ends when they have ended
+1. starts them, and starts them again when they die or stand still  2. hands back at once what a dead one held
+3. passes SIGTERM on: they drain; a second one makes them abort  4. kills those that do not end in time
+5. ends when they have ended
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import asyncio
 import logging
 import resource
 import signal
-import socket
 import time
 
-from antiphon.errors import StoreError
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor.child import WORK, Started
+from antiphon_worker.supervisor.child import WORK, Started, tell
+from antiphon_worker.supervisor.hand_back import LOOP_STALLED, WORKER_DIED, hand_back
+from antiphon_worker.supervisor.pulse import Patience
 from antiphon_worker.supervisor.spares import Spares, host_name
 
 __all__ = ["Supervisor", "is_of_this_host"]
@@ -27,6 +28,7 @@ log = logging.getLogger("antiphon.supervisor")
 
 OPEN_FILES = 65_536
 START_SECONDS, STEADY_SECONDS = 1.0, 10.0
+SAFE_POINT_SECONDS, GIVE_BACK_SECONDS, LAST_SECONDS = 4.0, 3.0, 2.0  # after the drain's deadline
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
@@ -39,7 +41,9 @@ class Supervisor:
         self._children: dict[str, Started] = {}
         self._alone: dict[str, Started] = {}
         self._giving: set[asyncio.Task[None]] = set()
+        self._patience = Patience(settings.stall_timeout, settings.lease)
         self._draining = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unfit Redis."""
@@ -57,13 +61,31 @@ class Supervisor:
         while self._giving:
             await asyncio.wait(self._giving)
         await self._spares.aclose()
+        if self._ending is not None:
+            self._ending.cancel()
 
     def drain(self) -> None:
-        """Let the children drain; called again, let them abort."""
-        children = [*self._children.values(), *(self._alone.values() if self._draining else ())]
-        self._draining = True
-        for child in children:
-            _terminate(child)
+        """Let the children drain; called again, let them abort. Those that do neither in time are killed."""
+        again, self._draining = self._draining, True
+        self._tell(signal.SIGTERM, alone=again)
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.create_task(self._end_all(0.0 if again else self._settings.drain))
+
+    async def _end_all(self, drain_seconds: float) -> None:
+        if drain_seconds:
+            await asyncio.sleep(drain_seconds + SAFE_POINT_SECONDS)
+            self._tell(signal.SIGTERM, alone=True)
+        await asyncio.sleep(max(self._settings.lease, GIVE_BACK_SECONDS) + LAST_SECONDS)
+        while True:
+            for child in [*self._children.values(), *self._alone.values()]:
+                log.error("process %s does not end, and is killed", child.name)
+            self._tell(signal.SIGKILL, alone=True)
+            await asyncio.sleep(1.0)
+
+    def _tell(self, number: signal.Signals, *, alone: bool) -> None:
+        for child in [*self._children.values(), *(self._alone.values() if alone else ())]:
+            child.signal(number)
 
     async def _check(self, url: str) -> None:
         redis = open_redis(url, retries=1)
@@ -79,36 +101,46 @@ class Supervisor:
         pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
             began = time.monotonic()
-            name, code = await self._run_one(url)
+            try:
+                child, code = await self._run_one(url)
+            except OSError as exc:
+                pause = await self._wait_longer(pause, f"no worker process can be started: {exc}")
+                continue
             stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
             if code == 0 or stopped_early:
                 return
-            log.error("worker %s died (%s)", name, _how(code), extra={"action": "worker_died"})
+            log.error("worker %s died (%s)", child.name, _how(code), extra={"action": "worker_died"})
             lived = time.monotonic() - began
             if lived > START_SECONDS and not self._draining:
                 self._spares.keep()  # the next one starts meanwhile
-            held = await self._hand_back(url, name)
+            held = await self._hand_back(url, child.name, child)
             if self._draining or code == 2:
                 return
             if held or lived > STEADY_SECONDS:
                 pause = SHORTEST_PAUSE_SECONDS
                 self._spares.keep()
                 continue
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(pause)
+            pause = await self._wait_longer(pause)
 
-    async def _run_one(self, url: str) -> tuple[str, int]:
-        """Run one worker process to its end; its name and its exit code."""
+    async def _wait_longer(self, pause: float, why: str = "") -> float:
+        if why:
+            log.error(why, extra={"action": "start_failed"})
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+        return pause
+
+    async def _run_one(self, url: str) -> tuple[Started, int]:
+        """Run one worker process to its end; gives its exit code too. Raises ``OSError`` where none can be started."""
         child = await self._spares.take()
         self._children[child.name] = child
         loop = asyncio.get_running_loop()
         loop.add_reader(child.line, self._asked, child, url)
         if self._draining:
-            _terminate(child)  # it was started while the others were told
+            child.signal(signal.SIGTERM)  # it was started while the others were told
         else:
             child.tell(WORK, child.name, url)
         try:
-            return child.name, await child.process.wait()
+            return child, await child.ended(self._patience)
         finally:
             del self._children[child.name]
             loop.remove_reader(child.line)
@@ -128,39 +160,28 @@ class Supervisor:
         task.add_done_callback(self._giving.discard)
 
     async def _run_alone(self, worker: Started, url: str) -> None:
-        """Give a process to a worker, for its turns that must run alone, and wait for its end."""
+        """Give a process to a worker, for its turns that must run alone; when it has ended tell the worker so."""
         self._spares.keep()
-        child = await self._spares.take()
+        try:
+            child = await self._spares.take()
+        except OSError as exc:
+            log.error("no process can be started for a turn that runs alone: %s", exc)
+            tell(worker.line, "none")
+            return
         name = f"{child.name}-alone"
         self._alone[name] = child
-        try:
-            socket.send_fds(worker.line, [f"{name}\n".encode()], [child.line.fileno()])
-        except OSError:
-            log.debug("the worker that asked for process %s has died", name)
-        finally:
-            child.line.close()  # the worker has it, or nobody: the process ends
-        code = await child.process.wait()
+        tell(worker.line, f"given {name}", child.line.fileno())
+        child.line.close()  # the worker has it, or nobody: the process ends
+        code = await child.ended(self._patience)
         del self._alone[name]
         if code:
             log.error("process %s died (%s)", name, _how(code), extra={"action": "worker_died"})
-            await self._hand_back(url, name)
+        turns = await self._hand_back(url, name, child) if code else 0
+        tell(worker.line, f"ended {name} {turns}")
 
-    async def _hand_back(self, url: str, name: str) -> int:
-        """What the dead one held starts again elsewhere now, not when its leases expire. Gives how many turns."""
+    async def _hand_back(self, url: str, name: str, child: Started) -> int:
         cell = Cell(open_redis(url), prefix=self._settings.prefix)
-        try:
-            acts = await cell.reap(
-                holder=name, crash_limit=self._settings.crash_limit, queues=self._settings.queues
-            )
-            log.info(
-                "%d turns of worker %s are handed back", len(acts), name, extra={"action": "handed_back"}
-            )
-            return len(acts)
-        except StoreError as exc:
-            log.warning("the turns of worker %s wait for their leases to expire: %s", name, exc)
-            return 0
-        finally:
-            await cell.redis.aclose()
+        return await hand_back(cell, name, self._settings, LOOP_STALLED if child.stalled else WORKER_DIED)
 
 
 def raise_open_files_limit() -> None:
@@ -174,11 +195,6 @@ def raise_open_files_limit() -> None:
 def is_of_this_host(worker: str) -> bool:
     """True for the name of a worker process that a supervisor of this host has started."""
     return worker.rsplit("-", 2)[0] == host_name()
-
-
-def _terminate(child: Started) -> None:
-    if child.process.returncode is None:
-        child.process.send_signal(signal.SIGTERM)
 
 
 def _how(code: int) -> str:

@@ -6,7 +6,7 @@
 -- @include publish rq_view life inbox holder requeue load damage foreign
 local MOST_ENTRIES = 1000
 -- By then a process of its own holds the turn, or it is offered to another worker: at once where this one dies.
-local START_ALONE_MS = 10000
+local start_alone_ms = math.max(tonumber(lease_ms), 2000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged = {}, {}, {}, {}
 
@@ -47,7 +47,7 @@ local function take(turn, f)
   local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq')
   if (s[1] or '') ~= '' then return end
   if tonumber(f.crashes) >= 2 and only == '' then
-    redis.call('ZADD', key_active(), now + START_ALONE_MS, session)
+    redis.call('ZADD', key_active(), now + start_alone_ms, session)
     hold(session, s[2], 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
     alone[#alone + 1] = turn

@@ -2,7 +2,8 @@
 -- into RQ's queue what RQ's tools have taken out. With `holder`, recover all that this dead worker held, at once.
 -- A job in one of `queues` that is no turn yet, and whose worker died with it in its hands, is offered again.
 -- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
--- @args holder limit crash_limit keep_events queues...
+-- `code` and `reason` say how the holder ended; what is found by its expired lease is 'worker_died'.
+-- @args holder limit crash_limit keep_events code reason queues...
 -- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
 -- @include publish rq_view inbox holder retry conclude withdraw cancelled damage look refuse crashed jobs clock_back
 local now, acts = now_ms(), {}

@@ -14,13 +14,14 @@ local function crashed(session, turn, crashes, now, act)
   forget_executions(turn)
   let_go(session)
   if crashes < tonumber(crash_limit) then
-    retry(session, turn, now, 0, 'The worker died.', 'worker_died')
+    retry(session, turn, now, 0, reason, code)
     return act(session, turn, 'recovered')
   end
-  local message = 'The turn was given up after ' .. crashes .. ' crashes of its worker.'
-  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', 'worker_crashed')
+  local message, failed = 'The turn was given up after ' .. crashes .. ' crashes of its worker.', 'worker_crashed'
+  if code ~= 'worker_died' then message, failed = message .. ' ' .. reason, code end
+  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', failed)
   conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
-    redis.call('HGET', key_turn(turn), 'run'), ',"code":"worker_crashed","message":' .. json_text(message))},
+    redis.call('HGET', key_turn(turn), 'run'), ',"code":' .. json_text(failed) .. ',"message":' .. json_text(message))},
     tonumber(keep_events))
   ready(session, now)
   act(session, turn, 'failed')
