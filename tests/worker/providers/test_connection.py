@@ -162,12 +162,12 @@ async def test_a_key_that_a_service_repeats_is_taken_out_of_its_words(kind):
 
 
 async def test_a_request_may_bring_headers_query_and_body_of_its_own(kind):
-    extra = {"extra_headers": {"x-mine": "yes"}, "extra_query": {"v": "1"}, "extra_body": {"top_k": 3}}
+    extra = {"extra_headers": {"x-trace": "yes"}, "extra_query": {"v": "1"}, "extra_body": {"top_k": 3}}
     async with WireServer(said(kind, "Hi")) as server:
         provider = serve(kind, server.url)
         await hear(provider, request(params=extra))
         (seen,) = server.seen
-        assert seen.headers["x-mine"] == "yes"
+        assert seen.headers["x-trace"] == "yes"
         assert seen.target.endswith("?v=1")
         assert seen.body["top_k"] == 3
         await provider.aclose()

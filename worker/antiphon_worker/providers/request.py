@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import InvalidMessage
+from antiphon.errors import InvalidMessage, ProviderRejected
+from antiphon.input.extras import misplaced
 from antiphon.model import File, Image, Message, ToolResult
 
 __all__ = [
@@ -48,7 +49,14 @@ class Extras(Struct):
 
 
 def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
-    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``."""
+    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``.
+
+    Raises ``ProviderRejected`` where they would change how or where the request is sent. The client has looked
+    already, but not every turn is written by ours.
+    """
+    wrong = misplaced(params)
+    if wrong is not None:
+        raise ProviderRejected(wrong)
     left = {name: value for name, value in params.items() if value is not None}
     extras = Extras(
         left.pop("extra_headers", {}),

@@ -11,7 +11,7 @@ import inspect
 import ipaddress
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -25,6 +25,7 @@ from antiphon.errors import (
     ProviderUnauthorized,
     ProviderUnreachable,
 )
+from antiphon.input.extras import is_credential
 from antiphon_worker.providers.errors import retry_after, without_keys
 
 try:
@@ -75,6 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     ``timeout`` is the longest silence in seconds, before the first byte and between any two; ``max_retries`` is for
     requests that brought no byte of an answer. Proxies come from ``proxy`` or the usual environment variables.
+    ``allowed_headers`` are names that ``extra_headers`` of a turn may bring besides the usual ones.
     """
 
     base_url: str | None = None
@@ -89,6 +91,7 @@ class Options(Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     max_event_bytes: int = 16 * 1024 * 1024
     max_answer_bytes: int = 128 * 1024 * 1024
+    allowed_headers: Sequence[str] = ()
 
 
 class Call(Struct, frozen=True):
@@ -138,6 +141,7 @@ class Connection(ABC):
         self.options = options
         self._process = os.getpid()
         self._last_key = ""  # to be kept out of messages
+        self._home: tuple[str, str, int | None] | None = None  # where the keys may go
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     @abstractmethod
@@ -231,18 +235,28 @@ class Connection(ABC):
             for other in [other for other in self._clients if other.is_closed()]:
                 del self._clients[other]
             client = self._clients[loop] = self.make_client(self._http_client())
+            self._home = _place(httpx2.URL(str(client.base_url)))
             if not callable(self.options.api_key):
                 self._last_key = client.api_key or ""
         return client
 
     def _http_client(self) -> HttpClient:
         forbidden = os.environ.get(FORBID_NETWORK, "") not in ("", "0")
-        hooks: dict[str, list[Any]] = {"response": [_leave_long_waits_to_the_caller]}
+        hooks: dict[str, list[Any]] = {
+            "request": [self._keep_keys_at_home],
+            "response": [_leave_long_waits_to_the_caller],
+        }
         if forbidden:
-            hooks["request"] = [_refuse_other_machines]
+            hooks["request"].append(_refuse_other_machines)
         return self.make_http_client(
             transport=self._transport(environment=not forbidden), trust_env=not forbidden, event_hooks=hooks
         )
+
+    async def _keep_keys_at_home(self, request: httpx2.Request) -> None:
+        """Send no key where the service redirects to another host, port or scheme."""
+        if _place(request.url) != self._home:
+            for name in [name for name in request.headers if is_credential(name)]:
+                del request.headers[name]
 
     def _transport(self, *, environment: bool) -> httpx2.AsyncBaseTransport:
         """The way out; proxies of the environment count unless only this machine may be reached."""
@@ -260,6 +274,10 @@ class Connection(ABC):
 
 
 _inherited: list[Any] = []
+
+
+def _place(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 async def _refuse_other_machines(request: httpx2.Request) -> None:

@@ -31,7 +31,7 @@ def chat_call(request: ModelRequest, provider: str, *, limit_name: str, include_
         "stream": True,
     }
     if include_usage:
-        body["stream_options"] = {"include_usage": True}
+        body["stream_options"] = {**params.pop("stream_options", {}), "include_usage": True}
     tools = [_tool(tool) for tool in request.tools] + list(params.pop("tools", ()))
     if tools:
         body["tools"] = tools
