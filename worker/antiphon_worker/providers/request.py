@@ -36,7 +36,6 @@ __all__ = [
 NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
 class Extras(Struct):
@@ -128,8 +127,10 @@ def media(part: Image | File) -> tuple[str, str] | None:
     if part.data is not None:
         default = "image/png" if isinstance(part, Image) else "application/pdf"
         return part.media_type or default, part.data
-    found = _DATA_URL.fullmatch(part.url or "")
-    return (found.group(1) or "text/plain", found.group(2)) if found else None
+    kind, comma, data = (part.url or "").partition(",")
+    if not comma or not kind.startswith("data:") or not kind.endswith(";base64"):
+        return None
+    return kind[5:].partition(";")[0] or "text/plain", data
 
 
 def data_url(part: Image | File) -> str | None:

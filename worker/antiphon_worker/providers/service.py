@@ -67,5 +67,6 @@ class ModelService(ABC):
         await self.connection.aclose()
 
     def __repr__(self) -> str:
-        settings: dict[str, Any] = {"name": self.name, "base_url": self.options.base_url}
+        base_url = self.options.base_url and self.connection.publishable_text(self.options.base_url)
+        settings: dict[str, Any] = {"name": self.name, "base_url": base_url}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items() if v)})"
