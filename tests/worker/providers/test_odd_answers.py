@@ -20,7 +20,7 @@ from support.services.conversation import (
 from support.services.conversation import body as body_of
 from support.services.wire_server import Reply, json_reply
 
-from antiphon.errors import ProviderStreamBroken
+from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Item, Message, Text, ToolCall, Usage
 from antiphon_worker.providers.base import ReasoningPiece, StepResult, ToolSpec
 from antiphon_worker.providers.errors import retry_after
@@ -253,3 +253,25 @@ async def test_the_signature_of_a_thought_goes_back_with_its_call_to_the_same_se
     history = request(Message.user("Hello?"), answer.message)
     assert (await sent("openai-chat", history))["messages"][1]["tool_calls"][0]["extra_content"] == signed
     assert "signature" not in str(await sent("openai-chat", history, name="another"))
+
+
+HALF = rb"half \ud800 a character"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply([b'{"error":{"type":"a\\udc00","message":"' + HALF + b'"}}'], 400, "application/json"),
+        Reply([b'{"detail":"' + HALF + b'"}'], 500, "application/json"),
+        Reply([b'event: error\ndata: {"type":"error","error":{"message":"' + HALF + b'"}}\n\n']),
+        Reply([b'{"error":{"message":"' + HALF + b'"}}'], 200, "application/json"),
+        Reply([b"half \xed\xa0\x80 a character"], 502, "text/plain"),
+    ],
+    ids=["refusal", "detail", "event", "json", "bytes"],
+)
+async def test_an_error_with_half_a_character_is_one_that_can_be_read(kind, reply):
+    with pytest.raises(ProviderError) as raised:
+        await ask(kind, reply)
+    assert "half" in raised.value.message
+    assert raised.value.message.encode().decode() == raised.value.message
