@@ -145,10 +145,12 @@ def variable_of(name: str) -> str:
 
 def parse_seconds(text: str) -> float:
     """Seconds from ``30``, ``30s``, ``500ms``, ``5m`` or ``1h``. Raises ``ValueError``."""
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(ms|s|m|h)?\s*", text)
-    if not found:
+    number = text.strip()
+    unit = next((unit for unit in ("ms", "s", "m", "h") if number.endswith(unit)), "")
+    number = number.removesuffix(unit).rstrip()
+    if not number.isascii() or not number.replace(".", "", 1).isdigit() or number.endswith("."):
         raise ValueError(f"{text!r} is not a duration like 30, 30s, 500ms, 5m or 1h")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+    return float(number) * _UNITS[unit or "s"]
 
 
 def _parse(name: str, default: Any, value: Any, variable: str) -> Any:

@@ -6,12 +6,8 @@ import re
 
 __all__ = ["read_docstring"]
 
-_ARGUMENTS = re.compile(r"(args|arguments|parameters|params):\s*$", re.IGNORECASE)
-_SECTION = re.compile(
-    r"(returns?|yields?|raises|examples?|notes?|warnings?|see also|attributes|references|todo):",
-    re.IGNORECASE,
-)
-_ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_HEADERS = ("args:", "arguments:", "parameters:", "params:")
+_NAME = re.compile(r"\*{0,2}(\w+)")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
@@ -28,16 +24,16 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         stripped = line.strip()
         indent = len(line) - len(line.lstrip())
         if section is None or (stripped and (indent < section or _is_section(stripped, indent, section))):
-            section, entries = (indent, None) if _ARGUMENTS.fullmatch(stripped) else (None, None)
+            section, entries = (indent, None) if stripped.lower() in _HEADERS else (None, None)
             if section is None:
                 about.append(line)
             continue
         if not stripped:
             continue
         entries = indent if entries is None else entries
-        entry = _ARGUMENT.fullmatch(stripped) if indent <= entries else None
+        entry = _entry(stripped) if indent <= entries else None
         if entry:
-            arguments.append((entry[1], entry[2]))
+            arguments.append(entry)
         elif arguments:
             name, said = arguments[-1]
             arguments[-1] = name, f"{said} {stripped}".strip()
@@ -46,3 +42,14 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 def _is_section(stripped: str, indent: int, section: int) -> bool:
     return indent == section
+
+
+def _entry(line: str) -> tuple[str, str] | None:
+    """Name and description of ``name: …`` or ``name (type): …``; None for another line."""
+    named = _NAME.match(line)
+    if named is None:
+        return None
+    rest = line[named.end() :].lstrip()
+    if rest.startswith("("):
+        rest = rest.partition(")")[2].lstrip()
+    return (named[1], rest[1:].lstrip()) if rest.startswith(":") else None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from antiphon.errors import UsageError
+from antiphon.input.extras import misplaced
 
 __all__ = ["ModelParams", "check_params", "check_secrets"]
 
@@ -93,11 +94,13 @@ def check_params(params: Mapping[str, Any]) -> None:
 
 
 def check_secrets(params: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` where a key or an address of a service is among them: they would be saved and sent on."""
-    headers: Any = params.get("extra_headers")
-    names = [*params, *(cast("dict[str, Any]", headers) if isinstance(headers, dict) else ())]
-    for name in names:
-        if str(name).lower() in SECRET:
+    """Raise ``UsageError`` for what must not travel with a turn.
+
+    That is a key or an address of a service, and ``extra_headers``, ``extra_query`` and ``extra_body`` that would
+    change how or where the request is sent (``antiphon.input.extras``).
+    """
+    for name in params:
+        if name.lower() in SECRET:
             raise UsageError(
                 f"{name}= is no parameter of a model, it would be saved with the turn: a key belongs into the "
                 "environment of the process that runs the turn (OPENAI_API_KEY, ANTHROPIC_API_KEY), or to a provider "
@@ -109,3 +112,6 @@ def check_secrets(params: Mapping[str, Any]) -> None:
                 f"{name}= is no parameter of a model: it belongs into the environment of the process that runs the "
                 "turn (OPENAI_BASE_URL, ANTHROPIC_BASE_URL), or to a provider of your own in App(providers={…})."
             )
+    wrong = misplaced(params)
+    if wrong is not None:
+        raise UsageError(wrong)

@@ -22,7 +22,6 @@ from antiphon.input.strict_schema import NotStrict, is_strict, strict_schema
 __all__ = ["Shape", "output_schema", "parse_output"]
 
 WRAPPED = "value"
-_FENCED = re.compile(r"\s*```[\w-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*", re.DOTALL)
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -123,9 +122,8 @@ def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
 
 def parse_output(type_: Any, text: str) -> Any:
     """Read a model's answer as ``type_``, with or without a Markdown fence. Raises ``InvalidOutput``."""
-    fenced = _FENCED.fullmatch(text)
     try:
-        value = msgspec.json.decode(fenced[1] if fenced else text)
+        value = msgspec.json.decode(_unfenced(text))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
         raise InvalidOutput(f"The answer is not JSON: {exc}.", raw=text) from exc
     if isinstance(type_, dict):
@@ -140,6 +138,15 @@ def parse_output(type_: Any, text: str) -> Any:
         return shape.read(value)
     except ValueError as exc:
         raise InvalidOutput(f"The answer does not fit {_name_of(type_)}: {exc}.", raw=text) from exc
+
+
+def _unfenced(text: str) -> str:
+    """What stands between the fences of a Markdown block; all of a text that is no such block."""
+    block = text.strip()
+    first, _, rest = block.partition("\n")
+    language = first[3:].rstrip()
+    fenced = len(block) > 6 and block.startswith("```") and block.endswith("```") and "\n" in block
+    return rest[:-3] if fenced and _NOT_NAME.search(language) is None else text
 
 
 def _shape(type_: Any) -> Shape:

@@ -11,6 +11,19 @@ SECRETS = [
     {"api_key": "sk-SECRET"},
     {"base_url": "http://h/v1"},
     {"extra_headers": {"Authorization": "sk-SECRET"}},
+    {"extra_headers": {"x-goog-api-key": "sk-SECRET"}},
+    {"extra_query": {"key": "sk-SECRET"}},
+]
+
+UNSENT = [
+    {"extra_headers": {"Content-Length": "0"}},
+    {"extra_headers": {"Transfer-Encoding": "chunked"}},
+    {"extra_headers": {"Host": "other.example"}},
+    {"extra_headers": {"x-trace": "a\r\nx-b: c"}},
+    {"extra_headers": ["x-trace"]},
+    {"extra_query": {"a": [1]}},
+    {"extra_body": {"stream": False}},
+    {"extra_body": {"model": "other"}},
 ]
 
 
@@ -36,6 +49,18 @@ def test_a_key_of_a_service_does_not_travel_whoever_wrote_the_request(params):
     ):
         with pytest.raises(UsageError, match="environment"):
             encode_request(request)
+
+
+@pytest.mark.parametrize("params", UNSENT, ids=str)
+def test_a_turn_does_not_say_how_or_where_its_request_is_sent(params):
+    (name,) = params
+    for call in (
+        agent,
+        agent().session().run,
+        lambda *_, **given: encode_request(TurnRequest([], params=given)),
+    ):
+        with pytest.raises(UsageError, match=name):
+            call(*(["hi"] if call is not agent else []), **params)
 
 
 def test_a_client_hands_no_key_to_redis():

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
@@ -20,6 +21,13 @@ from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def shown(error: BaseException) -> str:
+    """What a log shows of an error."""
+    return "".join(traceback.format_exception(error)) + repr(error)
+
+
 VARIABLE = {"openai-chat": "OPENAI_API_KEY", "openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
@@ -115,9 +123,10 @@ async def test_a_function_that_fails_to_bring_a_key_is_an_error_worth_another_tr
         raise error
 
     provider = serve(kind, "http://127.0.0.1:9", api_key=fail)
-    with pytest.raises(ProviderUnauthorized, match=r"api_key failed.*vault is closed") as raised:
+    with pytest.raises(ProviderUnauthorized, match=f"api_key failed with {type(error).__name__}") as raised:
         await hear(provider)
     assert raised.value.retryable
+    assert "vault" not in shown(raised.value), "its text may hold what it read"
     await provider.aclose()
 
 
@@ -162,12 +171,12 @@ async def test_a_key_that_a_service_repeats_is_taken_out_of_its_words(kind):
 
 
 async def test_a_request_may_bring_headers_query_and_body_of_its_own(kind):
-    extra = {"extra_headers": {"x-mine": "yes"}, "extra_query": {"v": "1"}, "extra_body": {"top_k": 3}}
+    extra = {"extra_headers": {"x-trace": "yes"}, "extra_query": {"v": "1"}, "extra_body": {"top_k": 3}}
     async with WireServer(said(kind, "Hi")) as server:
         provider = serve(kind, server.url)
         await hear(provider, request(params=extra))
         (seen,) = server.seen
-        assert seen.headers["x-mine"] == "yes"
+        assert seen.headers["x-trace"] == "yes"
         assert seen.target.endswith("?v=1")
         assert seen.body["top_k"] == 3
         await provider.aclose()

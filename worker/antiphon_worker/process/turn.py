@@ -16,20 +16,19 @@ from msgspec import Struct
 from antiphon.errors import AgentError, ProviderError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.request import AgentSpec, TurnRequest, decode_request
-from antiphon.model import Message, encode
+from antiphon.model import Message, Response, encode
 from antiphon.tools import Context
-from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.loop import LoopResult
 from antiphon_worker.loop.run_turn import run_turn, time_limit
 from antiphon_worker.loop.steps import messages_of
 from antiphon_worker.process.history import loaded_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import Publisher, TurnSink
+from antiphon_worker.providers.stream.json_text import valid
 from antiphon_worker.settings import Settings
 
 __all__ = ["TurnRunner"]
@@ -40,10 +39,13 @@ LONGEST_RETRY_SECONDS = 60.0
 
 
 class Finished(Struct, tag="finished"):
-    messages: list[Message]
-    result: LoopResult
+    """An answer, encoded already: what cannot be encoded is a failure, and known before anything is written."""
+
+    messages: list[bytes]
+    response: Response
+    encoded: bytes  # the response
     window: str
-    summary: SavedSummary | None
+    summary: bytes
     variables: dict[str, Any] | None  # where a tool changed them
 
 
@@ -117,7 +119,7 @@ class _Run:
 
     async def run(self) -> Outcome:
         try:
-            outcome = await self._work()
+            outcome = _encodable(await self._work())
             return outcome if await self._conclude(outcome) else Superseded()
         except StopSignal:
             return Superseded()
@@ -141,6 +143,8 @@ class _Run:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except AgentError as exc:
             return Failed.of(exc)
+        except UnicodeEncodeError:
+            return Failed("internal_error", "The answer holds text that cannot be stored: half a character.")
         except Exception as exc:
             log.exception(
                 "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id
@@ -180,20 +184,16 @@ class _Run:
             system = turn.system.decode() if turn.system else None
             inp = loop_input(agent, request, app.tools(agent.tools), system, before)
             context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
-            done = await run_turn(
-                provider,
-                inp,
-                loaded_history(self._cell, turn),
-                app.toolbox,
-                self._journal,
-                self._sink,
-                context,
-            )
+            history = loaded_history(self._cell, turn)
+            done = await run_turn(provider, inp, history, app.toolbox, self._journal, self._sink, context)
+        messages = stamp([*request.messages, *done.loop.messages], turn.turn_id, agent.name)
+        response = done.loop.response(turn.turn_id, turn.session_id)
         return Finished(
-            stamp([*request.messages, *done.loop.messages], turn.turn_id, agent.name),
-            done.loop,
+            [encode(message) for message in messages],
+            response,
+            encode(response),
             window_field(done.window),
-            done.summary,
+            done.summary.to_field() if done.summary else b"",
             done.variables if done.variables != before else None,
         )
 
@@ -208,7 +208,8 @@ class _Run:
             case Cancelled(reason):
                 kept = self._kept()
                 event = TurnCancelledEvent(reason=reason, kept=len(kept))
-                return await self._finish("cancelled", event, messages=kept, error=reason)
+                encoded = [encode(message) for message in kept]
+                return await self._finish("cancelled", event, messages=encoded, error=reason)
             case Retry(error, delay):
                 return await self._give_back("error", error.message, str(error.code), delay)
             case GivenBack(reason, code, delay):
@@ -217,25 +218,22 @@ class _Run:
                 return False
 
     async def _complete(self, done: Finished) -> bool:
-        response = done.result.response(self._turn.turn_id, self._turn.session_id)
-        events: list[Event] = [TurnFinished(response=response)]
+        events: list[Event] = [TurnFinished(response=done.response)]
         if done.variables is not None:
             events.insert(0, VariablesChanged(variables=done.variables))
         return await self._finish(
-            "finished", *events, messages=done.messages, response=encode(response), window=done.window,
-            summary=done.summary.to_field() if done.summary else b"",
-            variables=encode(done.variables) if done.variables is not None else b"",
+            "finished", *events, messages=done.messages, response=done.encoded, window=done.window,
+            summary=done.summary, variables=encode(done.variables) if done.variables is not None else b"",
         )  # fmt: skip
 
     async def _finish(
-        self, status: str, *events: Event, messages: Sequence[Message] = (), **fields: Any
+        self, status: str, *events: Event, messages: Sequence[bytes] = (), **fields: Any
     ) -> bool:
         """One script: what was not published yet, history, the terminal event, the next turn's start."""
         bodies = await self._sink.settle() + [self._sink.body(event) for event in events]
-        encoded = [encode(message) for message in messages]
         return await patiently(
             self._lease,
-            lambda: self._cell.finish(self._turn, status, messages=encoded, bodies=bodies, **fields),
+            lambda: self._cell.finish(self._turn, status, messages=messages, bodies=bodies, **fields),
         )
 
     async def _give_back(self, cause: str, reason: str, code: str, delay: float = 0.0) -> bool:
@@ -271,6 +269,25 @@ def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
 
 def _variables(turn: ClaimedTurn) -> dict[str, Any]:
     return msgspec.json.decode(turn.variables) if turn.variables else {}
+
+
+def _encodable(outcome: Outcome) -> Outcome:
+    """The outcome with reasons that Redis and JSON can hold: nothing that ends a turn may raise while it is written.
+
+    Providers and tools of an App say what they like; half a character becomes U+FFFD.
+    """
+    match outcome:
+        case Failed(code, message):
+            return Failed(valid(code), valid(message))
+        case Retry(error, delay):
+            error.args = (valid(error.message),)
+            return Retry(error, delay)
+        case Cancelled(reason):
+            return Cancelled(valid(reason))
+        case GivenBack(reason, code, delay):
+            return GivenBack(valid(reason), valid(code), delay)
+        case Finished() | Superseded():
+            return outcome
 
 
 def _why(outcome: Outcome) -> str:

@@ -1,12 +1,11 @@
 """What a model service says when it fails, as one of our errors.
 
 Knows no outside library: it is given a status, headers and a decoded body. ``retryable`` follows the service's own
-``x-should-retry`` where it sends one. Keys that services repeat in their messages are taken out.
+``x-should-retry`` where it sends one. What a service says is shortened, and what looks like a key is taken out of it.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -20,15 +19,13 @@ from antiphon.errors import (
     ProviderTimedOut,
     ProviderUnauthorized,
 )
+from antiphon_worker.providers.secrets import without_keys
 
-__all__ = ["Failure", "error_of_body", "error_of_status", "retry_after", "without_keys"]
+__all__ = ["Failure", "error_of_body", "error_of_status", "retry_after"]
 
 _LONGEST_MESSAGE = 600
-_KEY = re.compile(
-    r"\b(?:(?:sk|pk|rk|gsk|csk|xai|nvapi|pplx|tgp)[-_]|(?:hf|fw|r8|ghp)_|AIza)[\w*.-]{4,}"
-    r"|\b(?=\w*\d)[A-Za-z0-9]{32,}\b|\bBearer\s+\S+|(?<=//)[^/\s@]*:[^/\s@]*(?=@)"
-)
-
+_LONGEST_KIND = 100
+_MOST_READ = 16 * _LONGEST_MESSAGE  # of what a service says, before it is tidied
 _BY_STATUS: dict[int, type[ProviderError]] = {
     401: ProviderUnauthorized,
     403: ProviderUnauthorized,
@@ -95,7 +92,7 @@ class Failure:
     def summary(self) -> str:
         """What was said, in one sentence and without keys."""
         said = str(self.status or "an error") + (f" ({self.kind})" if self.kind else "")
-        message = without_keys(" ".join(self.message.split()))[:_LONGEST_MESSAGE]
+        message = without_keys(" ".join(self.message[:_MOST_READ].split()))[:_LONGEST_MESSAGE]
         if not message:
             return f"{said}."
         return f"{said}: {message}" + ("" if message[-1] in ".!?" else ".")
@@ -113,7 +110,7 @@ class Failure:
         if not isinstance(error, Mapping):
             return cls("", _text(error), None)
         words = [error.get(name) for name in ("type", "code", "status")]
-        kind = " ".join(word for word in words if isinstance(word, str) and word != "error")
+        kind = " ".join(word for word in words if isinstance(word, str) and word != "error")[:_LONGEST_KIND]
         message = error.get("message") or error.get("msg") or error.get("error_description") or error
         request_id = request_id if isinstance(request_id, str) else None
         return cls(kind, _text(message), _status(error.get("code"), error.get("status")), request_id)
@@ -140,7 +137,7 @@ def error_of_body(
 ) -> ProviderError:
     """The error for what a service sent in place of the rest of an answer."""
     failure = Failure.read(body)
-    kind = re.sub(r"[\s-]+", "_", f"{failure.kind}".lower())
+    kind = "_".join(failure.kind.lower().replace("-", " ").split())
     found = next((error for word, error in _BY_WORD if word in kind), None)
     if found is None and failure.status is not None:
         found = _class_of_status(failure.status)
@@ -172,21 +169,15 @@ def _error(
     )
 
 
-def without_keys(text: str) -> str:
-    """The text without anything that looks like a key, or like the password in a URL."""
-    return _KEY.sub("[key]", text)
-
-
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds the service asks to wait."""
+    """How many seconds the service asks to wait; 0 only where nothing else asks for more."""
+    found = None
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)
-        if value is None:
-            continue
-        seconds = _seconds(value, unit)
-        if seconds is not None and 0 <= seconds < 86_400:
-            return seconds
-    return None
+        seconds = None if value is None else _seconds(value, unit)
+        if seconds is not None and 0 <= seconds < 86_400 and not found:
+            found = seconds
+    return found
 
 
 def _seconds(value: str, unit: float) -> float | None:

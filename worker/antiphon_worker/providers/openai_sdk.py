@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon_worker.providers.errors import error_of_body, error_of_status, without_keys
+from antiphon_worker.providers.errors import error_of_body, error_of_status
 from antiphon_worker.providers.http.connection import (
+    NO_KEY,
     Call,
     Connection,
     HttpClient,
@@ -14,6 +15,7 @@ from antiphon_worker.providers.http.connection import (
     headers_of,
     map_transport_error,
 )
+from antiphon_worker.providers.secrets import without_keys
 
 try:
     import openai
@@ -21,8 +23,6 @@ except ImportError as exc:
     raise MissingPackage("This provider needs the openai package: pip install 'antiphon[worker]'.") from exc
 
 __all__ = ["OpenAIConnection", "map_openai_error"]
-
-_NO_KEY = "unused"  # servers of one's own ask for none, but the SDK does
 
 
 class OpenAIConnection(Connection):
@@ -43,7 +43,7 @@ class OpenAIConnection(Connection):
         }
         key = options.api_key if isinstance(options.api_key, str) else None
         if key is None and options.api_key is not None:
-            key = _NO_KEY  # each request brings its own
+            key = NO_KEY  # each request brings its own
         try:
             return openai.AsyncOpenAI(api_key=key, **settings)
         except openai.OpenAIError as exc:
@@ -52,7 +52,7 @@ class OpenAIConnection(Connection):
                     "There is no key for OpenAI: set OPENAI_API_KEY in the environment of the process that runs "
                     "the turns."
                 ) from exc
-            return openai.AsyncOpenAI(api_key=_NO_KEY, **settings)
+            return openai.AsyncOpenAI(api_key=NO_KEY, **settings)
 
     async def post(self, client: openai.AsyncOpenAI, call: Call, headers: dict[str, str]) -> RawResponse:
         if "Authorization" not in headers:

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import InvalidMessage
+from antiphon.errors import InvalidMessage, ProviderRejected
+from antiphon.input.extras import misplaced
 from antiphon.model import File, Image, Message, ToolResult
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
 NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
 class Extras(Struct):
@@ -48,7 +48,14 @@ class Extras(Struct):
 
 
 def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
-    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``."""
+    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``.
+
+    Raises ``ProviderRejected`` where they would change how or where the request is sent. The client has looked
+    already, but not every turn is written by ours.
+    """
+    wrong = misplaced(params)
+    if wrong is not None:
+        raise ProviderRejected(wrong)
     left = {name: value for name, value in params.items() if value is not None}
     extras = Extras(
         left.pop("extra_headers", {}),
@@ -120,8 +127,10 @@ def media(part: Image | File) -> tuple[str, str] | None:
     if part.data is not None:
         default = "image/png" if isinstance(part, Image) else "application/pdf"
         return part.media_type or default, part.data
-    found = _DATA_URL.fullmatch(part.url or "")
-    return (found.group(1) or "text/plain", found.group(2)) if found else None
+    kind, comma, data = (part.url or "").partition(",")
+    if not comma or not kind.startswith("data:") or not kind.endswith(";base64"):
+        return None
+    return kind[5:].partition(";")[0] or "text/plain", data
 
 
 def data_url(part: Image | File) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon_worker.providers.errors import error_of_body, error_of_status, without_keys
+from antiphon_worker.providers.errors import error_of_body, error_of_status
 from antiphon_worker.providers.http.connection import (
+    NO_KEY,
     Call,
     Connection,
     HttpClient,
@@ -14,6 +15,7 @@ from antiphon_worker.providers.http.connection import (
     headers_of,
     map_transport_error,
 )
+from antiphon_worker.providers.secrets import without_keys
 
 try:
     import anthropic
@@ -39,7 +41,7 @@ class AnthropicConnection(Connection):
         options = self.options
         key = options.api_key if isinstance(options.api_key, str) else None
         if key is None and options.api_key is not None:
-            key = "unused"  # each request brings its own
+            key = NO_KEY  # each request brings its own
         return anthropic.AsyncAnthropic(
             api_key=key,
             base_url=options.base_url,

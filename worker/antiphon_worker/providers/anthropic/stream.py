@@ -25,6 +25,7 @@ from antiphon_worker.providers.stream.json_text import (
     as_int,
     as_text,
     as_torn_text,
+    cost_of,
     read_any,
 )
 
@@ -273,6 +274,7 @@ def usage_of(usage: dict[str, Any]) -> Usage:
         read,
         written,
         as_int(details.get("thinking_tokens")) or as_int(details.get("reasoning_tokens")) or 0,
+        cost_of(usage),
     )
 
 

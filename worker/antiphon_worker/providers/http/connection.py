@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
+import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
@@ -25,7 +26,10 @@ from antiphon.errors import (
     ProviderUnauthorized,
     ProviderUnreachable,
 )
-from antiphon_worker.providers.errors import retry_after, without_keys
+from antiphon.input.extras import is_credential
+from antiphon_worker.providers.errors import retry_after
+from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url, without_keys
+from antiphon_worker.providers.stream.json_text import valid
 
 try:
     import httpx2
@@ -38,6 +42,7 @@ except ImportError as exc:
     ) from exc
 
 __all__ = [
+    "NO_KEY",
     "Answer",
     "ApiKey",
     "Call",
@@ -56,11 +61,13 @@ ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 HttpClient: TypeAlias = httpx2.AsyncClient
 RawResponse: TypeAlias = httpx2.Response
 
+NO_KEY = "unused"
+"""What an SDK is given that asks for a key where there is none, or where each request brings its own."""
 FORBID_NETWORK = "ANTIPHON_FORBID_NETWORK"
 LONGEST_WAIT_SECONDS = 2.0
+_LONGEST_REASON = 300
 _SHOULD_RETRY = "x-should-retry"
 _OURS = "antiphon_should_retry"
-_SHORTEST_KEY = 6  # anything shorter is no key, and its letters stand in other words
 TransportErrors = (
     httpx2.HTTPError,
     httpx2.InvalidURL,
@@ -75,6 +82,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     ``timeout`` is the longest silence in seconds, before the first byte and between any two; ``max_retries`` is for
     requests that brought no byte of an answer. Proxies come from ``proxy`` or the usual environment variables.
+    ``allowed_headers`` are names that ``extra_headers`` of a turn may bring besides the usual ones.
     """
 
     base_url: str | None = None
@@ -89,6 +97,11 @@ class Options(Struct, frozen=True, kw_only=True):
     proxy: str | None = None
     max_event_bytes: int = 16 * 1024 * 1024
     max_answer_bytes: int = 128 * 1024 * 1024
+    allowed_headers: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        """Without keys, headers and addresses: a repr ends up in logs."""
+        return f"Options(timeout={self.timeout:g}, max_retries={self.max_retries}, …)"
 
 
 class Call(Struct, frozen=True):
@@ -137,7 +150,8 @@ class Connection(ABC):
     def __init__(self, options: Options) -> None:
         self.options = options
         self._process = os.getpid()
-        self._last_key = ""  # to be kept out of messages
+        self._secrets = _secrets_of(options)
+        self._home: tuple[str, str, int | None] | None = None  # where the keys may go
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
     @abstractmethod
@@ -162,21 +176,27 @@ class Connection(ABC):
             headers = {"Accept-Encoding": "identity", **await self._key_headers(), **call.headers}
             return Answer(await self.post(self.client_of_this_loop(), call, headers))
         except ProviderError as error:
-            raise self.without_key(error) from error.__cause__
+            raise self.publishable(error) from None
         except (*TransportErrors, ValueError, TypeError) as exc:
-            raise self.without_key(map_transport_error(provider, exc)) from exc
+            raise self.publishable(map_transport_error(provider, exc)) from None
         except Exception as exc:
             error = self.map_error(provider, exc)
             if error is None:
                 raise
-            raise self.without_key(error) from exc
+            raise self.publishable(error) from None
 
-    def without_key(self, error: ProviderError) -> ProviderError:
-        """The error, without the key of this connection in its message."""
-        key = self._last_key
-        if len(key) >= _SHORTEST_KEY and key in error.message:
-            error.args = (error.message.replace(key, "[key]"),)
+    def publishable(self, error: ProviderError) -> ProviderError:
+        """The error as anybody may read it: no secrets of this connection in its texts, and all of them can be encoded.
+
+        It is raised without its cause: that one's text and fields are whatever a service or library put there.
+        """
+        error.args = (self.publishable_text(error.message),)
+        error.request_id = None if error.request_id is None else self.publishable_text(error.request_id)
         return error
+
+    def publishable_text(self, text: str) -> str:
+        """The same for a text."""
+        return self._secrets.out_of(valid(text))
 
     def httpx_timeout(self, call: Call) -> httpx2.Timeout:
         options = self.options
@@ -210,13 +230,12 @@ class Connection(ABC):
             if inspect.isawaitable(found):
                 found = await found
         except Exception as exc:
-            said = without_keys(f"{type(exc).__name__}: {exc}")
             raise ProviderUnauthorized(
-                f"The function given as api_key failed: {said}.", retryable=True
+                f"The function given as api_key failed with {type(exc).__name__}.", retryable=True
             ) from exc
         if not found:
             raise ProviderUnauthorized("The function given as api_key returned no key.")
-        self._last_key = found
+        self._secrets.learn(found)
         return {"Authorization": f"Bearer {found}"}
 
     def client_of_this_loop(self) -> Any:
@@ -231,18 +250,30 @@ class Connection(ABC):
             for other in [other for other in self._clients if other.is_closed()]:
                 del self._clients[other]
             client = self._clients[loop] = self.make_client(self._http_client())
-            if not callable(self.options.api_key):
-                self._last_key = client.api_key or ""
+            self._home = _place(httpx2.URL(str(client.base_url)))
+            for name in ("api_key", "auth_token"):
+                key = getattr(client, name, None)
+                if isinstance(key, str) and key != NO_KEY:
+                    self._secrets.learn(key)
         return client
 
     def _http_client(self) -> HttpClient:
         forbidden = os.environ.get(FORBID_NETWORK, "") not in ("", "0")
-        hooks: dict[str, list[Any]] = {"response": [_leave_long_waits_to_the_caller]}
+        hooks: dict[str, list[Any]] = {
+            "request": [self._keep_keys_at_home],
+            "response": [_leave_long_waits_to_the_caller],
+        }
         if forbidden:
-            hooks["request"] = [_refuse_other_machines]
+            hooks["request"].append(_refuse_other_machines)
         return self.make_http_client(
             transport=self._transport(environment=not forbidden), trust_env=not forbidden, event_hooks=hooks
         )
+
+    async def _keep_keys_at_home(self, request: httpx2.Request) -> None:
+        """Send no key where the service redirects to another host, port or scheme."""
+        if _place(request.url) != self._home:
+            for name in [name for name in request.headers if is_credential(name)]:
+                del request.headers[name]
 
     def _transport(self, *, environment: bool) -> httpx2.AsyncBaseTransport:
         """The way out; proxies of the environment count unless only this machine may be reached."""
@@ -259,7 +290,23 @@ class Connection(ABC):
         return ProxyRoutes(direct, proxies, limits, given=options.proxy is not None)
 
 
+logging.getLogger("httpx2").addFilter(UrlFilter())
 _inherited: list[Any] = []
+
+
+def _secrets_of(options: Options) -> Secrets:
+    urls = [url for url in (options.base_url, options.proxy) if url]
+    secrets = Secrets([*options.headers.values(), *(value for url in urls for value in secrets_in_url(url))])
+    for name, value in options.headers.items():
+        if is_credential(name):
+            secrets.learn(value.rpartition(" ")[2])
+    if isinstance(options.api_key, str):
+        secrets.learn(options.api_key)
+    return secrets
+
+
+def _place(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
 
 
 async def _refuse_other_machines(request: httpx2.Request) -> None:
@@ -294,7 +341,10 @@ def map_transport_error(provider: str, error: BaseException, *, begun: bool = Fa
     """Our error for a failed connection; ``begun`` when a part of the answer had already come."""
     causes = list(_causes(error))
     if any(isinstance(cause, httpx2.InvalidURL | httpx2.UnsupportedProtocol) for cause in causes):
-        return ProviderRejected(f"The base URL of {provider} is not one: {_said(causes)}. Correct base_url.")
+        return ProviderRejected(
+            f"The base URL of {provider} is not one: it is http:// or https://, a host, and a path where the service "
+            "has one. Correct base_url."
+        )
     if any(isinstance(cause, ValueError | TypeError) and not isinstance(cause, OSError) for cause in causes):
         return ProviderRejected(
             f"The request to {provider} cannot be sent: {_said(causes)}. Correct key and headers."
@@ -318,4 +368,4 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 def _said(causes: list[BaseException]) -> str:
     last = causes[-1]
-    return without_keys(" ".join((str(last) or type(last).__name__).split())).rstrip(".")
+    return without_keys(" ".join((str(last) or type(last).__name__).split())[:_LONGEST_REASON]).rstrip(".")

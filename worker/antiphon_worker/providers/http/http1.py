@@ -22,6 +22,7 @@ MOST_ERROR_BYTES = 1024 * 1024
 PIECE_BYTES = (
     64 * 1024
 )  # a request is handed to the transport in pieces: what is left of it shows that it moves
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _NOTHING = memoryview(b"")
 
 
@@ -138,6 +139,9 @@ class Exchange(httpx2.AsyncByteStream):
         self._paused = False
         self._over = False  # nothing more comes
         self._whole = False  # because that was all
+        self._odd = (
+            False  # something came that may leave the two sides of different minds: no request follows it
+        )
         self._error: BaseException | None = None  # or because of this
         self._waiter: asyncio.Future[None] | None = None
         self._timeout = timeout
@@ -240,8 +244,10 @@ class Exchange(httpx2.AsyncByteStream):
             self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: the status is {status}."))
         elif status < 200:  # another head follows
             self.headers, self.reason = [], b""
+            self._odd = True  # nobody asked for it
         else:
             self.status = status
+            self._odd = self._odd or self._connection.unsent > 0 or self._oddly_framed()
             self._parse = self._parser.feed_data
             self._tell()
 
@@ -263,7 +269,7 @@ class Exchange(httpx2.AsyncByteStream):
     def on_message_complete(self) -> None:
         if self.status and not self._over:
             self._whole = True
-            self._end(reusable=self._parser.should_keep_alive())
+            self._end(reusable=self._parser.should_keep_alive() and not self._odd)
 
     def _end(self, *, reusable: bool) -> None:
         self._over = True
@@ -327,6 +333,12 @@ class Exchange(httpx2.AsyncByteStream):
     def _tell(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _oddly_framed(self) -> bool:
+        """Whether another reader might see the answer's end elsewhere than this one does."""
+        framing = [name for name, _ in self.headers if name.lower() in _FRAMING]
+        old = self._parser.get_http_version() < "1.1" and b"transfer-encoding" in map(bytes.lower, framing)
+        return old or len(framing) > 1 or (self.status == 204 and bool(framing))
 
     def _framed(self) -> bool:
         """Whether the headers say where the body ends; else the connection's end is its end."""

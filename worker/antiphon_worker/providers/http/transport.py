@@ -7,7 +7,6 @@ saves stands in docs/decisions/022. Proxies are left to httpx's own.
 from __future__ import annotations
 
 import asyncio
-import re
 import select
 import socket
 import ssl
@@ -17,6 +16,7 @@ from typing import TypeAlias
 import httpx2
 
 from antiphon_worker.providers.http.addresses import reached
+from antiphon_worker.providers.http.headers import framed
 from antiphon_worker.providers.http.http1 import Exchange, Http1Connection
 
 __all__ = ["DirectTransport", "exchange_of"]
@@ -24,7 +24,6 @@ __all__ = ["DirectTransport", "exchange_of"]
 Origin: TypeAlias = tuple[str, str, int]
 _EXCHANGE = "antiphon.exchange"
 _PORTS = {"http": 80, "https": 443}
-_BREAKS = re.compile(rb"[\r\n\0]")
 # A model may think for minutes: what stands between it and us must not take a silent connection for a dead one.
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -193,10 +192,5 @@ async def _message(request: httpx2.Request) -> bytes:
     """The request as it is sent. Raises ``ValueError`` for a header that would break out of its line."""
     body = await request.aread()
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
-    for name, value in request.headers.raw:
-        if _BREAKS.search(value) or _BREAKS.search(name):
-            raise ValueError(f"the header {name.decode('latin-1')!r} holds a line break")
-        if name.lower() == b"transfer-encoding":  # the body is whole
-            name, value = b"Content-Length", b"%d" % len(body)
-        lines.append(b"%b: %b" % (name, value))
+    lines += [b"%b: %b" % header for header in framed(request.url.netloc, request.headers.raw, len(body))]
     return b"\r\n".join([*lines, b"", body])

@@ -16,8 +16,10 @@ from antiphon_worker.providers.stream.json_text import (
     as_dict,
     as_dicts,
     as_int,
+    as_list,
     as_text,
     as_torn_text,
+    cost_of,
     read_any,
 )
 
@@ -31,6 +33,9 @@ __all__ = [
     "merged_details",
     "plain_text",
     "read_chunk",
+    "real",
+    "real_function",
+    "reasoning_of_details",
     "usage_of",
 ]
 
@@ -45,6 +50,7 @@ class CallDelta(Struct):
     id: str | None = None
     function: Function | None = None
     custom: dict[str, Any] | None = None
+    extra_content: dict[str, Any] | None = None  # Gemini's thought signature
 
 
 class Delta(Struct):
@@ -58,6 +64,12 @@ class Delta(Struct):
     reasoning_details: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
+    executed_tools: list[dict[str, Any]] | None = None
+    extra_content: dict[str, Any] | None = None
+
+    def says_nothing(self) -> bool:
+        """Whether every field is missing, or empty as in servers that write all fields of their own types."""
+        return not any(_filled(getattr(self, name)) for name in self.__struct_fields__)
 
 
 class Choice(Struct):
@@ -67,6 +79,7 @@ class Choice(Struct):
     finish_reason: str | None = None
     error: Any = None
     usage: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None
 
 
 class Chunk(Struct):
@@ -77,6 +90,8 @@ class Chunk(Struct):
     error: Any = None
     object: str | None = None
     x_groq: dict[str, Any] | None = None
+    citations: list[Any] | None = None
+    search_results: list[Any] | None = None
     torn: bool = False  # set by the lenient reader: a text may begin or end with half a character
 
 
@@ -97,6 +112,7 @@ class _PlainChoice(Struct):
     finish_reason: None = None
     error: None = None
     usage: None = None
+    logprobs: None = None
 
 
 class _PlainChunk(Struct):
@@ -105,6 +121,8 @@ class _PlainChunk(Struct):
     usage: None = None
     error: None = None
     x_groq: None = None
+    citations: None = None
+    search_results: None = None
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
@@ -125,6 +143,25 @@ def read_chunk(data: bytes) -> Chunk:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeError):
         return _lenient_chunk(read_any(data))
+
+
+def real(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An object of the wire, or None for one with nothing in it: a zero value of a server's own types."""
+    return value if _filled(value) else None
+
+
+def real_function(function: Function | None) -> Function | None:
+    return function if function is not None and (function.name or function.arguments) else None
+
+
+def _filled(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_filled, value.values()))
+    if isinstance(value, list):
+        return any(map(_filled, value))
+    if isinstance(value, Function):
+        return bool(value.name or value.arguments)
+    return bool(value)
 
 
 def merged(known: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -157,6 +194,11 @@ def merged_details(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return blocks
 
 
+def reasoning_of_details(details: list[dict[str, Any]]) -> str:
+    """What reasoning blocks say, as text: thoughts or their summaries; encrypted ones say nothing."""
+    return "".join(as_text(block.get("text")) or as_text(block.get("summary")) or "" for block in details)
+
+
 def usage_of(usage: dict[str, Any] | None) -> Usage:
     """Tokens as Chat Completions count them; servers put cached tokens into several places."""
     if usage is None:
@@ -168,14 +210,13 @@ def usage_of(usage: dict[str, Any] | None) -> Usage:
         or as_int(usage.get("prompt_cache_hit_tokens"))
         or as_int(usage.get("cached_tokens"))
     )
-    cost = usage.get("cost")
     return Usage(
         as_int(usage.get("prompt_tokens")) or 0,
         as_int(usage.get("completion_tokens")) or 0,
         cached or 0,
         as_int(prompt.get("cache_write_tokens")) or 0,
         as_int(completion.get("reasoning_tokens")) or as_int(usage.get("reasoning_tokens")) or 0,
-        float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        cost_of(usage),
     )
 
 
@@ -194,6 +235,8 @@ def _lenient_chunk(value: object) -> Chunk:
         error=value.get("error"),
         object=as_text(value.get("object")),
         x_groq=as_dict(value.get("x_groq")),
+        citations=as_list(value.get("citations")),
+        search_results=as_list(value.get("search_results")),
         torn=True,
     )
 
@@ -206,6 +249,7 @@ def _lenient_choice(choice: dict[str, Any]) -> Choice:
         finish_reason=as_text(choice.get("finish_reason")),
         error=choice.get("error"),
         usage=as_dict(choice.get("usage")),
+        logprobs=as_dict(choice.get("logprobs")),
     )
 
 
@@ -230,6 +274,8 @@ def _lenient_delta(delta: object) -> Delta | None:
         reasoning_details=as_dicts(delta.get("reasoning_details")),
         images=as_dicts(delta.get("images")),
         audio=as_dict(delta.get("audio")),
+        executed_tools=as_dicts(delta.get("executed_tools")),
+        extra_content=as_dict(delta.get("extra_content")),
     )
 
 
@@ -239,6 +285,7 @@ def _lenient_call(call: dict[str, Any]) -> CallDelta:
         as_text(call.get("id")),
         _lenient_function(call.get("function")),
         as_dict(call.get("custom")),
+        as_dict(call.get("extra_content")),
     )
 
 

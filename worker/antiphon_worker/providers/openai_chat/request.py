@@ -31,7 +31,7 @@ def chat_call(request: ModelRequest, provider: str, *, limit_name: str, include_
         "stream": True,
     }
     if include_usage:
-        body["stream_options"] = {"include_usage": True}
+        body["stream_options"] = {**params.pop("stream_options", {}), "include_usage": True}
     tools = [_tool(tool) for tool in request.tools] + list(params.pop("tools", ()))
     if tools:
         body["tools"] = tools
@@ -112,7 +112,7 @@ def _assistant(
         said["content"] = text
     if own:
         _give_back_reasoning(said, message, text, thinking=thinking)
-    calls = [_call(call, fit) for call in message.tool_calls]
+    calls = [_call(call, fit, own=own) for call in message.tool_calls]
     if calls:
         said["tool_calls"] = calls
     if said["content"] is not None or calls:
@@ -135,12 +135,15 @@ def _give_back_reasoning(said: dict[str, Any], message: Message, text: str, *, t
             said["content"] = [thought, *([{"type": "text", "text": text}] if text else [])]
 
 
-def _call(call: ToolCall, fit: Callable[[str], str]) -> dict[str, Any]:
+def _call(call: ToolCall, fit: Callable[[str], str], *, own: bool) -> dict[str, Any]:
     if call.item is not None and call.item.get("type") == "custom":
         custom = {"name": call.name, "input": call.arguments.get("input", "")}
         return {"id": fit(call.call_id), "type": "custom", "custom": custom}
     function = {"name": function_name(call.name), "arguments": call.arguments_text}
-    return {"id": fit(call.call_id), "type": "function", "function": function}
+    said = {"id": fit(call.call_id), "type": "function", "function": function}
+    if own and call.item is not None and "extra_content" in call.item:
+        said["extra_content"] = call.item["extra_content"]  # without which Gemini refuses its own call
+    return said
 
 
 def _tool_results(results: list[ToolResult], fit: Callable[[str], str]) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,9 @@ from antiphon_worker.providers.openai_chat.chunk import (
     merged_details,
     plain_text,
     read_chunk,
+    real,
+    real_function,
+    reasoning_of_details,
     usage_of,
 )
 from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_text, read_any
@@ -71,6 +74,10 @@ class ChatDecoder:
         self._last_call: CallPieces | None = None
         self._function_call: CallPieces | None = None
         self._details: list[dict[str, Any]] = []
+        self._details_alone = True  # no other field has brought reasoning
+        self._executed: dict[Any, dict[str, Any]] = {}  # tools that the service ran, by index
+        self._sources: dict[str, list[Any] | None] = {}
+        self._logprobs: dict[str, list[Any]] = {}
         self._audio: dict[str, Any] | None = None
         self._torn = False
         self._plain = 0  # how many more chunks to try as plain text that are none, once the model is known
@@ -99,11 +106,13 @@ class ChatDecoder:
         if chunk.choices:
             for choice in chunk.choices:
                 if not choice.index:
-                    self._choice(choice, choice.delta or (None if self._answered else choice.message), out)
+                    self._choice(choice, self._said(choice), out)
         if chunk.usage is not None:
             self._usage = chunk.usage
         elif chunk.x_groq is not None:
             self._usage = as_dict(chunk.x_groq.get("usage")) or self._usage
+        if chunk.citations or chunk.search_results:
+            self._sources = {"citations": chunk.citations, "search_results": chunk.search_results}
         if chunk.model:
             self._model = chunk.model
             if not self._begun:
@@ -126,8 +135,7 @@ class ChatDecoder:
                 self._text(kind, "", mending.rest(), out)
         if self._details:
             self._keep_details()
-        if self._audio is not None:
-            self._parts.append(Item(self._provider, {"type": "audio", **self._audio}))
+        self._keep_the_rest()
         parts = self._parts.finished(self._offered)
         message = Message("assistant", parts, provider=self._provider, model=self._model)
         return StepResult(
@@ -136,12 +144,21 @@ class ChatDecoder:
 
     def _stop_reason(self, message: Message) -> StopReason:
         reason = _STOP_REASONS.get((self._finish_reason or "").lower(), "end")
+        if self._executed and not message.tool_calls:
+            return "end" if reason == "tool_use" else reason  # the service ran its tools itself
         if reason == "end":
             if any(isinstance(part, ToolCall) for part in message.parts):
                 return "tool_use"
             if any(isinstance(part, Refusal) for part in message.parts) and not message.text:
                 return "refusal"
         return reason
+
+    def _said(self, choice: Choice) -> Delta | None:
+        """What a choice says: a piece, or the whole of it, beside which servers put an empty piece."""
+        delta = choice.delta
+        if choice.message is None or self._answered or not (delta is None or delta.says_nothing()):
+            return delta
+        return choice.message
 
     def _choice(self, choice: Choice, delta: Delta | None, out: Increments) -> None:
         if delta is not None:
@@ -161,27 +178,35 @@ class ChatDecoder:
             self._finish_reason = choice.finish_reason
         if choice.usage is not None:
             self._usage = choice.usage
+        for name, values in (choice.logprobs or {}).items():
+            if isinstance(values, list) and values:
+                self._logprobs.setdefault(name, []).extend(values)
         if choice.error is not None:
             raise error_of_body(self._provider, {"error": choice.error})
 
     def _others(self, delta: Delta, out: Increments) -> None:
+        if delta.reasoning_details:
+            self._reasoning_details(delta, out)
         if delta.reasoning_content:
             self._reasoning("reasoning_content", delta.reasoning_content, out)
         elif delta.reasoning:
             self._reasoning("reasoning", delta.reasoning, out)
         if delta.refusal:
             self._text("refusal", delta.refusal, "", out)
-        if delta.function_call is not None:
-            self._legacy_call(delta.function_call, out)
+        function = real_function(delta.function_call)
+        if function is not None:
+            self._legacy_call(function, out)
         if delta.annotations:
             self._annotate(delta.annotations, out)
-        if delta.reasoning_details:
-            self._details += delta.reasoning_details
         for image in delta.images or ():
             self._parts.append(Item(self._provider, image))
             out.append(ItemPart(image))
-        if delta.audio:
-            self._audio = merged(self._audio or {}, delta.audio)
+        if real(delta.audio):
+            self._audio = merged(self._audio or {}, delta.audio or {})
+        for tool in delta.executed_tools or ():
+            merged(self._executed.setdefault(tool.get("index", len(self._executed)), {}), tool)
+        if real(delta.extra_content):
+            self._parts.said_of_text("extra_content", delta.extra_content)
 
     def _content(self, content: str | list[Any], out: Increments) -> None:
         """Content as text or as a list of parts (Mistral), with what may be among them."""
@@ -212,6 +237,7 @@ class ChatDecoder:
 
     def _reasoning(self, source: str, text: str, out: Increments) -> None:
         self._answered = True
+        self._details_alone = False
         pieces = self._text("reasoning", text, "", out)
         if pieces.item is None:
             pieces.item = {"type": source}
@@ -231,6 +257,27 @@ class ChatDecoder:
         for annotation in annotations:
             out.append(ItemPart(annotation))
 
+    def _reasoning_details(self, delta: Delta, out: Increments) -> None:
+        """Keep the blocks; where no other field says what was thought, they do."""
+        details = delta.reasoning_details or []
+        self._details += details
+        self._details_alone = self._details_alone and not (delta.reasoning_content or delta.reasoning)
+        text = reasoning_of_details(details) if self._details_alone else ""
+        if text:
+            self._answered = True
+            self._text("reasoning", text, "", out)
+
+    def _keep_the_rest(self) -> None:
+        """What belongs to the whole answer: sound, tools of the service, sources, probabilities."""
+        if self._audio is not None:
+            self._parts.append(Item(self._provider, {"type": "audio", **self._audio}))
+        if self._executed:
+            tools = list(self._executed.values())
+            self._parts.append(Item(self._provider, {"type": "executed_tools", "executed_tools": tools}))
+        for name, value in [*self._sources.items(), ("logprobs", self._logprobs)]:
+            if value:
+                self._parts.said_of_text(name, value)
+
     def _keep_details(self) -> None:
         """OpenRouter's reasoning blocks go back whole; they belong to the reasoning, or stand for it."""
         pieces = self._parts.first("reasoning") or self._parts.add("reasoning", "")
@@ -238,19 +285,22 @@ class ChatDecoder:
 
     def _tool_call(self, delta: CallDelta, out: Increments) -> None:
         self._answered = True
+        custom = None if real_function(delta.function) else real(delta.custom)
         function = delta.function or Function()
-        if delta.custom is not None:
-            function = Function(as_text(delta.custom.get("name")), as_text(delta.custom.get("input")))
+        if custom is not None:
+            function = Function(as_text(custom.get("name")), as_text(custom.get("input")))
         call = self._call_of(delta, function)
         new = call is None
         if call is None:
             call = CallPieces(delta.id or f"call_{uuid.uuid4().hex[:24]}")
-            if delta.custom is not None:
+            if custom is not None:
                 call.item = {"type": "custom"}
             self._parts.append(call)
             if delta.index is not None:
                 self._calls[delta.index] = call
         self._last_call = call
+        if real(delta.extra_content):
+            call.item = {"type": "function", **(call.item or {}), "extra_content": delta.extra_content}
         self._extend(call, function, new, out)
 
     def _extend(self, call: CallPieces, function: Function, new: bool, out: Increments) -> None:

@@ -134,8 +134,8 @@ def _said(part: Text | Refusal, *, own: bool) -> dict[str, Any]:
     elif own and part.annotations:
         content["annotations"] = part.annotations
     said: dict[str, Any] = {"type": "message", "role": "assistant", "content": [content]}
-    if own and isinstance(part, Text) and part.item:
-        said |= part.item
+    if own and isinstance(part, Text) and part.item and "phase" in part.item:
+        said["phase"] = part.item["phase"]
     return said
 
 

@@ -27,6 +27,7 @@ from antiphon_worker.providers.stream.json_text import (
     as_int,
     as_text,
     as_torn_text,
+    cost_of,
     read_any,
 )
 
@@ -296,14 +297,17 @@ def _parts(provider: str, item: dict[str, Any]) -> list[Part]:
 
 def _message_parts(provider: str, item: dict[str, Any]) -> list[Part]:
     parts: list[Part] = []
-    phase = {"phase": item["phase"]} if item.get("phase") else None
+    phase = {"phase": item["phase"]} if item.get("phase") else {}
     content = item.get("content")
     if isinstance(content, str):
         content = [{"type": "output_text", "text": content}]
     for part in as_dicts(content):
         if isinstance(part.get("text"), str):
             if part["text"] or part.get("annotations"):
-                parts.append(Text(part["text"], as_dicts(part.get("annotations")), phase))
+                logprobs = {"logprobs": part["logprobs"]} if part.get("logprobs") else {}
+                parts.append(
+                    Text(part["text"], as_dicts(part.get("annotations")), {**phase, **logprobs} or None)
+                )
         elif part.get("type") == "refusal":
             parts.append(Refusal(as_text(part.get("refusal")) or ""))
         else:
@@ -331,6 +335,7 @@ def usage_of(usage: dict[str, Any]) -> Usage:
         as_int(given.get("cached_tokens")) or 0,
         as_int(given.get("cache_write_tokens")) or 0,
         as_int(made.get("reasoning_tokens")) or 0,
+        cost_of(usage),
     )
 
 

@@ -13,6 +13,7 @@ from contextlib import aclosing, contextmanager
 from typing import Protocol
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
+from antiphon.model import Refusal, Text, ToolCall
 from antiphon_worker.providers.base import Increment, Increments, Outlet, StepResult
 from antiphon_worker.providers.http.connection import (
     Answer,
@@ -30,6 +31,7 @@ log = logging.getLogger("antiphon.providers")
 
 # How long the end of a body that has already said all is waited for, so that its connection can be used again.
 END_OF_BODY_SECONDS = 0.2
+LONGEST_REQUEST_ID = 200
 _EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
 
 
@@ -99,7 +101,7 @@ class AnswerStream:
         """Send the request and read its answer. Yields None each time that the outlet is full; then the result."""
         connection, decoder = self._connection, self._decoder
         answer = await connection.open(self._provider, self._call)
-        request_id = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
+        request_id = _request_id(connection, answer)
         log.debug("%s answers, request id %s", self._provider, request_id)
         body = _Body(decoder, connection.options, outlet, json=_is_json(answer))
         try:
@@ -109,7 +111,7 @@ class AnswerStream:
                         await _read_to_end(answer)
                         break
                     yield None
-                result = body.end()
+                result = _with_named_calls(body.end(), self._provider)
                 result.request_id = request_id
                 yield result
         finally:
@@ -192,18 +194,43 @@ def _failures(connection: Connection, provider: str, request_id: str | None) -> 
     """Turn whatever goes wrong with an answer into a ``ProviderError`` that names the request."""
     try:
         yield
-    except ProviderError as error:
+    except ProviderError as exc:
+        error = exc
         error.request_id = error.request_id or request_id
-        raise connection.without_key(error) from error.__cause__
     except TransportErrors as exc:
         error = map_transport_error(provider, exc, begun=True)
         error.request_id = request_id
-        raise error from exc
     except (ValueError, RecursionError) as exc:
         said = f"{type(exc).__name__}: {exc}"[:200]
-        raise ProviderStreamBroken(
+        error = ProviderStreamBroken(
             f"The answer of {provider} cannot be read: {said}.", request_id=request_id
-        ) from exc
+        )
+    else:
+        return
+    raise connection.publishable(error) from None
+
+
+def _with_named_calls(result: StepResult, provider: str) -> StepResult:
+    """The result without tool calls that name no tool: nobody could run them, and asking again brings more of them.
+
+    Raises ``ProviderStreamBroken`` where the answer would be nothing then, although it asked for something.
+    """
+    parts = result.message.parts
+    named = [part for part in parts if not isinstance(part, ToolCall) or part.name.strip()]
+    if len(named) == len(parts):
+        return result
+    asked = any(isinstance(part, ToolCall) and (part.arguments or part.raw) for part in parts)
+    if asked and not any(isinstance(part, Text | Refusal | ToolCall) for part in named):
+        raise ProviderStreamBroken(f"{provider} asked for a tool without naming it. Try again later.")
+    result.message.parts = named
+    if result.stop_reason == "tool_use" and not result.message.tool_calls:
+        result.stop_reason = "end"
+    return result
+
+
+def _request_id(connection: Connection, answer: Answer) -> str | None:
+    found = answer.headers.get(connection.request_id_header) or answer.headers.get("x-request-id")
+    return connection.publishable_text(found[:LONGEST_REQUEST_ID]) if found else None
 
 
 def _is_json(answer: Answer) -> bool:

@@ -6,7 +6,20 @@ import json
 from math import isfinite
 from typing import Any
 
-__all__ = ["Mending", "as_dict", "as_dicts", "as_int", "as_text", "as_torn_text", "read_any", "valid"]
+__all__ = [
+    "Mending",
+    "as_dict",
+    "as_dicts",
+    "as_int",
+    "as_list",
+    "as_text",
+    "as_torn_text",
+    "cost_of",
+    "read_any",
+    "valid",
+]
+
+TICKS_PER_DOLLAR = 10_000_000_000
 
 
 def read_any(data: bytes) -> Any:
@@ -45,6 +58,29 @@ def as_dict(value: object) -> dict[str, Any] | None:
 def as_dicts(value: object) -> list[dict[str, Any]]:
     """The objects of a list."""
     return [_clean(entry) for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def as_list(value: object) -> list[Any] | None:
+    """A list with nothing in it that cannot be encoded."""
+    return _clean(value) if isinstance(value, list) else None
+
+
+def cost_of(usage: dict[str, Any]) -> float | None:
+    """What a call has cost in US dollars, where the service says so.
+
+    OpenRouter writes a number (``cost``), Perplexity an object (``cost.total_cost``), x.ai ten thousand millionths of a
+    dollar (``cost_in_usd_ticks``).
+    """
+    cost = usage.get("cost")
+    known = _number(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    ticks = _number(usage.get("cost_in_usd_ticks"))
+    return ticks / TICKS_PER_DOLLAR if known is None and ticks is not None else known
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        return None
+    return float(value)
 
 
 def _clean(value: Any) -> Any:

@@ -23,7 +23,7 @@ class TextPieces:
     def part(self) -> Part | None:
         text = "".join(self.pieces)
         if self.kind == "text":
-            return Text(text, self.annotations) if text or self.annotations else None
+            return Text(text, self.annotations, self.item) if text or self.annotations or self.item else None
         if self.kind == "refusal":
             return Refusal(text) if text else None
         return Reasoning(text, self.item) if text or self.item else None
@@ -70,6 +70,11 @@ class PartList:
             self.parts.append(last)
         last.pieces.append(text)
         return last
+
+    def said_of_text(self, name: str, value: Any) -> None:
+        """Keep what a service says of its text, beside the text itself."""
+        text = self.first("text") or self.add("text", "")
+        text.item = {**(text.item or {}), name: value}
 
     def first(self, kind: str) -> TextPieces | None:
         return next((part for part in self.parts if isinstance(part, TextPieces) and part.kind == kind), None)

@@ -1,0 +1,73 @@
+"""Text that has no UTF-8 form: whoever says it, the turn ends once, with an error that can be read (G1, G2)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from support.ensemble import agent_spec, open_ensemble
+
+from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected
+from antiphon.model import Message, Text, Usage
+from antiphon_worker.app import App
+from antiphon_worker.process.worker import Worker
+from antiphon_worker.providers.base import StepResult
+from antiphon_worker.settings import Settings
+
+HALF = "half \ud800 a character"
+
+
+class Says:
+    """A provider of an App's own, which does not look at its texts."""
+
+    name = "says"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def stream(self, request):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        message = Message("assistant", [Text(answer)], provider=self.name, model="any")
+        yield StepResult(message, Usage(), "end", None, "any")
+
+    async def aclose(self):
+        """Nothing is open."""
+
+
+@asynccontextmanager
+async def working(url, app):
+    """A worker with this App, on this loop."""
+    worker = Worker(Settings(retry_delay=0.02), app, url=url)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.abort()
+        await running
+        await app.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "attempts"),
+    [
+        ([ProviderRejected(HALF)], "half \ufffd a character", "1"),
+        ([ProviderOverloaded(HALF, retry_after=0.0), ProviderRejected(HALF)], "half \ufffd a character", "2"),
+        ([HALF], "cannot be stored", "1"),
+    ],
+    ids=["refused", "retried", "answered"],
+)
+async def test_a_turn_with_text_that_cannot_be_encoded_ends_at_once(
+    answers, said, attempts, redis_url, tmp_path
+):
+    app = App(providers={"says": Says(*answers, "Fine.")})
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
+        spec = agent_spec(provider="says", tools=[])
+        turn = await ensemble.submit("s", "hello", agent=spec)
+        with pytest.raises(AgentError, match=said):
+            await turn.result(10)
+        assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == [attempts, "0"]
+        after = await ensemble.submit("s", "and now?", agent=spec)
+        assert (await after.result(10)).text == "Fine."

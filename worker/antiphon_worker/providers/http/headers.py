@@ -1,0 +1,69 @@
+"""Which headers a request may bring, and which ones the transport writes itself.
+
+The people who submit turns are not the people who run the worker. A header of theirs goes out with the worker's key
+and over connections that other turns use too, so it must stand in a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from antiphon.errors import ProviderRejected, SettingsError
+from antiphon.input.extras import is_header_name, is_transport_header
+
+__all__ = ["check_allowed", "check_own_headers", "framed"]
+
+ALLOWED = (
+    "anthropic-beta", "anthropic-version", "openai-beta", "idempotency-key",
+    "traceparent", "tracestate", "baggage", "b3", "x-b3-*", "x-datadog-*", "x-cloud-trace-context", "x-amzn-trace-id",
+    "x-trace", "x-trace-id", "x-request-id", "x-client-request-id", "x-correlation-id", "x-session-id",
+    "http-referer", "x-title",
+)  # fmt: skip
+"""Headers that ``extra_headers`` may bring to any provider; ``*`` at the end stands for any ending."""
+
+
+def check_allowed(provider: str, headers: Mapping[str, str], more: Sequence[str]) -> None:
+    """Raise ``ProviderRejected`` for a header that neither the list nor the provider's ``allowed_headers`` has."""
+    for name in headers:
+        if not _matches(name.lower(), (*ALLOWED, *more)):
+            raise ProviderRejected(
+                f"extra_headers has {name!r}, which {provider} does not send for a single request: give the provider "
+                f"allowed_headers=[{name!r}], or set it for all requests with headers={{…}}."
+            )
+
+
+def check_own_headers(headers: Mapping[str, str]) -> None:
+    """Raise ``SettingsError`` where the headers of a provider would frame or route its requests."""
+    for name in headers:
+        if not is_header_name(name):
+            raise SettingsError(f"headers= has {name!r}, which is not the name of a header.")
+        if is_transport_header(name):
+            raise SettingsError(f"headers= has {name!r}: the transport alone sends it. Leave it out.")
+
+
+def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+    """The headers as they are sent: host, length and connection are the transport's own, whatever was given.
+
+    Raises ``ValueError`` for a header that would not stay in its line.
+    """
+    lines = [(b"Host", host)]
+    for name, value in headers:
+        text = name.decode("latin-1")
+        if not is_header_name(text) or any(sign in value for sign in b"\r\n\0"):
+            raise ValueError(
+                f"the header {text[:80]!r} holds a line break or another sign that no header may have"
+            )
+        if not is_transport_header(text) or text.lower() in _SAYS_WHAT_IT_HOLDS:
+            lines.append((name, value))
+    return [*lines, (b"Content-Length", b"%d" % size)]
+
+
+# What the SDKs write about the body and the answer; nobody else gets as far as the transport.
+_SAYS_WHAT_IT_HOLDS = frozenset({"accept", "accept-encoding", "content-type"})
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in map(str.lower, patterns)
+    )
