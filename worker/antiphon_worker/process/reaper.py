@@ -46,6 +46,9 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap until cancelled."""
+        await asyncio.sleep(
+            PAUSE_SECONDS
+        )  # the connections of a worker that starts are opened one after the other
         self._wait(await self._quiet_seconds())
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
