@@ -14,7 +14,8 @@ MOST_MODULE_LINES = 400
 MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
-LONG_MODULES: dict[str, int] = {}
+# The tree of errors is one table, which every error joins: cut in two, its drawing would be in neither half.
+LONG_MODULES: dict[str, int] = {"antiphon.errors": 419}
 LONG_FUNCTIONS: dict[str, int] = {}
 
 # How many modules and folders may lie side by side: in a package's top level, and in a folder below it.
@@ -43,7 +44,7 @@ WORKER_ORDER = [
     "playground process",
     "supervisor rq",
     "app",
-    "local archive",
+    "travelling local archive",
     "loop",
     "providers",
     "settings",

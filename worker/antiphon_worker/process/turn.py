@@ -185,7 +185,7 @@ class _Run:
         turn, app = self._turn, self._runner.app
         self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
         await restore_before(self._cell, self._runner.archive, turn, self._lease)
-        agent = app.agent(_asked(turn, request))
+        agent = app.agent(_asked(turn, request), request.params, bool(turn.system))
         provider = await app.provider(agent.provider)
         inp = loop_input(agent, request, app.tools(agent.tools), _system(turn, agent))
         writer = SummaryWriter(provider, inp, self._journal, turn.session_id)
