@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import CorruptRecord, SessionBusy, SessionExists, SessionNotFound
+from antiphon.errors import SessionBusy, SessionExists, SessionNotFound
 from antiphon.events import (
     Event,
     HistoryCleared,
@@ -30,6 +30,7 @@ from antiphon.wire.editing import (
     change_session,
     new_op,
 )
+from antiphon.wire.records import readable
 
 __all__ = ["Edits", "Found", "fields_of", "found_in"]
 
@@ -51,28 +52,31 @@ class Found(Struct):
 
     @property
     def created(self) -> int:
-        return int(self.fields.get("created") or 0)
+        return self._time("created")
 
     @property
     def updated(self) -> int:
-        return int(self.fields.get("updated") or self.created)
+        return self._time("updated") or self.created
+
+    def _time(self, name: str) -> int:
+        with readable(f"The {name} of a session"):
+            return int(self.fields.get(name) or 0)
 
     @property
     def children(self) -> list[str]:
         return [child for child in self.text("children").split("\n") if child]
 
     def text(self, name: str) -> str:
-        return self.fields.get(name, b"").decode()
+        with readable(f"The {name} of a session"):
+            return self.fields.get(name, b"").decode()
 
     def value(self, name: str, kind: Any, default: Any) -> Any:
         """A field that holds JSON. Raises ``CorruptRecord``."""
         data = self.fields.get(name)
         if not data:
             return default
-        try:
+        with readable(f"The {name} of a session"):
             return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as exc:
-            raise CorruptRecord(f"The {name} of a session are not readable: {exc}.") from exc
 
     def saved(self, session_id: str) -> SavedSession:
         return SavedSession(

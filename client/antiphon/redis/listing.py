@@ -58,11 +58,12 @@ async def _of_cell(
 
 
 def _info(row: SessionRow) -> SessionInfo:
+    agent = _json(row.agent)
     return SessionInfo(
         session_id=row.session_id,
         status="running" if row.held else "waiting" if row.turns else "done",
         tenant=row.tenant or None,
-        agent=agent_name(_json(row.agent)),
+        agent=agent_name(agent if isinstance(agent, dict | str) else None),
         queue=row.queue or None,
         messages=row.messages,
         turns=row.turns,
@@ -77,5 +78,5 @@ def _json(data: bytes) -> Any:
     """What one session holds must not hide all others: where it cannot be read, there is nothing."""
     try:
         return msgspec.json.decode(data) if data else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None

@@ -18,12 +18,13 @@ from typing import Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from antiphon.errors import StoreUnavailable, StreamGap, UsageError
+from antiphon.errors import CorruptRecord, StoreUnavailable, StreamGap, UsageError
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.errors import store_error
+from antiphon.wire.records import readable
 
 __all__ = ["Subscription", "parse_cursor"]
 
@@ -33,6 +34,7 @@ log = logging.getLogger("antiphon.subscribe")
 PAGE = 500
 SILENCE_SECONDS = 5.0
 OUTAGE_RETRY_SECONDS = 1.0
+MOST_DIGITS = 18
 
 
 def parse_cursor(after: int | str | None) -> int | None:
@@ -52,7 +54,8 @@ class Subscription:
     """The events of one session, from a cursor on, without end.
 
     ``cursor`` is the seq of the event that was last given: a new subscription after it goes on from there.
-    Raises ``StreamGap`` where events after the cursor are no longer kept, ``ClientClosed`` when its client is closed.
+    Raises ``StreamGap`` where events after the cursor are no longer kept, ``CorruptRecord`` where one cannot be read,
+    and ``ClientClosed`` when its client is closed.
     """
 
     def __init__(self, cell: Cell, feed: LiveFeed, session_id: SessionId, after: int | str | None) -> None:
@@ -110,10 +113,10 @@ class Subscription:
         self.cursor = cursor
         message = RESYNC
         while True:
-            seq = _seq(message)
-            if seq == self.cursor + 1:
-                yield self._accept(seq, message)
-            elif message == RESYNC or seq > self.cursor:
+            event = self._next_event(message)
+            if event is not None:
+                yield event
+            elif message == RESYNC or not 0 < _seq(message) <= self.cursor:
                 async for event in self._replay():
                     yield event
             try:
@@ -123,16 +126,34 @@ class Subscription:
                 if await self.patiently(self._newest) > self.cursor:
                     self._feed.reconnect()
 
+    def _next_event(self, message: bytes) -> Event | None:
+        """The event that follows the cursor; None for anything else, also for what is no event: the log decides."""
+        try:
+            seq = _seq(message)
+            return self._accept(seq, message) if seq == (self.cursor or 0) + 1 else None
+        except CorruptRecord:
+            return None
+
     def _accept(self, seq: int, entry: bytes) -> Event:
+        event = decode_event(entry)
+        if event.seq != seq:
+            raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
         self.cursor, self._entry = seq, entry
-        return decode_event(entry)
+        return event
 
     async def _replay(self) -> AsyncGenerator[Event, None]:
         """What the log holds after the cursor, in pages."""
         while True:
             entries = await self.patiently(self._page)
             for seq, entry in entries:
-                yield self._accept(seq, entry)
+                try:
+                    event = self._accept(seq, entry)
+                except CorruptRecord as exc:
+                    raise CorruptRecord(
+                        f"Event {seq} cannot be read; after={seq} goes on behind it. {exc}",
+                        session_id=self.session_id,
+                    ) from exc
+                yield event
             if len(entries) < PAGE:
                 return
 
@@ -147,10 +168,12 @@ class Subscription:
             (newest, first), raw = await pipe.execute()
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
-        entries = [(int(entry_id.partition(b"-")[0]), fields[b"e"]) for entry_id, fields in raw]
-        self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
+        with readable("The log of a session", session_id=self.session_id):
+            entries = [(int(entry_id.partition(b"-")[0]), fields.get(b"e", b"")) for entry_id, fields in raw]
+            self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
+            last = int(newest or 0)
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
-        self._check(int(newest or 0), at_cursor, entries)
+        self._check(last, at_cursor, entries)
         return entries[:PAGE]
 
     def _check(
@@ -175,7 +198,8 @@ class Subscription:
             seq = await self._cell.redis.hget(self._cell.keys.session(self.session_id), "seq")  # pyright: ignore[reportGeneralTypeIssues]
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
-        return int(seq or 0)
+        with readable("The record of a session", session_id=self.session_id):
+            return int(seq or 0)
 
     async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read, and wait for Redis to come back where it is away; the log says when it went and came.
@@ -201,5 +225,8 @@ class Subscription:
 
 
 def _seq(message: bytes) -> int:
-    """The seq that stands in front of every event; 0 for ``RESYNC``."""
-    return int(message[7 : message.index(b",")]) if message else 0
+    """The seq that stands in front of every event; 0 for ``RESYNC``, and for what is no event."""
+    number = (
+        message[7 : message.find(b",", 7, 7 + MOST_DIGITS + 1)] if message.startswith(b'{"seq":') else b""
+    )
+    return int(number) if number.isdigit() else 0

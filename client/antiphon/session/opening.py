@@ -7,8 +7,9 @@ from typing import Any
 
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, tenant_id
+from antiphon.input.limits import check_size
 from antiphon.input.messages import MessageLike, to_messages
-from antiphon.model import Message
+from antiphon.model import Message, encode
 from antiphon.session.runtime import Opening, plain
 
 __all__ = ["opening_of"]
@@ -34,6 +35,7 @@ def opening_of(
         system = "\n\n".join(message.text for message in found[:leading])
     if system is not None and not isinstance(system, str):
         raise UsageError(f"system= is text, not {type(system).__name__}.")
+    _check_limits(system, found)
     return Opening(
         system=system,
         messages=found[leading:],
@@ -43,6 +45,13 @@ def opening_of(
         queue=None if queue is None else check_queue(queue),
         parent=parent,
     )
+
+
+def _check_limits(system: str | None, messages: Sequence[Message]) -> None:
+    check_size("system_bytes", len((system or "").encode(errors="replace")), "system= in bytes")
+    check_size("opening_messages", len(messages), "messages=")
+    if messages:
+        check_size("opening_bytes", sum(len(encode(one)) for one in messages), "messages= in bytes")
 
 
 def _leading_system(messages: Sequence[Message]) -> int:

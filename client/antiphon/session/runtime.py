@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from antiphon.errors import MissingPackage, UsageError
 from antiphon.events import Event
 from antiphon.input.ids import SessionId
+from antiphon.input.limits import check_plain
 from antiphon.input.request import AgentSpec, OutputSpec
 from antiphon.model import File, Message, Response, Status
 from antiphon.session.saved import SavedSession
@@ -289,9 +290,11 @@ def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise UsageError(f"{name}= is a dictionary, not {type(values).__name__}.")
     try:
-        return _decode_plain(msgspec.json.encode(dict(values))) if values else {}
+        found = _decode_plain(msgspec.json.encode(dict(values))) if values else {}
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
         raise UsageError(f"{name}= holds what JSON cannot say: {exc}.") from exc
+    check_plain(name, found)
+    return found
 
 
 _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode

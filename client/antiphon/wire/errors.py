@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from redis import exceptions as redis_errors
 
-from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from antiphon.errors import (
+    CorruptRecord,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsupported,
+)
 
 __all__ = ["store_error"]
 
@@ -29,4 +36,6 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):
         return StoreUnavailable(f"Redis is not ready ({text}).")
+    if "WRONGTYPE" in text or "attempt to " in text:  # the latter is said by Lua
+        return CorruptRecord(f"A record in Redis is not what was written there ({text}).")
     return StoreError(f"Redis refused a command ({text}).")

@@ -62,14 +62,14 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     members = await _ask(
         cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
     )
-    keys = sorted(member.decode() for member in members)
+    keys = sorted(_text(member) for member in members)
     pipe = cell.redis.pipeline(transaction=False)
     for key in keys:
         pipe.hmget(key, "birth", "pid")
     found = await _ask(pipe.execute())
     stem = rq_key("rq_worker", "")
     return {
-        key.removeprefix(stem): int(pid or 0)
+        key.removeprefix(stem): _number(pid)
         for key, (birth, pid) in zip(keys, found, strict=True)
         if birth is not None  # the sets still name a worker that was killed, its own record is gone
     }
@@ -78,10 +78,12 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
 async def unserved(cell: Cell, turn_id: TurnId) -> str:
     """What to tell whoever waits for a turn that no worker will take; nothing where one may."""
     status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
-    if status != b"queued" or await workers(cell, queue.decode()):
+    if status != b"queued" or await workers(cell, _text(queue)):
         return ""
-    named = "" if queue.decode() == DEFAULT_QUEUE else f" --queues {queue.decode()}"
-    return f"No worker serves the queue {queue.decode()} now: the turn waits. `antiphon worker{named}` starts one."
+    named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
+    return (
+        f"No worker serves the queue {_text(queue)} now: the turn waits. `antiphon worker{named}` starts one."
+    )
 
 
 async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
@@ -97,7 +99,7 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
                 cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), name.decode()) for name, score in found]
+        places = [(int(score), _text(name)) for name, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -118,7 +120,7 @@ async def session_rows(cell: Cell, places: Sequence[tuple[int, str]]) -> list[Se
 async def turn_ids(cell: Cell, session_id: SessionId) -> list[TurnId]:
     """The ids of a session's last turns, the one submitted last first. Some may have expired."""
     found = await _ask(cell.redis.lrange(cell.keys.turns(session_id), 0, -1))
-    return [TurnId(turn.decode()) for turn in reversed(found)]
+    return [TurnId(_text(turn)) for turn in reversed(found)]
 
 
 async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
@@ -126,22 +128,22 @@ async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hget(cell.keys.turn(turn), "status")
-    return [(status or b"").decode() for status in await _ask(pipe.execute())]
+    return [_text(status) for status in await _ask(pipe.execute())]
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
     """Failed turns of all queues, newest first, with the foreign jobs that failed."""
     stem = rq_key("rq_queue", "")
     queues = sorted(
-        key.decode().removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
     )
     found: list[FailedTurn] = []
     for queue in queues:
         ids = await _ask(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
         pipe = cell.redis.pipeline(transaction=False)
         for job in ids:
-            pipe.hmget(cell.keys.turn(job.decode()), "session", "error_code", "error", "ended_at")
-            pipe.hmget(rq_key("rq_job", job.decode()), "exc_info")
+            pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
+            pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
         answers = await _ask(pipe.execute())
         found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
@@ -152,17 +154,26 @@ def _row(name: str, fields: list[bytes | None], turns: int, messages: int) -> Se
     if not (created or updated):
         return None
     return SessionRow(
-        name, tenant.decode(), agent, queue.decode(), metadata, int(created or updated), int(updated or created),
+        name, _text(tenant), agent, _text(queue), metadata, _number(created or updated), _number(updated or created),
         bool(closed), bool(fence), turns, messages,
     )  # fmt: skip
 
 
 def _failed(job: bytes, queue: str, turn: list[bytes | None], rq_job: list[bytes | None]) -> FailedTurn:
-    session, code, error, ended = (value.decode() if value else "" for value in turn)
+    session, code, error, ended = (_text(value) for value in turn)
     if not session:
-        lines = (rq_job[0] or b"").decode(errors="replace").strip().splitlines()
-        return FailedTurn(job.decode(), "", queue, "no_turn", lines[-1] if lines else "", 0)
-    return FailedTurn(job.decode(), session, queue, code, error, int(ended or 0))
+        lines = _text(rq_job[0]).strip().splitlines()
+        return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
+    return FailedTurn(_text(job), session, queue, code, error, _number(ended))
+
+
+def _text(value: bytes | None) -> str:
+    """What one record holds must not hide all others."""
+    return (value or b"").decode(errors="replace")
+
+
+def _number(value: bytes | str | None) -> int:
+    return int(value) if value and len(value) < 20 and value.isdigit() else 0
 
 
 async def _ask(answer: Awaitable[T] | Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
+from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId, TurnId
 
 __all__ = [
@@ -19,8 +21,21 @@ __all__ = [
     "TurnRecord",
     "claimed_turn",
     "pairs",
+    "readable",
     "turn_record",
 ]
+
+DAMAGE = (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MsgspecError)
+"""What comes out of reading bytes that are not what was written."""
+
+
+@contextmanager
+def readable(what: str, **where: Any) -> Generator[None]:
+    """Raise ``CorruptRecord`` where what is read within this is damaged. Around reading alone: it hides mistakes."""
+    try:
+        yield
+    except DAMAGE as exc:
+        raise CorruptRecord(f"{what} is not readable: {type(exc).__name__}: {exc}.", **where) from exc
 
 
 class ClaimedTurn(Struct):
@@ -51,7 +66,10 @@ class ClaimedTurn(Struct):
 
 
 class ForeignJob(NamedTuple):
-    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands."""
+    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands.
+
+    An id that is no UTF-8 is spelt with surrogates, as Python spells names of files.
+    """
 
     job_id: str
     queue: str
@@ -131,7 +149,12 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 
 
 def turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
-    """A turn as its hash holds it."""
+    """A turn as its hash holds it. Raises ``CorruptRecord``."""
+    with readable("The record of a turn", turn_id=turn_id):
+        return _turn_record(turn_id, raw)
+
+
+def _turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
     fields = {name.decode(): value for name, value in raw.items()}
 
     def number(name: str) -> int:

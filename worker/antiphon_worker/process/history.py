@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.errors import StoreError, UsageError
+from antiphon.input.limits import check_size
 from antiphon.input.request import AgentSpec
 from antiphon.model import Message, decode_message
 from antiphon.redis.edits import found_in
@@ -41,6 +42,9 @@ async def load_history(
         return await _read(cell, turn, start, stop)
 
     if agent.window is None:
+        check_size(
+            "history_messages", turn.history_length, "The session's history", "Give the agent a window."
+        )
         return Shown(await front(0, before) + loaded, None)
     counted = int(turn.window.partition(":")[2] or 0) or None
     past = Past(loaded, before, counted, SavedSummary.from_field(turn.summary), front)

@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from antiphon.errors import AgentError, ProviderError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
-from antiphon.input.request import AgentSpec, TurnRequest, decode_request
+from antiphon.input.limits import check_size
+from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
 from antiphon.model import Message, encode
 from antiphon.session.reentry import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.records import readable
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.loop import LoopInput, LoopResult, messages_of, run_loop
@@ -171,7 +173,8 @@ class _Run:
 
     async def _answer_in_time(self) -> Finished | Failed:
         self._request = decode_request(self._turn.request)
-        seconds = self._request.timeout or self._settings.turn_timeout
+        check_request(self._request, len(self._turn.request))
+        seconds = min(self._request.timeout or self._settings.turn_timeout, self._settings.turn_timeout)
         timer = asyncio.timeout(seconds)
         try:
             async with timer:
@@ -298,16 +301,23 @@ def stamp(messages: Sequence[Message], turn_id: str, agent: AgentSpec | None) ->
 def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
     if request.agent is not None or not turn.session_agent:
         return request.agent
-    return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
+    with readable("The agent of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
 
 
 def _variables(turn: ClaimedTurn) -> dict[str, Any]:
-    return msgspec.json.decode(turn.variables) if turn.variables else {}
+    if not turn.variables:
+        return {}
+    check_size("variables_bytes", len(turn.variables), "The session's variables in bytes")
+    with readable("The variables of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.variables, type=dict[str, Any])
 
 
 def _system(turn: ClaimedTurn, agent: AgentSpec) -> str | None:
     """The session's own system prompt before the agent's, with the session's variables in it."""
-    prompt = turn.system.decode() if turn.system else agent.system
+    check_size("system_bytes", len(turn.system or b""), "The session's system prompt in bytes")
+    with readable("The system prompt of a session", session_id=turn.session_id):
+        prompt = turn.system.decode() if turn.system else agent.system
     return filled(prompt, _variables(turn)) if prompt else prompt
 
 
