@@ -22,6 +22,7 @@ __all__ = [
     "statuses",
     "turn_ids",
     "unserved",
+    "work_left",
     "workers",
 ]
 
@@ -84,6 +85,17 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str:
     return (
         f"No worker serves the queue {_text(queue)} now: the turn waits. `antiphon worker{named}` starts one."
     )
+
+
+async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
+    """Whether something stands in one of these queues, or this worker holds a turn; read in one moment."""
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hlen(cell.keys.held(worker))
+    pipe.hexists(cell.keys.held(worker), "")
+    for queue in queues:
+        pipe.llen(rq_key("rq_queue", queue))
+    held, token, *lengths = await _ask(pipe.execute())
+    return held - token > 0 or any(lengths)
 
 
 async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AgentError
+from antiphon.errors import AgentError, StoreError
 from antiphon.input.ids import turn_id
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
@@ -21,6 +22,7 @@ __all__ = ["Control"]
 log = logging.getLogger("antiphon.control")
 
 SILENCE_SECONDS = 3600.0
+REFUSED_SECONDS = 60.0
 
 
 REASON_CHARACTERS = 500
@@ -60,6 +62,14 @@ class Control:
         await self._listen(rq_key("rq_pubsub", self._worker), self._rq)
 
     async def _listen(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await self._hear(channel, act)
+            except StoreError as exc:
+                log.warning("commands on the channel %s are not heard: %s", channel, exc)
+            await asyncio.sleep(REFUSED_SECONDS)
+
+    async def _hear(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
         async with self._feed.listen(channel) as listener:
             while True:
                 try:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from antiphon.errors import SettingsError
 from antiphon.wire.connection.pipeline import ScriptRedis
 
-__all__ = ["database_of", "open_like", "open_redis", "redact"]
+__all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel")
 SENTINEL_SECONDS = 1.0
@@ -235,6 +235,28 @@ def open_like(client: Any, **options: Any) -> Redis:
             name: value for name, value in settings.items() if name.startswith("ssl_") and value is not None
         }
     return redis
+
+
+def url_like(client: Any) -> str:
+    """The URL of a redis-py client's server, with its credentials; '' where a Sentinel alone knows it."""
+    pool = client.connection_pool
+    settings: dict[str, Any] = pool.connection_kwargs
+    if hasattr(pool, "sentinel_manager"):
+        return ""
+    tls = issubclass(pool.connection_class, _tls_connections())
+    options = {
+        name: value
+        for name, value in settings.items()
+        if tls and name.startswith("ssl_") and value is not None
+    }
+    user, password = settings.get("username") or "", settings.get("password") or ""
+    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    if settings.get("path"):
+        return f"unix://{credentials}{settings['path']}?{urlencode({'db': settings.get('db') or 0})}"
+    host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+    place = f"[{host}]" if ":" in host else host
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{'rediss' if tls else 'redis'}://{credentials}{place}:{port}/{settings.get('db') or 0}{query}"
 
 
 def _tls_connections() -> tuple[type, ...]:
