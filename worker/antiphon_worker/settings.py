@@ -19,8 +19,8 @@ __all__ = ["Settings", "parse_seconds"]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _setting(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def _setting(default: Any, doc: str, *, shown: bool = True) -> Any:
+    return field(default=default, metadata={"doc": doc}, repr=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,9 @@ class Settings:
     """How a worker runs. Every field is a flag (``--lease``) and a variable (``ANTIPHON_LEASE``)."""
 
     redis_url: str = _setting(
-        "redis://localhost:6379/0", "The Redis to work for; several with commas between (cells)"
+        "redis://localhost:6379/0",
+        "The Redis to work for; several with commas between (cells)",
+        shown=False,
     )
     queues: tuple[str, ...] = _setting(
         (DEFAULT_QUEUE,), "Queues to take turns from, the most urgent first, with commas between"
@@ -37,6 +39,7 @@ class Settings:
     archive: str = _setting(
         "",
         "Where sessions go at the end of their life in Redis: sqlite:///path, redis://…, or the App's store=…",
+        shown=False,
     )
     processes: int = _setting(
         1, "Worker processes, each with its own event loop; a lone one has a spare beside it"
