@@ -15,7 +15,7 @@ from antiphon.input.request import AgentSpec, Travelling
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
 from antiphon_worker.archive.store import Archive, store_at
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
 from antiphon_worker.travelling import Allow, Door
@@ -39,7 +39,8 @@ class App:
 
     An App with agents, tools or providers runs its own agents alone. ``travelling`` says what else turns may bring:
     see ``Allow``. An App with none of them runs every agent that travels with a turn, with the model services whose
-    keys the worker has.
+    keys the worker has. ``tool_errors`` is what models and clients are told of an exception of a tool: ``"message"``
+    (its type and message), ``"type"``, or a function of the exception that returns a sentence.
 
     Raises ``SettingsError`` where two agents or two tools have one name, and ``UnknownProvider`` for an agent whose
     provider is neither built in nor given.
@@ -60,6 +61,7 @@ class App:
         providers: Mapping[str, Provider] | None = None,
         store: SessionStore | None = None,
         travelling: Allow | None = None,
+        tool_errors: ToolErrors = "message",
     ) -> None:
         if travelling is not None and not isinstance(travelling, Allow):
             raise SettingsError(f"travelling= is an Allow(providers=…), not {travelling!r}.")
@@ -78,7 +80,7 @@ class App:
         for_travellers = frozenset(self._tools)
         for agent in _listed(agents, "agents"):
             self._add_agent(agent)
-        self.toolbox = ToolBox(list(self._tools.values()))
+        self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
         closed = bool(self._agents or self._tools or self._providers)
         self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
 

@@ -110,7 +110,8 @@ async def test_rq_info_shows_our_worker_idle_and_busy(redis_url, tmp_path, proce
         ensemble.stage.open("g")
         await turn.result(10)
         await waiting.result(10)
-        await wait_until_async(lambda: shown([worker.name, "idle", "2 finished"]), 15)
+        await wait_until_async(lambda: shown([worker.name, "idle", "2 finished", "127.0.0.1:"]), 15)
+        await wait_until_async(lambda: shown(["jobs: 2 finished, 0 failed"]), 20)
     assert worker.name not in await asyncio.to_thread(rq, processes, redis_url, "info")
 
 

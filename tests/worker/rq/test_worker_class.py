@@ -4,14 +4,16 @@ import asyncio
 import os
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from redis import Redis
 from rq import Callback, Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from support.ensemble import open_ensemble, signal_process
+from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
 
 from antiphon.errors import TurnCancelled
@@ -59,6 +61,23 @@ async def test_it_runs_turns_and_nothing_else(redis_url, tmp_path, processes):
             assert redis.zrange("rq:wip:antiphon", 0, -1) == []
         await ensemble.whole(*(f"s{i}" for i in range(5)))
     assert [name for name, mark in marks.items() if mark.exists()] == []
+
+
+@pytest.mark.one_server
+async def test_a_job_of_rqs_scheduler_becomes_a_turn_when_it_is_due(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        with Redis.from_url(redis_url) as redis:
+            queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+            options = {"agent": msgspec.to_builtins(agent_spec())}
+            job = queue.enqueue_at(
+                datetime(2020, 1, 1, tzinfo=UTC), "antiphon_worker.jobs.run_turn", "s", "hello", options
+            )
+            worker = rq_worker(
+                processes, ensemble, "--burst", "--with-scheduler", "--serializer", "json", *OURS
+            )
+            assert await asyncio.to_thread(worker.wait, 40) == 0, worker.output
+            assert (await (await ensemble.client.turn(job.id)).result(1)).text
+        await ensemble.whole("s")
 
 
 @pytest.mark.one_server

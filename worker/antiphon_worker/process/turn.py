@@ -90,19 +90,27 @@ class TurnRunner:
         self.app = app
         self.settings = settings
         self.archive = app.archive(settings.archive)
+        self.ended = (0, 0, 0.0)  # turns that finished, turns that failed, and how many seconds both took
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
         began = time.monotonic()
         outcome = await _Run(self, turn, lease).run()
-        name = str(outcome.__struct_config__.tag)
+        name, took = str(outcome.__struct_config__.tag), time.monotonic() - began
+        self._count(outcome, took)
         log.log(
             logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
             "turn %s of session %s: %s after %.2f s%s",
-            turn.turn_id, turn.session_id, name.replace("_", " "), time.monotonic() - began, _why(outcome),
+            turn.turn_id, turn.session_id, name.replace("_", " "), took, _why(outcome),
             extra={"action": f"turn_{name}", "session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence},
         )  # fmt: skip
         return name
+
+    def _count(self, outcome: Outcome, seconds: float) -> None:
+        finished, failed, took = self.ended
+        if isinstance(outcome, Finished | Failed):
+            good = isinstance(outcome, Finished)
+            self.ended = (finished + good, failed + (not good), took + seconds)
 
 
 class _Run:
