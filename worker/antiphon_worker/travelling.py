@@ -75,9 +75,11 @@ class Door:
     ) -> AgentSpec:
         """The agent of a turn. Raises ``NotAllowed``, ``UnknownAgent``, ``UnknownProvider``, ``UnknownTool``."""
         found = self._of_the_app(asked)
-        check_secrets(parameters)
+        if parameters:
+            check_secrets(parameters)
         if found is None and isinstance(asked, AgentSpec):
-            check_secrets(asked.params)
+            if asked.params:
+                check_secrets(asked.params)
             self._check_travelling(asked)
         elif own_system and self._allow is not None and not self._allow.system:
             raise NotAllowed(

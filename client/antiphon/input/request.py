@@ -119,8 +119,10 @@ def check_request(request: TurnRequest, size: int) -> None:
                 check_depth(msgspec.to_builtins(part), "A message")
     if isinstance(request.agent, AgentSpec):
         check_plain("params", request.agent.params)
-        check_size("system_bytes", len((request.agent.system or "").encode()), "The agent's system prompt")
-        check_size("max_steps", request.agent.max_steps or 0, "The agent's max_steps")
+        if request.agent.system:
+            check_size("system_bytes", len(request.agent.system.encode()), "The agent's system prompt")
+        if request.agent.max_steps:
+            check_size("max_steps", request.agent.max_steps, "The agent's max_steps")
 
 
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:

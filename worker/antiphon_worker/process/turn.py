@@ -323,9 +323,11 @@ def _variables(turn: ClaimedTurn) -> dict[str, Any]:
 
 def _system(turn: ClaimedTurn, agent: AgentSpec) -> str | None:
     """The session's own system prompt before the agent's, with the session's variables in it."""
-    check_size("system_bytes", len(turn.system or b""), "The session's system prompt in bytes")
-    with readable("The system prompt of a session", session_id=turn.session_id):
-        prompt = turn.system.decode() if turn.system else agent.system
+    prompt = agent.system
+    if turn.system:
+        check_size("system_bytes", len(turn.system), "The session's system prompt in bytes")
+        with readable("The system prompt of a session", session_id=turn.session_id):
+            prompt = turn.system.decode()
     return filled(prompt, _variables(turn)) if prompt else prompt
 
 
