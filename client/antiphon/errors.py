@@ -8,6 +8,8 @@
     │  ├─ InvalidTool               a tool whose signature cannot be offered to a model
     │  ├─ InvalidOutput             structured output that does not fit its schema; carries ``raw``
     │  ├─ UnknownAgent, UnknownProvider, UnknownTool
+    │  ├─ NotAllowed                the worker's App does not take this from a turn
+    │  ├─ LimitReached              something is larger or longer than it may be; ``limit`` names the limit
     │  ├─ KeyReused                 the same idempotency key came with another request
     │  ├─ SessionExists             the session already has a history
     │  └─ ClientClosed
@@ -31,7 +33,8 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AgentError", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
-    "InvalidTool", "KeyReused", "MissingPackage", "NotFound", "ProviderError", "ProviderOverloaded",
+    "InvalidTool", "KeyReused", "LimitReached", "MissingPackage", "NotAllowed", "NotFound", "ProviderError",
+    "ProviderOverloaded",
     "ProviderRateLimited", "ProviderRejected", "ProviderStreamBroken", "ProviderTimedOut",
     "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionExists",
     "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
@@ -136,6 +139,26 @@ class UnknownTool(UsageError):
     """No tool of this name is registered in the worker's App."""
 
     code = "unknown_tool"
+
+
+class NotAllowed(UsageError):
+    """The worker's App does not allow this to come with a turn."""
+
+    code = "not_allowed"
+
+
+class LimitReached(UsageError):
+    """Something is larger or longer than it may be; ``limit`` is the name of the limit.
+
+    >>> LimitReached("The turn has too many bytes.", limit="request_bytes").limit
+    'request_bytes'
+    """
+
+    code = "limit_reached"
+
+    def __init__(self, message: str | None = None, *, limit: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.limit = limit
 
 
 class KeyReused(UsageError):

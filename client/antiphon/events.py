@@ -289,7 +289,7 @@ def decode_event(data: bytes | str) -> Event:
         return _decoder.decode(data)
     except msgspec.ValidationError:
         return _decode_newer_event(data)
-    except (msgspec.DecodeError, UnicodeError) as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"An event is not readable: {exc}.") from exc
 
 
@@ -299,5 +299,5 @@ def _decode_newer_event(data: bytes | str) -> Event:
         known = {name: fields[name] for name in ("seq", "at", "session_id", "turn_id", "run", "attempt", "step")
                  if name in fields}  # fmt: skip
         return msgspec.convert({"type": "unknown", **known, "fields": fields}, UnknownEvent)
-    except msgspec.ValidationError as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"An event is not readable: {exc}.") from exc

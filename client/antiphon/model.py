@@ -333,7 +333,7 @@ def decode_message(data: bytes | str) -> Message:
         return _message_decoder.decode(data)
     except msgspec.ValidationError:
         return _decode_newer_message(data)
-    except (msgspec.DecodeError, UnicodeError) as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"A stored message is not readable: {exc}.") from exc
 
 
@@ -346,7 +346,7 @@ def _decode_newer_message(data: bytes | str) -> Message:
             for part in fields.get("parts", [])
         ]
         return msgspec.convert(fields, Message)
-    except (msgspec.ValidationError, AttributeError, TypeError) as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError, AttributeError, TypeError) as exc:
         raise CorruptRecord(f"A stored message is not readable: {exc}.") from exc
 
 

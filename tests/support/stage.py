@@ -37,7 +37,7 @@ from antiphon.errors import (
 from antiphon.model import Message, Text, ToolCall, Usage
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Context, tool
-from antiphon_worker.app import App
+from antiphon_worker import Allow, App
 from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece, ToolCallPiece
 
 __all__ = ["Stage", "make_app", "reply"]
@@ -192,8 +192,12 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         time.sleep(2)  # noqa: ASYNC251 - a tool that forgets to wait is the point
         return "blocked"
 
-    tools = [note, pay, wait, block, *harmful_tools(stage.harms)]
-    return App(tools=tools, providers={"stage": StageModel(stage)}, store=store)
+    return App(
+        tools=[note, pay, wait, block, *harmful_tools(stage.harms)],
+        providers={"stage": StageModel(stage)},
+        store=store,
+        travelling=Allow(providers="any", parameters="any", system=True),
+    )
 
 
 async def _opened(stage: Stage, name: str) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon_worker.app import App
+    from antiphon_worker.travelling import Allow
 
-__all__ = ["App"]
+__all__ = ["Allow", "App"]
+
+_MODULES = {"Allow": "antiphon_worker.travelling", "App": "antiphon_worker.app"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
-    if name != "App":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from antiphon_worker.app import App
-
-    return App
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

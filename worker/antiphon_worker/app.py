@@ -10,14 +10,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import AgentError, SettingsError, UnknownAgent, UnknownTool
+from antiphon.errors import AgentError, SettingsError, UnknownTool
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
 from antiphon_worker.archive.store import Archive, store_at
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
+from antiphon_worker.travelling import Allow, Door
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
@@ -35,6 +36,11 @@ class App:
     ``agents`` are known by their name, ``tools`` are those that agents which travel with a turn may name (an agent's
     own tools are known as well), ``providers`` are model services under names of their own. ``store`` is where sessions
     are archived before their life in Redis ends, and restored from when they are used again; it may block.
+
+    An App with agents, tools or providers runs its own agents alone. ``travelling`` says what else turns may bring:
+    see ``Allow``. An App with none of them runs every agent that travels with a turn, with the model services whose
+    keys the worker has. ``tool_errors`` is what models and clients are told of an exception of a tool: ``"message"``
+    (its type and message), ``"type"``, or a function of the exception that returns a sentence.
 
     Raises ``SettingsError`` where two agents or two tools have one name, and ``UnknownProvider`` for an agent whose
     provider is neither built in nor given.
@@ -54,7 +60,11 @@ class App:
         tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
         providers: Mapping[str, Provider] | None = None,
         store: SessionStore | None = None,
+        travelling: Allow | None = None,
+        tool_errors: ToolErrors = "message",
     ) -> None:
+        if travelling is not None and not isinstance(travelling, Allow):
+            raise SettingsError(f"travelling= is an Allow(providers=…), not {travelling!r}.")
         if store is not None and not isinstance(store, SessionStore):
             raise SettingsError(
                 f"store= is a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
@@ -67,9 +77,12 @@ class App:
         self._opening: dict[str, asyncio.Future[Provider]] = {}
         for tool in _listed(tools, "tools"):
             self._add_tool(tool if isinstance(tool, Tool) else Tool(tool))
+        for_travellers = frozenset(self._tools)
         for agent in _listed(agents, "agents"):
             self._add_agent(agent)
-        self.toolbox = ToolBox(list(self._tools.values()))
+        self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
+        closed = bool(self._agents or self._tools or self._providers)
+        self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
 
     def _add_agent(self, agent: Agent) -> None:
         if not isinstance(agent, Travelling):
@@ -93,24 +106,22 @@ class App:
                 f"Two tools of the App are called {tool.name!r}, and turns name them: give each a name of its own."
             )
 
-    def agent(self, asked: str | AgentSpec | None) -> AgentSpec:
-        """The agent a turn asks for: itself, one of ours by name, or the only one there is. Raises ``UnknownAgent``.
+    def agent(
+        self,
+        asked: str | AgentSpec | None,
+        parameters: Mapping[str, Any] | None = None,
+        own_system: bool = False,
+    ) -> AgentSpec:
+        """The agent a turn asks for: one of ours by name, the only one there is, or one that came with the turn.
+
+        ``parameters`` are those of the turn, ``own_system`` says whether the session has a system prompt of its own.
+        Raises ``UnknownAgent``, and ``NotAllowed``, ``UnknownProvider`` or ``UnknownTool`` for what the App does not
+        allow.
 
         >>> app.agent("support").tools, app.agent(None).name
         (['add'], 'support')
         """
-        if isinstance(asked, AgentSpec):
-            return asked
-        if asked is None and len(self._agents) == 1:
-            return next(iter(self._agents.values()))
-        if asked is not None and asked in self._agents:
-            return self._agents[asked]
-        known = ", ".join(sorted(self._agents)) or "there are none"
-        if asked is None:
-            raise UnknownAgent(
-                f"The turn names no agent: submit it with agent=…. The worker's agents: {known}."
-            )
-        raise UnknownAgent(f"The worker has no agent {asked!r}. Its agents: {known}.")
+        return self._door.agent(asked, parameters or {}, own_system)
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
         """Tools by name. Raises ``UnknownTool``.
@@ -120,8 +131,7 @@ class App:
         """
         for name in names:
             if name not in self._tools:
-                known = ", ".join(sorted(self._tools)) or "there are none"
-                raise UnknownTool(f"The worker has no tool {name!r}. Its tools: {known}.")
+                raise UnknownTool(f"The worker has no tool {name!r}.")
         return [self._tools[name] for name in names]
 
     async def provider(self, name: str) -> Provider:

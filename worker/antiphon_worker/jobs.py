@@ -1,23 +1,110 @@
-"""What a stock ``rq worker --serializer json`` runs: one turn, with a loop, a lease and a keeper of its own."""
+"""What `rq worker` runs: turns, by the worker class of ours, or one at a time by RQ's own classes.
+
+A stock worker executes whatever function a job names. Give it queues that only trusted services may write to, or start
+it with ``--worker-class antiphon_worker.rq.Worker``.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from antiphon.errors import AgentError
+from rq import get_current_job
+from rq.job import Job, JobStatus
+from rq.registry import CanceledJobRegistry
+from rq.worker import Worker as RQWorker
+
+from antiphon.errors import AgentError, SettingsError, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.redis.cells import open_cells
-from antiphon.wire.cell import Cell
-from antiphon.wire.connection.open import open_like
+from antiphon.wire.cell import Cell, TurnRecord
+from antiphon.wire.connection.open import open_like, open_redis, url_like
+from antiphon.wire.inspection import work_left
 from antiphon_worker.app import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
-from antiphon_worker.process.worker import worker_name
+from antiphon_worker.process.worker import Worker, worker_name
 from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.pulse import beating_in_stock_worker
 
-__all__ = ["run_turn"]
+__all__ = ["TurnWorker", "run_turn"]
+
+LOOK_SECONDS = 0.25
+
+
+class TurnWorker(RQWorker):
+    """For ``rq worker --worker-class antiphon_worker.rq.Worker``: a worker of ours under RQ's command line.
+
+    It takes turns from the given queues, many at once, holds their leases and recovers those of workers that died. A
+    job of another function fails visibly; no function, callback, webhook or pickle of a job is ever executed or read.
+    Settings come from ``ANTIPHON_*`` variables; ``--burst``, ``--max-idle-time`` and ``--with-scheduler`` work.
+    """
+
+    def work(
+        self,
+        burst: bool = False,
+        logging_level: str | None = "INFO",
+        date_format: str = "",
+        log_format: str = "",
+        max_jobs: int | None = None,
+        max_idle_time: int | None = None,
+        with_scheduler: bool = False,
+        dequeue_strategy: Any = None,
+    ) -> bool:
+        """Work until SIGTERM or Ctrl-C, or with ``burst`` until nothing is left. Raises ``SettingsError``."""
+        from antiphon_worker.__main__ import set_up_logging
+
+        if max_jobs is not None:
+            raise SettingsError("antiphon_worker.rq.Worker takes no --max-jobs: it runs many turns at once.")
+        settings = Settings.load({"queues": ",".join(self.queue_names())})
+        set_up_logging((logging_level or settings.log_level).lower())
+        if with_scheduler:
+            self._start_scheduler(burst, logging_level)
+        try:
+            asyncio.run(self._work(settings, 0.0 if burst else max_idle_time))
+        finally:
+            if self.scheduler is not None and not burst:
+                self.stop_scheduler()
+        return True
+
+    async def _work(self, settings: Settings, patience: float | None) -> None:
+        app = load_app(settings.app)
+        url = url_like(self.connection) or settings.redis_urls[0]
+        worker = Worker(settings, app, url=url)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.drain)
+        watching = asyncio.create_task(_drain_when_idle(worker, url, settings, patience))
+        try:
+            await app.preload()
+            await worker.run()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await app.aclose()
+
+
+async def _drain_when_idle(worker: Worker, url: str, settings: Settings, patience: float | None) -> None:
+    """Stop the worker when there has been nothing to do for so many seconds; never where it is None."""
+    if patience is None:
+        return None
+    cell = Cell(open_redis(url), prefix=settings.prefix)
+    busy_at = time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                left = await work_left(cell, worker.name, settings.queues)
+            except StoreError:
+                left = True  # the worker's log says what is wrong
+            busy_at = time.monotonic() if left else busy_at
+            if time.monotonic() - busy_at >= patience and not left:
+                return worker.drain()
+    finally:
+        await cell.redis.aclose()
 
 
 def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
@@ -26,33 +113,47 @@ def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
     Gives the response; raises ``TurnFailed`` where the turn failed, so that RQ shows the job as failed. Gives None
     where the turn is not this worker's to run now: its record is left to the session.
     """
-    from rq import get_current_job
-
     job = get_current_job()
     if job is None:
         raise AgentError("run_turn runs inside an RQ worker; elsewhere use Client.submit().")
+    record = asyncio.run(_run_turn(job, arguments, options))
+    if record is None:
+        return None
+    if record.status == "cancelled":
+        _show_as_cancelled(job)
+    return {"turn_id": record.turn_id, "session_id": record.session_id, "status": record.status}
+
+
+async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any]) -> TurnRecord | None:
     settings = Settings.load()
 
     def open_cell() -> Cell:
         return Cell(open_like(job.connection), prefix=settings.prefix)
 
-    async def run() -> dict[str, Any] | None:
-        cell = open_cell()
-        try:
-            if len(arguments) != 1:
-                cells = open_cells(settings.cell_urls, prefix=settings.prefix)
-                await submit_job(cell, cells, job.id, job.origin, list(arguments), options)
-        finally:
-            await cell.redis.aclose()
-        worker = job.worker_name or worker_name()
-        app = load_app(settings.app)
-        try:
-            async with beating_in_stock_worker(settings.stall_timeout):
-                record = await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
-        finally:
-            await app.aclose()
-        if record is None:
-            return None
-        return {"turn_id": record.turn_id, "session_id": record.session_id, "status": record.status}
+    cell = open_cell()
+    try:
+        if len(arguments) != 1:
+            cells = open_cells(settings.cell_urls, prefix=settings.prefix)
+            await submit_job(cell, cells, job.id, job.origin, list(arguments), options)
+    finally:
+        await cell.redis.aclose()
+    app = load_app(settings.app)
+    worker = job.worker_name or worker_name()
+    try:
+        async with beating_in_stock_worker(settings.stall_timeout):
+            return await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
+    finally:
+        await app.aclose()
 
-    return asyncio.run(run())
+
+def _show_as_cancelled(job: Job) -> None:
+    """Let the stock worker record what has happened: it takes a function that returns for a job that has finished."""
+
+    def show(result_ttl: int, pipeline: Any, **_: Any) -> None:
+        job.set_status(JobStatus.CANCELED, pipeline=pipeline)
+        registry = CanceledJobRegistry(
+            job.origin, job.connection, job_class=type(job), serializer=job.serializer
+        )
+        registry.add(job, result_ttl, pipeline=pipeline)
+
+    job._handle_success = show  # type: ignore[method-assign]  # RQ has no other place to say so

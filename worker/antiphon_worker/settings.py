@@ -19,8 +19,8 @@ __all__ = ["Settings", "parse_seconds"]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _setting(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def _setting(default: Any, doc: str, *, shown: bool = True) -> Any:
+    return field(default=default, metadata={"doc": doc}, repr=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,12 @@ class Settings:
     """How a worker runs. Every field is a flag (``--lease``) and a variable (``ANTIPHON_LEASE``)."""
 
     redis_url: str = _setting(
-        "redis://localhost:6379/0", "The Redis to use; separate several (cells) with commas"
+        "redis://localhost:6379/0", "The Redis to use; separate several (cells) with commas", shown=False
     )
     cells: str = _setting(
         "",
         "All Redis of the deployment, where this worker works for some of them: it refuses jobs of the others",
+        shown=False,
     )
     queues: tuple[str, ...] = _setting(
         (DEFAULT_QUEUE,), "Queues to take turns from, separated by commas, the most urgent first"
@@ -41,6 +42,7 @@ class Settings:
     archive: str = _setting(
         "",
         "Where sessions are saved before they end in Redis: sqlite:///path, redis://…, or the App's store=…",
+        shown=False,
     )
     processes: int = _setting(
         1, "Worker processes, each with its own event loop; a single one has a spare beside it"

@@ -12,6 +12,7 @@ import secrets
 from typing import NewType
 
 from antiphon.errors import InvalidId, UsageError
+from antiphon.input.limits import LIMITS
 
 __all__ = [
     "Fence",
@@ -33,7 +34,6 @@ SessionId = NewType("SessionId", str)
 TurnId = NewType("TurnId", str)
 Fence = NewType("Fence", str)
 
-MAX_TEXT_BYTES = 200
 _TURN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
@@ -64,8 +64,8 @@ def _text(value: object, what: str) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise InvalidId(f"A {what} must be valid Unicode text.") from None
-    if not 1 <= size <= MAX_TEXT_BYTES:
-        raise InvalidId(f"A {what} has 1 to {MAX_TEXT_BYTES} bytes, this one has {size}.")
+    if not 1 <= size <= LIMITS.id_bytes:
+        raise InvalidId(f"A {what} has 1 to {LIMITS.id_bytes} bytes, this one has {size}.")
     if _CONTROL.search(value):
         raise InvalidId(f"A {what} must not hold control characters.")
     return value

@@ -9,23 +9,22 @@ from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
 from antiphon.input.ids import check_queue
+from antiphon.input.limits import check_depth, check_plain, check_size
 from antiphon.input.parameters import check_secrets
-from antiphon.model import Message
+from antiphon.model import Item, Message, ToolCall
 from antiphon.window import Window, window_of
 
 __all__ = [
-    "MAX_REQUEST_BYTES",
     "AgentSpec",
     "OutputSpec",
     "Travelling",
     "TurnRequest",
+    "check_request",
     "decode_request",
     "encode_request",
     "queue_of",
     "travelling_agent",
 ]
-
-MAX_REQUEST_BYTES = 8 * 1024 * 1024
 
 
 class AgentSpec(Struct, omit_defaults=True):
@@ -79,7 +78,7 @@ def decode_request(data: bytes) -> TurnRequest:
     """Read a stored request. Raises ``CorruptRecord``."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError) as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"A stored turn request is not readable: {exc}.") from exc
 
 
@@ -91,23 +90,39 @@ class Travelling(Protocol):
 
 
 def encode_request(request: TurnRequest) -> bytes:
-    """The stored form of a request. Raises ``InvalidMessage`` where it is too large or cannot be encoded.
+    """The stored form of a request. Raises ``InvalidMessage`` where it cannot be encoded, ``LimitReached``.
 
     Keys of services never travel: raises ``UsageError``.
     """
     try:
         payload = request.to_json()
         msgspec.json.decode(payload, type=TurnRequest)
-    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as exc:
+    except (msgspec.MsgspecError, TypeError, UnicodeEncodeError, RecursionError) as exc:
         raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
+    check_request(request, len(payload))
     check_secrets(request.params)
     if isinstance(request.agent, AgentSpec):
         check_secrets(request.agent.params)
-    if len(payload) > MAX_REQUEST_BYTES:
-        raise InvalidMessage(
-            f"The turn has {len(payload)} bytes, the limit is {MAX_REQUEST_BYTES}: pass large files by URL."
-        )
     return payload
+
+
+def check_request(request: TurnRequest, size: int) -> None:
+    """Hold a request, which is stored in so many bytes, to the limits. Raises ``LimitReached``."""
+    check_size("request_bytes", size, "The turn in bytes", "Pass large files by URL.")
+    check_plain("params", request.params)
+    check_plain("metadata", request.metadata)
+    if request.output is not None:
+        check_depth(request.output.schema, "The schema of the output")
+    for message in request.messages:
+        for part in message.parts:
+            if isinstance(part, Item | ToolCall):
+                check_depth(msgspec.to_builtins(part), "A message")
+    if isinstance(request.agent, AgentSpec):
+        check_plain("params", request.agent.params)
+        if request.agent.system:
+            check_size("system_bytes", len(request.agent.system.encode()), "The agent's system prompt")
+        if request.agent.max_steps:
+            check_size("max_steps", request.agent.max_steps, "The agent's max_steps")
 
 
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from antiphon.errors import UsageError
+from antiphon.input.limits import check_plain
 
 __all__ = ["IfBusy", "check_if_busy", "duration", "parse_cursor", "patience", "plain"]
 
@@ -43,9 +44,11 @@ def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise UsageError(f"{name}= is a dictionary, not {type(values).__name__}.")
     try:
-        return _decode_plain(msgspec.json.encode(dict(values))) if values else {}
+        found = _decode_plain(msgspec.json.encode(dict(values))) if values else {}
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
         raise UsageError(f"{name}= holds what JSON cannot say: {exc}.") from exc
+    check_plain(name, found)
+    return found
 
 
 _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode

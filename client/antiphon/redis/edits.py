@@ -30,6 +30,7 @@ from antiphon.wire.editing import (
     change_session,
     new_op,
 )
+from antiphon.wire.records import readable
 
 __all__ = ["Edits", "Found", "found_in"]
 
@@ -51,18 +52,23 @@ class Found(Struct):
 
     @property
     def created(self) -> int:
-        return int(self.fields.get("created") or 0)
+        return self._time("created")
 
     @property
     def updated(self) -> int:
-        return int(self.fields.get("updated") or self.created)
+        return self._time("updated") or self.created
+
+    def _time(self, name: str) -> int:
+        with readable(f"The {name} of a session"):
+            return int(self.fields.get(name) or 0)
 
     @property
     def children(self) -> list[str]:
         return self.value("children")
 
     def text(self, name: str) -> str:
-        return self.fields.get(name, b"").decode()
+        with readable(f"The {name} of a session"):
+            return self.fields.get(name, b"").decode()
 
     def value(self, name: str) -> Any:
         """A field of the session. Raises ``CorruptRecord``."""

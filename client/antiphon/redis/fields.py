@@ -7,11 +7,11 @@ from typing import Any, get_origin
 
 import msgspec
 
-from antiphon.errors import CorruptRecord
 from antiphon.input.ids import check_queue
 from antiphon.model import encode
 from antiphon.session.saved import FIELDS, SavedSession
 from antiphon.window import SavedSummary
+from antiphon.wire.records import readable
 
 __all__ = [
     "DICTIONARY_FIELDS",
@@ -59,14 +59,12 @@ def encode_field(name: str, value: Any) -> bytes:
 def decode_field(name: str, data: bytes) -> Any:
     """What ``encode_field`` gave. Raises ``CorruptRecord``."""
     kind = _KINDS[name]
-    if kind in _CODECS:
-        return _CODECS[kind][1](data)
-    if not data:
-        return None if name == "agent" else {}
-    try:
+    with readable(f"The {name} of a session"):
+        if kind in _CODECS:
+            return _CODECS[kind][1](data)
+        if not data:
+            return None if name == "agent" else {}
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as exc:
-        raise CorruptRecord(f"The {name} of a session are not readable: {exc}.") from exc
 
 
 def encode_fields(saved: SavedSession) -> dict[str, bytes]:

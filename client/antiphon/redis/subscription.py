@@ -28,6 +28,7 @@ from antiphon.input.values import parse_cursor
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.errors import store_error
+from antiphon.wire.records import readable
 
 __all__ = ["Subscription"]
 
@@ -37,14 +38,15 @@ log = logging.getLogger("antiphon.subscribe")
 PAGE = 500
 SILENCE_SECONDS = 5.0
 OUTAGE_RETRY_SECONDS = 1.0
-_PLACE = re.compile(rb'\{"seq":(\d+),"at":(\d+),')  # what the scripts put in front of every event
+_PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')  # what the scripts put in front of every event
 
 
 class Subscription:
     """The events of one session, from a cursor on, without end.
 
     ``cursor`` is the seq of the event that was last given: a new subscription after it goes on from there.
-    Raises ``StreamGap`` where events after the cursor are no longer kept, ``ClientClosed`` when its client is closed.
+    Raises ``StreamGap`` where events after the cursor are no longer kept, ``CorruptRecord`` where one cannot be read,
+    and ``ClientClosed`` when its client is closed.
     """
 
     def __init__(self, cell: Cell, feed: LiveFeed, session_id: SessionId, after: int | str | None) -> None:
@@ -103,12 +105,12 @@ class Subscription:
         self.cursor = cursor
         message = RESYNC
         while True:
-            seq = self._next_or_seen(message)
-            if seq is None:
+            event = self._next_event(message)
+            if event is not None:
+                yield event
+            elif not self._seen(message):
                 async for event in self._replay():
                     yield event
-            elif seq > self.cursor:
-                yield self._accept(seq, message)
             try:
                 message = await listener.get(SILENCE_SECONDS)
             except TimeoutError:
@@ -116,29 +118,46 @@ class Subscription:
                 if await self.patiently(self._newest) > self.cursor:
                     self._feed.reconnect()
 
-    def _next_or_seen(self, message: bytes) -> int | None:
-        """The seq of a message that comes next or was seen before; None where the log has to say what is true."""
-        if message == RESYNC:
+    def _next_event(self, message: bytes) -> Event | None:
+        """The event that follows the cursor; None for anything else, also for what is no event."""
+        try:
+            seq, at = _place(message)
+            follows = seq == (self.cursor or 0) + 1 and at >= self._at
+            return self._accept(seq, message) if follows else None
+        except CorruptRecord:
             return None
-        assert self.cursor is not None
-        seq, at = _place(message)
-        if seq > self.cursor:
-            return seq if seq == self.cursor + 1 and at >= self._at else None
-        return seq if at < self._at or message == self._entry else None
+
+    def _seen(self, message: bytes) -> bool:
+        """True for an event that was given before. Of anything else the log says what is true."""
+        try:
+            seq, at = _place(message)
+        except CorruptRecord:
+            return False
+        return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
     def _accept(self, seq: int, entry: bytes) -> Event:
+        event = decode_event(entry)
+        if event.seq != seq:
+            raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
         self._arrive(seq, entry)
-        return decode_event(entry)
+        return event
 
     def _arrive(self, seq: int, entry: bytes) -> None:
-        self.cursor, self._entry, self._at = seq, entry, _place(entry)[1]
+        self.cursor, self._entry, self._at = seq, entry, _time(entry)
 
     async def _replay(self) -> AsyncGenerator[Event, None]:
         """What the log holds after the cursor, in pages."""
         while True:
             entries = await self.patiently(self._page)
             for seq, entry in entries:
-                yield self._accept(seq, entry)
+                try:
+                    event = self._accept(seq, entry)
+                except CorruptRecord as exc:
+                    raise CorruptRecord(
+                        f"Event {seq} cannot be read; after={seq} goes on behind it. {exc}",
+                        session_id=self.session_id,
+                    ) from exc
+                yield event
             if len(entries) < PAGE:
                 return
 
@@ -153,10 +172,12 @@ class Subscription:
             (newest, first), raw = await pipe.execute()
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
-        entries = [(int(entry_id.partition(b"-")[0]), fields[b"e"]) for entry_id, fields in raw]
-        self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
+        with readable("The log of a session", session_id=self.session_id):
+            entries = [(int(entry_id.partition(b"-")[0]), fields.get(b"e", b"")) for entry_id, fields in raw]
+            self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
+            last = int(newest or 0)
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
-        self._check(int(newest or 0), at_cursor, entries)
+        self._check(last, at_cursor, entries)
         if at_cursor is not None and self._entry is None:
             self._arrive(*at_cursor)
         return entries[:PAGE]
@@ -184,7 +205,8 @@ class Subscription:
             seq = await self._cell.redis.hget(self._cell.keys.session(self.session_id), "seq")  # pyright: ignore[reportGeneralTypeIssues]
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
-        return int(seq or 0)
+        with readable("The record of a session", session_id=self.session_id):
+            return int(seq or 0)
 
     async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read, and wait for Redis to come back where it is away; the log says when it went and came.
@@ -215,3 +237,9 @@ def _place(event: bytes) -> tuple[int, int]:
     if found is None:
         raise CorruptRecord("An event does not begin with its seq and its time.")
     return int(found[1]), int(found[2])
+
+
+def _time(event: bytes) -> int:
+    """The time of an event; 0 for a damaged one, behind which a reader may go on."""
+    found = _PLACE.match(event)
+    return int(found[2]) if found else 0

@@ -9,15 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from antiphon.errors import (
-    AgentError,
-    CorruptRecord,
-    ResultTimeout,
-    StreamGap,
-    TurnCancelled,
-    TurnError,
-    TurnFailed,
-)
+from antiphon.errors import AgentError, ResultTimeout, StreamGap, TurnCancelled, TurnError, TurnFailed
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import patience
@@ -27,6 +19,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
 from antiphon.session.reentry import own_turns, waits_for_itself
 from antiphon.wire.cell import TurnRecord
+from antiphon.wire.records import readable
 
 __all__ = ["AsyncTurn", "error_of"]
 
@@ -152,17 +145,17 @@ def _response(record: TurnRecord) -> Response:
         raise error_of(record.error_code, record.error, record.session_id, record.turn_id)
     if record.status == "cancelled":
         raise TurnCancelled(record.error or None, **where)
-    try:
+    with readable("The response of a turn", **where):
         return msgspec.json.decode(record.response, type=Response)
-    except msgspec.DecodeError as exc:
-        raise CorruptRecord(f"The turn's response is not readable: {exc}.", **where) from exc
 
 
 def _terminal_event(record: TurnRecord) -> Event:
     """The terminal event of a turn whose events are no longer kept."""
+    with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
+        ended = int(record.fields.get("ended_at") or 0)
     where: dict[str, Any] = {
-        "seq": record.last_seq, "at": int(record.fields.get("ended_at") or 0), "session_id": record.session_id,
-        "turn_id": record.turn_id, "run": record.run, "attempt": record.attempt,
+        "seq": record.last_seq, "at": ended, "session_id": record.session_id, "turn_id": record.turn_id,
+        "run": record.run, "attempt": record.attempt,
     }  # fmt: skip
     match record.status:
         case "finished":

@@ -8,10 +8,11 @@ from typing import Any, Unpack
 from msgspec import Struct
 
 from antiphon.errors import UsageError
+from antiphon.input.limits import check_size
 from antiphon.input.messages import to_messages
 from antiphon.input.options import OpeningOptions
 from antiphon.input.values import plain
-from antiphon.model import Message
+from antiphon.model import Message, encode
 from antiphon.session.runtime import Opening
 from antiphon.session.saved import FIELDS, OpeningFields
 
@@ -28,7 +29,9 @@ def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) ->
     leading = _leading_system(found)
     if leading and given.get("system") is None:
         given["system"] = "\n\n".join(message.text for message in found[:leading])
-    return Opening(messages=found[leading:], parent=parent, **checked_fields(given, OpeningFields))
+    fields = checked_fields(given, OpeningFields)
+    _check_limits(fields.get("system"), found)
+    return Opening(messages=found[leading:], parent=parent, **fields)
 
 
 def checked_fields(given: Mapping[str, Any], known: type[Struct]) -> dict[str, Any]:
@@ -49,6 +52,13 @@ def _checked(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         raise UsageError(f"{name}= is text, not {type(value).__name__}.")
     return value
+
+
+def _check_limits(system: str | None, messages: Sequence[Message]) -> None:
+    check_size("system_bytes", len((system or "").encode(errors="replace")), "system= in bytes")
+    check_size("opening_messages", len(messages), "messages=")
+    if messages:
+        check_size("opening_bytes", sum(len(encode(one)) for one in messages), "messages= in bytes")
 
 
 def _leading_system(messages: Sequence[Message]) -> int:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from antiphon.errors import (
     CorruptRecord,
     KeyReused,
+    LimitReached,
     SessionBusy,
     SessionNotFound,
     StoreUnavailable,
@@ -22,6 +23,7 @@ from antiphon.errors import (
     UsageError,
 )
 from antiphon.input.ids import Fence, SessionId, TurnId, other_tenant
+from antiphon.input.limits import LIMITS
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import JournalShorter, store_error
@@ -35,6 +37,7 @@ from antiphon.wire.records import (
     Snapshot,
     TurnRecord,
     claims,
+    readable,
     reaped,
     snapshot,
     turn_record,
@@ -109,7 +112,7 @@ class Cell:
         agent_queue: str = "",
         default_queue: str = DEFAULT_QUEUE,
         ttl_ms: int = DEFAULT_TTL_MS,
-        inbox_limit: int = 1000,
+        inbox_limit: int = LIMITS.waiting_turns,
         reject_if_busy: bool = False,
         due_in_ms: int = 0,
         tail: int = WINDOW,
@@ -139,6 +142,11 @@ class Cell:
                 raise UsageError("The session is closed.", session_id=session_id)
             case [b"OTHER_TENANT"]:
                 raise other_tenant(session_id, tenant)
+            case [b"TOO_MANY_DELAYED"]:
+                raise LimitReached(
+                    f"This Redis has {LIMITS.delayed_turns} delayed turns already (limit delayed_turns).",
+                    limit="delayed_turns", session_id=session_id,
+                )  # fmt: skip
             case [b"OUT_OF_RANGE"]:
                 raise UsageError("delay= and ttl= are at most 100 years.", session_id=session_id)
             case _:
@@ -313,13 +321,15 @@ class Cell:
 
     async def fail_job(self, job: ForeignJob, worker: str, message: str) -> None:
         """Fail a job that is no turn, visibly in RQ's failed registry."""
-        await self._run("fail_job", job.job_id, job.queue, worker, message)
+        job_id = job.job_id.encode(errors="surrogateescape")
+        await self._run("fail_job", job_id, job.queue, worker, message)
 
     async def snapshot(self, session_id: SessionId, start: int = 0, stop: int = -1) -> Snapshot:
         """Read a session at one moment, with one page of its history. Raises ``SessionNotFound``."""
         match await self._run("snapshot", session_id, start, stop):
             case [b"OK", *found]:
-                return snapshot(*found)
+                with readable("The record of a session", session_id=session_id):
+                    return snapshot(*found)
             case [b"SESSION_NOT_FOUND"]:
                 raise SessionNotFound(session_id=session_id)
             case answer:

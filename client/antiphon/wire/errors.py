@@ -40,4 +40,6 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):
         return StoreUnavailable(f"Redis is not ready ({text}).")
+    if "WRONGTYPE" in text or "attempt to " in text:  # the latter is said by Lua
+        return CorruptRecord(f"A record in Redis is not what was written there ({text}).")
     return StoreError(f"Redis refused a command ({text}).")

@@ -22,6 +22,7 @@ __all__ = [
     "statuses",
     "turn_ids",
     "unserved",
+    "work_left",
     "workers",
 ]
 
@@ -70,7 +71,7 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     found = await _ask(pipe.execute())
     stem = rq_key("rq_worker", "")
     return {
-        key.removeprefix(stem): int(pid or 0)
+        key.removeprefix(stem): _number(pid)
         for key, (birth, pid) in zip(keys, found, strict=True)
         if birth is not None  # the sets still name a worker that was killed, its own record is gone
     }
@@ -79,10 +80,23 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
 async def unserved(cell: Cell, turn_id: TurnId) -> str:
     """What to tell whoever waits for a turn that no worker will take; nothing where one may."""
     status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
-    if status != b"queued" or await workers(cell, queue.decode()):
+    if status != b"queued" or await workers(cell, _text(queue)):
         return ""
-    named = "" if queue.decode() == DEFAULT_QUEUE else f" --queues {queue.decode()}"
-    return f"No worker serves the queue {queue.decode()} now: the turn waits. `antiphon worker{named}` starts one."
+    named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
+    return (
+        f"No worker serves the queue {_text(queue)} now: the turn waits. `antiphon worker{named}` starts one."
+    )
+
+
+async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
+    """Whether something stands in one of these queues, or this worker holds a turn; read in one moment."""
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hlen(cell.keys.held(worker))
+    pipe.hexists(cell.keys.held(worker), "")
+    for queue in queues:
+        pipe.llen(rq_key("rq_queue", queue))
+    held, token, *lengths = await _ask(pipe.execute())
+    return held - token > 0 or any(lengths)
 
 
 async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
@@ -98,7 +112,7 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
                 cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), name.decode()) for name, score in found]
+        places = [(int(score), _text(name)) for name, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -121,7 +135,7 @@ async def session_rows(
 async def turn_ids(cell: Cell, session_id: SessionId) -> list[TurnId]:
     """The ids of a session's last turns, the one submitted last first. Some may have expired."""
     found = await _ask(cell.redis.lrange(cell.keys.turns(session_id), 0, -1))
-    return [TurnId(turn.decode()) for turn in reversed(found)]
+    return [TurnId(_text(turn)) for turn in reversed(found)]
 
 
 async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
@@ -129,7 +143,7 @@ async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hget(cell.keys.turn(turn), "status")
-    return [(status or b"").decode() for status in await _ask(pipe.execute())]
+    return [_text(status) for status in await _ask(pipe.execute())]
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
@@ -159,13 +173,10 @@ def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
     if not (created or updated):
         return None
     fields = dict(zip(names, values, strict=True))
-    try:
-        return SessionRow(
-            name, fields, agent, int(created or updated), int(updated or created), bool(closed), bool(fence),
-            turns, messages,
-        )  # fmt: skip
-    except ValueError:
-        return None
+    return SessionRow(
+        name, fields, agent, _number(created or updated), _number(updated or created), bool(closed), bool(fence),
+        turns, messages,
+    )  # fmt: skip
 
 
 def _failed(job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
@@ -174,16 +185,21 @@ def _failed(job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
     if not session:
         lines = _text(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
         return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
-    return FailedTurn(_text(job), session, queue, code, error, int(ended) if ended.isdecimal() else 0)
+    return FailedTurn(_text(job), session, queue, code, error, _number(ended))
 
 
 def _quarantined(name: bytes, why: bytes) -> FailedTurn:
     since, _, reason = _text(why).partition(" ")
-    return FailedTurn("-", _text(name), "", "quarantined", reason, int(since) if since.isdecimal() else 0)
+    return FailedTurn("-", _text(name), "", "quarantined", reason, _number(since))
 
 
 def _text(value: bytes | None) -> str:
+    """What one record holds must not hide all others."""
     return (value or b"").decode(errors="replace")
+
+
+def _number(value: bytes | str | None) -> int:
+    return int(value) if value and len(value) < 20 and value.isdigit() else 0
 
 
 async def _ask(answer: Awaitable[T] | Any) -> Any:

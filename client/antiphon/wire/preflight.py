@@ -103,6 +103,11 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
         raise StoreFull(
             f"This Redis has no memory left ({facts.used_memory} of {facts.max_memory} bytes): raise maxmemory."
         )
+    if durability == "fsync" and facts.append_only and facts.fsync is None:
+        raise StoreUnsupported(
+            "ANTIPHON_DURABILITY is fsync, but this Redis does not tell its appendfsync: let its user read it with "
+            "ACL SETUSER <user> +config|get (where the service forbids CONFIG, use ANTIPHON_DURABILITY=everysec)"
+        )
     if durability == "fsync" and facts.durability != "fsync":
         raise StoreUnsupported(
             "ANTIPHON_DURABILITY is fsync, but this Redis does not sync before it answers: "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId, TurnId
@@ -22,10 +23,23 @@ __all__ = [
     "claimed_turn",
     "claims",
     "pairs",
+    "readable",
     "reaped",
     "snapshot",
     "turn_record",
 ]
+
+DAMAGE = (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MsgspecError)
+"""What comes out of reading bytes that are not what was written."""
+
+
+@contextmanager
+def readable(what: str, **where: Any) -> Generator[None]:
+    """Raise ``CorruptRecord`` where what is read within this is damaged. Around reading alone: it hides mistakes."""
+    try:
+        yield
+    except DAMAGE as exc:
+        raise CorruptRecord(f"{what} is not readable: {type(exc).__name__}: {exc}.", **where) from exc
 
 
 class ClaimedTurn(Struct):
@@ -56,7 +70,10 @@ class ClaimedTurn(Struct):
 
 
 class ForeignJob(NamedTuple):
-    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands."""
+    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands.
+
+    An id that is no UTF-8 is spelt with surrogates, as Python spells names of files.
+    """
 
     job_id: str
     queue: str
@@ -138,7 +155,7 @@ def claims(
             session, turn = (value.decode(errors="replace") for value in fields[:2])
             broken.append(Damaged(session, turn, f"It cannot be read: {exc}"))
     jobs = [
-        ForeignJob(job.decode(errors="replace"), queue.decode(errors="replace"), data)
+        ForeignJob(job.decode(errors="surrogateescape"), queue.decode(errors="replace"), data)
         for job, queue, data in foreign
     ]
     return Claims(found, jobs, [TurnId(turn.decode(errors="replace")) for turn in alone], broken)
@@ -161,19 +178,18 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
 def snapshot(
     cursor: bytes, head: bytes, length: int, history: list[bytes], fields: list[bytes], inbox: list[bytes]
 ) -> Snapshot:
-    """A session as the snapshot script gives it. Raises ``CorruptRecord``."""
-    try:
-        turns = [TurnId(turn.decode()) for turn in inbox]
-        first = TurnId(head.decode()) if head else None
-        return Snapshot(int(cursor), first, length, history, pairs(fields), turns)
-    except ValueError as exc:
-        raise CorruptRecord(f"The fields of the session cannot be read: {exc}.") from exc
+    """A session as the snapshot script gives it."""
+    turns = [TurnId(turn.decode()) for turn in inbox]
+    first = TurnId(head.decode()) if head else None
+    return Snapshot(int(cursor), first, length, history, pairs(fields), turns)
 
 
 def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
     """An act of the reaper."""
     return Reaped(
-        SessionId(session.decode(errors="replace")), TurnId(turn.decode(errors="replace")), what.decode()
+        SessionId(session.decode(errors="surrogateescape")),
+        TurnId(turn.decode(errors="surrogateescape")),
+        what.decode(),
     )
 
 
@@ -183,7 +199,12 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 
 
 def turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
-    """A turn as its hash holds it."""
+    """A turn as its hash holds it. Raises ``CorruptRecord``."""
+    with readable("The record of a turn", turn_id=turn_id):
+        return _turn_record(turn_id, raw)
+
+
+def _turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
     fields = {name.decode(): value for name, value in raw.items()}
 
     def number(name: str) -> int:

@@ -6,11 +6,11 @@ import pytest
 
 from antiphon import AsyncClient, Client
 from antiphon.client import Submission
-from antiphon.errors import ClientClosed, InvalidMessage, SettingsError, UsageError
+from antiphon.errors import ClientClosed, InvalidMessage, LimitReached, SettingsError, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_turn_id
+from antiphon.input.limits import LIMITS
 from antiphon.input.messages import to_input
 from antiphon.input.request import (
-    MAX_REQUEST_BYTES,
     AgentSpec,
     TurnRequest,
     decode_request,
@@ -39,8 +39,9 @@ def test_input_that_says_nothing_is_refused(bad):
 
 
 def test_a_request_that_is_too_large_says_its_size_and_the_limit():
-    with pytest.raises(InvalidMessage, match=str(MAX_REQUEST_BYTES)):
-        encode_request(TurnRequest(to_input("x" * (MAX_REQUEST_BYTES + 1))))
+    with pytest.raises(LimitReached, match=str(LIMITS.request_bytes)) as refused:
+        encode_request(TurnRequest(to_input("x" * (LIMITS.request_bytes + 1))))
+    assert refused.value.limit == "request_bytes"
 
 
 def test_a_request_that_cannot_be_encoded_is_refused():

@@ -13,7 +13,7 @@ from support.eventually import wait_until, wait_until_async
 from antiphon import Agent
 from antiphon.errors import AgentError, ProviderRateLimited, TurnFailed
 from antiphon.testing import script
-from antiphon_worker.app import App
+from antiphon_worker import Allow, App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
@@ -88,7 +88,7 @@ def test_a_turn_that_no_worker_takes_is_given_up_at_its_time_out(redis_url):
 
 async def test_a_turn_that_waits_to_be_tried_again_is_given_up_at_its_time_out(redis_url):
     model = ScriptedProvider(script(ProviderRateLimited(retry_after=60.0), "late"))
-    app = App(providers={"busy": model})
+    app = App(providers={"busy": model}, travelling=Allow(providers=["busy"]))
     worker = Worker(Settings(redis_url=redis_url), app, url=redis_url)
     working = asyncio.create_task(worker.run())
     session = Agent("busy", "any", redis=redis_url).session("s")

@@ -11,7 +11,7 @@ import threading
 import pytest
 from support.eventually import wait_until
 
-from antiphon.errors import InvalidTool, ToolRaised
+from antiphon.errors import InvalidTool, SettingsError, ToolRaised
 from antiphon.model import Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.stopping import TurnStopped
@@ -103,6 +103,8 @@ async def test_an_error_meant_for_the_model_is_told_as_it_stands_and_not_logged(
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_the_log_has_the_traceback_of_a_tool_that_raised_with_its_turn(is_async, caplog):
+    caplog.set_level("DEBUG", "antiphon.tools")
+
     def charge() -> str:
         raise KeyError("no such card")
 
@@ -110,9 +112,13 @@ async def test_the_log_has_the_traceback_of_a_tool_that_raised_with_its_turn(is_
         raise KeyError("no such card")
 
     await run(charge_async if is_async else charge)
-    [record] = caplog.records
-    assert (record.levelname, record.turn, record.session) == ("WARNING", "t", "s")
-    assert record.getMessage().startswith(f"tool {record.tool} (call c1) in turn t of session s: KeyError")
+    warning, record = caplog.records
+    assert "no such card" not in warning.getMessage()
+    assert warning.exc_info is None
+    assert warning.levelname == "WARNING"
+    assert record.levelname == "DEBUG"
+    assert (record.turn, record.session) == (warning.turn, warning.session) == ("t", "s")
+    assert warning.getMessage().startswith(f"tool {record.tool} (call c1) in turn t of session s: KeyError")
     assert record.tool == ("charge_async" if is_async else "charge")
     assert 'raise KeyError("no such card")' in caplog.text
 
@@ -535,3 +541,27 @@ def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "given up\n"
+
+
+@pytest.mark.parametrize(
+    ("tool_errors", "told"),
+    [
+        ("message", "ValueError: card 4111 of Alice"), ("type", "ValueError"),
+        (lambda exc: f"({type(exc).__name__})", "(ValueError)"),
+        (lambda exc: exc.nothing, "ValueError"),
+    ],
+)  # fmt: skip
+async def test_the_app_says_what_is_told_of_a_tools_exception(tool_errors, told, caplog):
+    @tool
+    def pay() -> str:
+        """Pay."""
+        raise ValueError("card 4111 of Alice")
+
+    result = await run(pay, box=ToolBox([pay], tool_errors=tool_errors).offering([pay]))
+    assert (result.content, result.is_error) == (told, True)
+    assert "4111" not in caplog.text, "above debug the log holds nothing of what the exception says"
+
+
+def test_what_cannot_say_it_is_refused():
+    with pytest.raises(SettingsError, match="tool_errors"):
+        ToolBox(tool_errors="nothing")  # type: ignore[arg-type]

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -108,7 +110,8 @@ async def test_rq_info_shows_our_worker_idle_and_busy(redis_url, tmp_path, proce
         ensemble.stage.open("g")
         await turn.result(10)
         await waiting.result(10)
-        await wait_until_async(lambda: shown([worker.name, "idle", "2 finished"]), 15)
+        await wait_until_async(lambda: shown([worker.name, "idle", "2 finished", "127.0.0.1:"]), 15)
+        await wait_until_async(lambda: shown(["jobs: 2 finished, 0 failed"]), 20)
     assert worker.name not in await asyncio.to_thread(rq, processes, redis_url, "info")
 
 
@@ -309,6 +312,40 @@ async def test_a_job_that_is_no_turn_fails_visibly_and_alone(kind, redis, redis_
         assert redis.hget(f"rq:job:{job.id}", "exc_info")
         assert redis.zrange("rq:failed:antiphon", 0, -1) == [job.id.encode()]
         await ensemble.whole("s", "t")
+
+
+BOMB = zlib.compress(b"[" + b" " * (1 << 30), 9)  # a megabyte that holds a gigabyte
+DEEP_JOB = b'["antiphon_worker.jobs.run_turn",null,["s","x",{"params":{"a":' + b"[" * 100_000
+SHUT_DEEP_JOB = (
+    b'["antiphon_worker.jobs.run_turn",null,["s","x",{"params":{"a":' + b"[" * 800 + b"]" * 800 + b"}}],{}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "data"),
+    [
+        (b"bomb", BOMB), (b"truncated", zlib.compress(b'["a",null,[],{}]')[:-6]), (b"deep", DEEP_JOB),
+        (b"deep-shut", SHUT_DEEP_JOB), (b"\xff\xfeodd", b"x"), (b"odd\xff", b'["os.getpid",null,[],{}]'),
+        (b"a b", b'["antiphon_worker.jobs.run_turn",null,["s","x",{}],{}]'), (b"no-utf8", b'["\xff",null,[],{}]'),
+        (b"surrogate", b'["antiphon_worker.jobs.run_turn",null,["\\ud800","x",{}],{}]'),
+        (b"no-data", None), (b"wrong", b'["antiphon_worker.jobs.run_turn",null,[{},7,[]],{}]'),
+        (b"timeout", b'["antiphon_worker.jobs.run_turn",null,["s","x",{"timeout":1e400}],{}]'),
+    ],
+)  # fmt: skip
+@pytest.mark.one_server
+async def test_no_job_ends_a_worker_or_is_read_twice(job_id, data, redis, redis_url, tmp_path):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        redis.hset(b"rq:job:" + job_id, mapping={"data": data} if data else {"origin": "antiphon"})
+        redis.rpush("rq:queue:antiphon", job_id)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        after = await ensemble.submit("t", "after it")
+        async with ensemble.worker():
+            await after.result(10)
+            await wait_until_async(lambda: redis.zscore("rq:failed:antiphon", job_id), 10)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kilobytes"
+        assert redis.hget(b"rq:job:" + job_id, "exc_info")
+        assert redis.hget(b"rq:job:" + job_id, "ant_deaths") is None
+        redis.delete(b"rq:job:" + job_id)
 
 
 @pytest.mark.parametrize("runs", ["ours", "stock"])

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord, TurnFailed
+from antiphon.input.limits import check_size
 from antiphon.model import Message, StopReason, ToolCall, ToolResult, Usage
 
 __all__ = [
@@ -68,7 +69,7 @@ def decode_entry(data: bytes) -> JournalEntry:
     """Read a stored journal entry. Raises ``CorruptRecord``."""
     try:
         return _entry_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeError) as exc:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"A journal entry is not readable: {exc}.") from exc
 
 
@@ -110,11 +111,14 @@ def usage_of(entries: Iterable[JournalEntry]) -> Usage:
 
 
 def plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the variables as JSON says them. Raises ``TurnFailed`` where it cannot."""
+    """A copy of the variables as JSON says them. Raises ``TurnFailed`` where it cannot, ``LimitReached``."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(variables), type=dict[str, Any])
+        encoded = msgspec.json.encode(variables)
+        found = msgspec.json.decode(encoded, type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as exc:
         raise TurnFailed(f"A tool set a variable that JSON cannot say: {exc}.", code="variables") from exc
+    check_size("variables_bytes", len(encoded), "The session's variables in bytes")
+    return found
 
 
 def variables_of(entries: Iterable[JournalEntry]) -> dict[str, Any] | None:

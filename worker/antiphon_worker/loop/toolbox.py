@@ -1,18 +1,20 @@
 """Running tool calls: every call ends in a result, and every failure is told to the model, never raised.
 
 What the model is told on a failure is one sentence (the exception's type and message, or the reason why the
-call could not be made), never a traceback: that goes to the log.
+call could not be made), never a traceback: that goes to the log, at the level debug. ``tool_errors`` says how much of
+an exception the sentence holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 from antiphon.errors import (
     InvalidTool,
+    SettingsError,
     ToolArgumentsInvalid,
     ToolError,
     ToolNotFound,
@@ -26,12 +28,13 @@ from antiphon_worker.loop.stopping import TurnStopped
 from antiphon_worker.loop.threads import Job, Threads
 from antiphon_worker.providers.base import ToolSpec
 
-__all__ = ["ToolBox", "shorten", "tool_specs"]
+__all__ = ["ToolBox", "ToolErrors", "shorten", "tool_specs"]
 
 log = logging.getLogger("antiphon.tools")
 
 AnyTool: TypeAlias = Tool[..., Any]
 Content: TypeAlias = str | list[Text | Image | File]
+ToolErrors: TypeAlias = Literal["message", "type"] | Callable[[BaseException], str]
 
 RESULT_CHARACTERS = 64 * 1024
 RAW_ARGUMENTS_CHARACTERS = 500
@@ -50,7 +53,9 @@ class ToolBox:
     ``timeout`` (seconds) holds for tools that name none, ``limit`` is the number of characters of a result's
     text beyond which its middle is left out. Synchronous tools run in ``threads``, and their time counts from there
     on: one that does not return in time goes on in its thread, its outcome is dropped; one that has no thread after
-    ``patience`` seconds is not run.
+    ``patience`` seconds is not run. ``tool_errors`` is what the model and the clients are told of an exception of a
+    tool: its type and message, its ``"type"``, or what a function says of it. Raises ``InvalidTool``,
+    ``SettingsError``.
     """
 
     def __init__(
@@ -62,7 +67,10 @@ class ToolBox:
         threads: Threads | None = None,
         patience: float = THREAD_SECONDS,
         calls: CallsUnderWay | None = None,
+        tool_errors: ToolErrors = "message",
     ) -> None:
+        if tool_errors not in ("message", "type") and not callable(tool_errors):
+            raise SettingsError(f'tool_errors= is "message", "type" or a function, not {tool_errors!r}.')
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             names = [tool.name for tool in tools]
@@ -73,6 +81,7 @@ class ToolBox:
         self.threads = threads or Threads()
         self.patience = patience
         self.calls = calls or CallsUnderWay()
+        self.tool_errors: ToolErrors = tool_errors
 
     def offering(self, tools: Sequence[AnyTool]) -> ToolBox:
         """A toolbox that runs only these tools, in the same way."""
@@ -80,7 +89,7 @@ class ToolBox:
             return self
         return ToolBox(
             tools, timeout=self.timeout, limit=self.limit, threads=self.threads, patience=self.patience,
-            calls=self.calls,
+            calls=self.calls, tool_errors=self.tool_errors,
         )  # fmt: skip
 
     def at_most_once(self, name: str) -> bool:
@@ -118,7 +127,19 @@ class ToolBox:
                 raise
             raise ToolRaised("The tool was cancelled from within.") from exc
         except BaseException as exc:  # a tool may raise KeyboardInterrupt, and must not end more than itself
-            raise ToolRaised(_described(exc)) from exc
+            raise ToolRaised(self._said_of(exc)) from exc
+
+    def _said_of(self, exc: BaseException) -> str:
+        """What the model and the clients are told of an exception that a tool raised."""
+        if self.tool_errors == "message":
+            return _described(exc)
+        if self.tool_errors == "type":
+            return type(exc).__name__
+        try:
+            return str(self.tool_errors(exc))
+        except Exception as broken:  # noqa: BLE001 - the function is the App's, and the turn goes on
+            log.warning("tool_errors= of the App raised %s", type(broken).__name__)
+            return type(exc).__name__
 
     async def _run_within_time(
         self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any], context: Context
@@ -160,11 +181,17 @@ class ToolBox:
 
 
 def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
+    """What the exception says may be what a user wrote: above debug the log names its type alone."""
+    where = {
+        "action": str(exc.code), "tool": call.name, "turn": context.turn_id, "session": context.session_id
+    }  # fmt: skip
     log.warning(
         "tool %s (call %s) in turn %s of session %s: %s",
-        call.name, call.call_id, context.turn_id, context.session_id, _told(exc), exc_info=exc.__cause__,
-        extra={"action": str(exc.code), "tool": call.name, "turn": context.turn_id, "session": context.session_id},
+        call.name, call.call_id, context.turn_id, context.session_id, type(exc.__cause__).__name__, extra=where,
     )  # fmt: skip
+    log.debug(
+        "tool %s (call %s): %s", call.name, call.call_id, _told(exc), exc_info=exc.__cause__, extra=where
+    )
 
 
 def _described(exc: BaseException) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from antiphon.errors import AgentError
+from antiphon.errors import AgentError, StoreError
+from antiphon.input.ids import turn_id
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.keys import rq_key
@@ -20,10 +22,27 @@ __all__ = ["Control"]
 log = logging.getLogger("antiphon.control")
 
 SILENCE_SECONDS = 3600.0
+REFUSED_SECONDS = 60.0
+
+
+REASON_CHARACTERS = 500
+
+
+class Command(Struct):
+    """What may be said on either channel; each command needs some of it."""
+
+    command: str = ""
+    turn_id: str = ""
+    job_id: str = ""
+    reason: str = ""
 
 
 class Control:
-    """Hears the worker's own channel and RQ's. A command that is lost only delays: the keeper hears of it too."""
+    """Hears the worker's own channel and RQ's. A command that is lost only delays: the keeper hears of it too.
+
+    Whoever may publish on these channels may cancel turns and stop workers; nothing that is said there ends a worker
+    in another way.
+    """
 
     def __init__(
         self, cell: Cell, feed: LiveFeed, worker: str, consumer: Consumer, drain: Callable[[], None]
@@ -42,7 +61,15 @@ class Control:
         """Listen to RQ's channel until cancelled."""
         await self._listen(rq_key("rq_pubsub", self._worker), self._rq)
 
-    async def _listen(self, channel: str, act: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    async def _listen(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await self._hear(channel, act)
+            except StoreError as exc:
+                log.warning("commands on the channel %s are not heard: %s", channel, exc)
+            await asyncio.sleep(REFUSED_SECONDS)
+
+    async def _hear(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
         async with self._feed.listen(channel) as listener:
             while True:
                 try:
@@ -52,29 +79,33 @@ class Control:
                 if message:
                     await self._act(message, act)
 
-    async def _act(self, message: bytes, act: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    async def _act(self, message: bytes, act: Callable[[Command], Awaitable[None]]) -> None:
         try:
-            await act(msgspec.json.decode(message, type=dict[str, Any]))
-        except (msgspec.DecodeError, AgentError) as exc:
-            log.warning("a command was not understood or could not be carried out: %s", exc)
+            await act(msgspec.json.decode(message, type=Command))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            log.warning("a command of %d bytes is not readable", len(message))
+        except AgentError as exc:
+            log.warning("a command could not be carried out: %s", exc)
 
-    async def _own(self, command: dict[str, Any]) -> None:
-        match command.get("command"):
+    async def _own(self, command: Command) -> None:
+        match command.command:
             case "cancel":
-                self._cancel(str(command.get("turn_id")), str(command.get("reason") or "cancelled"))
+                self._cancel(command.turn_id, command.reason[:REASON_CHARACTERS] or "cancelled")
             case "drain":
+                log.info("the control channel asks this worker to drain")
                 self._drain()
             case other:
-                log.warning("unknown command %r", other)
+                log.warning("unknown command %.40r", other)
 
-    async def _rq(self, command: dict[str, Any]) -> None:
-        match command.get("command"):
+    async def _rq(self, command: Command) -> None:
+        match command.command:
             case "stop-job":
-                await self._cell.cancel(command["job_id"], "stopped with RQ's stop-job")
+                await self._cell.cancel(turn_id(command.job_id), "stopped with RQ's stop-job")
             case "shutdown":
+                log.info("RQ's channel asks this worker to drain")
                 self._drain()
             case other:
-                log.warning("RQ's command %r means nothing here", other)
+                log.warning("RQ's command %.40r means nothing here", other)
 
     def _cancel(self, turn_id: str, reason: str) -> None:
         for lease in self._consumer.leases():

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 from antiphon.errors import StoreError, UsageError
+from antiphon.input.limits import check_size
+from antiphon.input.request import AgentSpec
 from antiphon.model import Message, decode_message
 from antiphon.redis.edits import found_in
 from antiphon.window import SavedSummary
@@ -29,11 +31,16 @@ REFUSALS = {
 }
 
 
-def loaded_history(cell: Cell, turn: ClaimedTurn) -> LoadedHistory:
+def loaded_history(cell: Cell, turn: ClaimedTurn, agent: AgentSpec) -> LoadedHistory:
     """The history as the claim brought it; messages in front of it are read when they are asked for.
 
-    Raises ``CorruptRecord``; reading raises ``StoreError`` as well.
+    Raises ``CorruptRecord``, and ``LimitReached`` for a history that is too long for an agent without a window; reading
+    raises ``StoreError`` as well.
     """
+    if agent.window is None:
+        check_size(
+            "history_messages", turn.history_length, "The session's history", "Give the agent a window."
+        )
     messages = [decode_message(data) for data in turn.history]
     counted = int(turn.window.partition(":")[2] or 0) or None
     summary = SavedSummary.from_field(turn.summary)

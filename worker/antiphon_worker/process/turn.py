@@ -15,10 +15,12 @@ from msgspec import Struct
 
 from antiphon.errors import AgentError, ProviderError
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
-from antiphon.input.request import AgentSpec, TurnRequest, decode_request
+from antiphon.input.limits import check_size
+from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
 from antiphon.model import Message, Response, encode
 from antiphon.tools import Context
 from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.records import readable
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
@@ -89,19 +91,27 @@ class TurnRunner:
         self.app = app
         self.settings = settings
         self.archive = app.archive(settings.archive)
+        self.ended = (0, 0, 0.0)  # turns that finished, turns that failed, and how many seconds both took
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
         began = time.monotonic()
         outcome = await _Run(self, turn, lease).run()
-        name = str(outcome.__struct_config__.tag)
+        name, took = str(outcome.__struct_config__.tag), time.monotonic() - began
+        self._count(outcome, took)
         log.log(
             logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
             "turn %s of session %s: %s after %.2f s%s",
-            turn.turn_id, turn.session_id, name.replace("_", " "), time.monotonic() - began, _why(outcome),
+            turn.turn_id, turn.session_id, name.replace("_", " "), took, _why(outcome),
             extra={"action": f"turn_{name}", "session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence},
         )  # fmt: skip
         return name
+
+    def _count(self, outcome: Outcome, seconds: float) -> None:
+        finished, failed, took = self.ended
+        if isinstance(outcome, Finished | Failed):
+            good = isinstance(outcome, Finished)
+            self.ended = (finished + good, failed + (not good), took + seconds)
 
 
 class _Run:
@@ -175,16 +185,17 @@ class _Run:
     async def _answer(self) -> Finished:
         turn, app = self._turn, self._runner.app
         request = self._request = decode_request(turn.request)
-        async with time_limit(request.timeout or self._settings.turn_timeout):
+        check_request(request, len(turn.request))
+        most = self._settings.turn_timeout
+        async with time_limit(min(request.timeout or most, most)):
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
-            agent = app.agent(_asked(turn, request))
+            agent = app.agent(_asked(turn, request), request.params, bool(turn.system))
             provider = await app.provider(agent.provider)
             before = _variables(turn)
-            system = turn.system.decode() if turn.system else None
-            inp = loop_input(agent, request, app.tools(agent.tools), system, before)
+            inp = loop_input(agent, request, app.tools(agent.tools), _own_system(turn), before)
             context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
-            history = loaded_history(self._cell, turn)
+            history = loaded_history(self._cell, turn, agent)
             done = await run_turn(provider, inp, history, app.toolbox, self._journal, self._sink, context)
         messages = stamp([*request.messages, *done.loop.messages], turn.turn_id, agent.name)
         response = done.loop.response(turn.turn_id, turn.session_id)
@@ -264,15 +275,30 @@ class _Run:
 def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
     if request.agent is not None or not turn.session_agent:
         return request.agent
-    return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
+    with readable("The agent of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
 
 
 def _variables(turn: ClaimedTurn) -> dict[str, Any]:
-    return msgspec.json.decode(turn.variables) if turn.variables else {}
+    if not turn.variables:
+        return {}
+    check_size("variables_bytes", len(turn.variables), "The session's variables in bytes")
+    with readable("The variables of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.variables, type=dict[str, Any])
+
+
+def _own_system(turn: ClaimedTurn) -> str | None:
+    """The session's own system prompt."""
+    if not turn.system:
+        return None
+    check_size("system_bytes", len(turn.system), "The session's system prompt in bytes")
+    with readable("The system prompt of a session", session_id=turn.session_id):
+        return turn.system.decode()
 
 
 def _encodable(outcome: Outcome) -> Outcome:
     """The outcome with reasons that Redis and JSON can hold: nothing that ends a turn may raise while it is written.
+
 
     Providers and tools of an App say what they like; half a character becomes U+FFFD.
     """

@@ -86,7 +86,9 @@ class Worker:
             late=lambda: publisher.late,
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
-        presence = Presence(cell, self.name, self.settings.queues, lambda: consumer.busy)
+        presence = Presence(
+            cell, self.name, self.settings.queues, lambda: consumer.busy, lambda: runner.ended
+        )
         try:
             async with asyncio.TaskGroup() as group:
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import ProviderRejected
+from antiphon.input.limits import check_size
 from antiphon.model import (
     Item,
     Message,
@@ -99,6 +100,7 @@ def _answer_by_request(request: ModelRequest) -> Answer:
         )
     except msgspec.ValidationError as exc:
         raise ProviderRejected(f"The parameter 'script' cannot be played: {exc}.") from exc
+    check_size("script_answers", len(answers), "The answers of the parameter 'script'")
     index = sum(message.role == "assistant" for message in request.messages)
     if index >= len(answers):
         raise ProviderRejected(beyond_the_end(len(answers), index + 1))
@@ -119,6 +121,8 @@ def _delay(said: Answer, request: ModelRequest, default: float) -> float:
     delay = request.params.get("delay", default)
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
         raise ProviderRejected(f"The parameter 'delay' is a number of seconds, not {delay!r}.")
+    if "delay" in request.params:
+        check_size("script_delay", delay, "The parameter 'delay'")
     return delay
 
 

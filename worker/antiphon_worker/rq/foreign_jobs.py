@@ -16,10 +16,12 @@ import msgspec
 from redis.exceptions import RedisError
 
 from antiphon.errors import AgentError, InvalidMessage, StoreError
+from antiphon.input.limits import LIMITS, check_size
 from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell, ForeignJob
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
+from antiphon.wire.records import DAMAGE
 from antiphon_worker.rq.submission import submit_job
 
 __all__ = ["RUN_TURN", "ForeignJobs"]
@@ -49,7 +51,7 @@ class ForeignJobs:
             except StoreError as exc:
                 if not exc.retryable:
                     raise
-                log.warning("job %s in queue %s has to wait: %s", job.job_id, job.queue, exc)
+                log.warning("job %r in queue %s has to wait: %s", job.job_id, job.queue, exc)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _handle(self, job: ForeignJob) -> None:
@@ -58,36 +60,49 @@ class ForeignJobs:
             await submit_job(self._cell, self._cells(), job.job_id, job.queue, arguments, options)
         except StoreError:
             raise
-        except AgentError as exc:
-            log.error("job %s in queue %s is no turn: %s", job.job_id, job.queue, exc)
-            return await self._cell.fail_job(job, self._worker, exc.message)
+        except (AgentError, *DAMAGE) as exc:
+            why = exc.message if isinstance(exc, AgentError) else f"It cannot be read ({type(exc).__name__})."
+            log.error("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
+            return await self._cell.fail_job(job, self._worker, why)
         return await self._forget_claim(job)
 
     async def _forget_claim(self, job: ForeignJob) -> None:
         """The claim entered the job among RQ's running ones, where the turn now has an entry of its own."""
         try:
-            await self._cell.redis.zrem(rq_key("rq_started", job.queue), f"{job.job_id}:{self._worker}")
+            await self._cell.redis.zrem(rq_key("rq_started", job.queue), _entry(job, self._worker))
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
 
 
+def _entry(job: ForeignJob, worker: str) -> bytes:
+    return f"{job.job_id}:{worker}".encode(errors="surrogateescape")
+
+
+def _decompressed(data: bytes) -> bytes:
+    """What RQ's compression holds, as far as a turn may be long; anything else as it is. Raises ``LimitReached``."""
+    decompressor = zlib.decompressobj()
+    try:
+        text = decompressor.decompress(data, LIMITS.request_bytes + 1)
+    except zlib.error:
+        return data
+    check_size("request_bytes", len(text), "The job's payload")
+    return text
+
+
 def _call(data: bytes) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call of `run_turn`. Raises ``InvalidMessage`` for anything else."""
-    try:
-        text = zlib.decompress(data)
-    except zlib.error:
-        text = data
+    text = _decompressed(data)
     try:
         function, _instance, arguments, options = msgspec.json.decode(
             text, type=tuple[str, Any, list[Any], dict[str, Any]]
         )
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise InvalidMessage(
             "The job's payload is not JSON as RQ writes it: enqueue it with serializer='json' "
             "(pickled jobs are not read)."
         ) from None
     if function != RUN_TURN:
         raise InvalidMessage(
-            f"This worker runs {RUN_TURN} alone, not {function}: use a queue of its own for it."
+            f"This worker runs {RUN_TURN} alone, not {function[:200]}: use a queue of its own for it."
         )
     return arguments, options

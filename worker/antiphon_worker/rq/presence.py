@@ -25,11 +25,20 @@ TTL_SECONDS = 60
 class Presence:
     """RQ's record of one worker process, renewed while it lives and gone a minute after its death."""
 
-    def __init__(self, cell: Cell, worker: str, queues: tuple[str, ...], busy: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        worker: str,
+        queues: tuple[str, ...],
+        busy: Callable[[], int],
+        ended: Callable[[], tuple[int, int, float]],
+    ) -> None:
         self._cell = cell
         self._worker = worker
         self._queues = queues
         self._busy = busy
+        self._ended = ended  # turns that finished, turns that failed, the seconds of both
+        self._address = ""
         self._birth = _now()
 
     async def run(self) -> None:
@@ -50,13 +59,16 @@ class Presence:
 
     async def _beat(self, state: str) -> None:
         key = rq_key("rq_worker", self._worker)
+        finished, failed, seconds = self._ended()
+        await self._find_address()
         pipe = self._cell.redis.pipeline(transaction=True)
         pipe.hset(
             key,
             mapping={
                 "birth": self._birth, "last_heartbeat": _now(), "queues": ",".join(self._queues), "pid": os.getpid(),
-                "hostname": socket.gethostname(), "ip_address": "", "version": "antiphon",
+                "hostname": socket.gethostname(), "ip_address": self._address, "version": "antiphon",
                 "python_version": platform.python_version(), "state": state,
+                "successful_job_count": finished, "failed_job_count": failed, "total_working_time": seconds,
             },
         )  # fmt: skip
         pipe.expire(key, TTL_SECONDS)
@@ -68,6 +80,15 @@ class Presence:
             await pipe.execute()
         except (RedisError, OSError):
             return  # the consumer says that Redis is away; the next beat makes up for this one
+
+    async def _find_address(self) -> None:
+        """As RQ: the address that Redis sees; nothing where the user may not ask."""
+        if self._address:
+            return
+        try:
+            self._address = str((await self._cell.redis.client_info()).get("addr", ""))
+        except (RedisError, OSError):
+            return
 
     async def _leave(self) -> None:
         key = rq_key("rq_worker", self._worker)

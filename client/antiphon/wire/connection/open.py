@@ -1,7 +1,9 @@
 """The only module that opens Redis connections.
 
-A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Opening connects to
-nothing: connections are made when they are first used.
+A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Its user and password are
+those of the primary; those of the Sentinels are ``?sentinel_username=…&sentinel_password=…``. ``rediss+sentinel://``
+speaks TLS to both, with redis-py's options (``ssl_ca_certs=…``). Opening connects to nothing: connections are made when
+they are first used.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import cache
+from inspect import signature
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
@@ -22,10 +26,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from antiphon.errors import SettingsError
 from antiphon.wire.connection.pipeline import ScriptRedis
 
-__all__ = ["database_of", "open_like", "open_redis", "redact"]
+__all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
 
-SCHEMES = ("redis", "rediss", "unix", "redis+sentinel")
+SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 SENTINEL_SECONDS = 1.0
+SECRETS = ("password", "passwd", "secret", "token", "auth")
 
 
 def open_redis(
@@ -51,14 +56,17 @@ def open_redis(
     if scheme != "unix":
         options["socket_keepalive"] = True
     try:
-        redis = (_open_sentinel if scheme == "redis+sentinel" else _open)(url, max_connections, options)
+        _check_encoded(url)
+        redis = (_open_sentinel if scheme.endswith("+sentinel") else _open)(url, max_connections, options)
         redis.connection_pool.make_connection()  # connects to nothing, and takes no option that it does not know
     except ValueError as exc:
-        raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {exc}.") from exc
+        why = f"{exc}" if "@" not in url else "special characters of a password are percent-encoded in a URL"
+        raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {why}.") from None
     except TypeError as exc:
         raise SettingsError(
-            f"The Redis URL {redact(url)!r} has an option that is not one of redis-py's: {exc}."
-        ) from exc
+            f"The Redis URL {redact(url)!r} has an option that is not one of redis-py's"
+            f"{'' if '@' in url else f': {exc}'}."
+        ) from None
     return redis
 
 
@@ -182,11 +190,28 @@ def database_of(redis: Redis) -> int:
 
 
 def redact(url: str) -> str:
-    """A URL without its password, for messages and logs."""
+    """A URL without its passwords, for messages and logs; also one that is written wrongly."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    secret, at, place = rest.rpartition("@")
+    user, colon, _ = secret.partition(":")
+    known = "" if not at else f"{user}:***@" if colon else "***@"
+    place, question, query = place.partition("?")
+    return f"{scheme}{mark}{known}{place}{question}{'&'.join(_redacted(pair) for pair in query.split('&'))}"
+
+
+def _redacted(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}=***" if equals and any(word in name.lower() for word in SECRETS) else pair
+
+
+def _check_encoded(url: str) -> None:
+    """Raise ``ValueError`` where a password is cut off by a character that has a meaning in URLs."""
     parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    behind = f"{parts.path}{parts.fragment}" + "".join(
+        pair for pair in parts.query.split("&") if "password=" not in pair
+    )
+    if "@" in behind and "@" not in parts.netloc:
+        raise ValueError("special characters of a password are percent-encoded in a URL")
 
 
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
@@ -195,7 +220,9 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     path = [unquote(piece) for piece in parts.path.split("/") if piece]
     if not hosts or not path:
         raise ValueError("it must read redis+sentinel://host1:26379,host2:26379/service-name/0")
-    credentials: dict[str, Any] = dict(parse_qsl(parts.query))
+    credentials = _options_of(parts.query)
+    if parts.scheme == "rediss+sentinel":
+        credentials["ssl"] = True
     if parts.password:
         credentials |= {
             "password": unquote(parts.password),
@@ -203,12 +230,22 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
         }
     database = int(path[1]) if len(path) > 1 else 0
     # One that does not answer is often on the host that was lost: the next one is asked soon.
-    asking = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
+    asking: dict[str, Any] = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
+    for name in ("username", "password"):
+        if given := credentials.pop(f"sentinel_{name}", None):
+            asking[name] = given
+    asking |= {name: value for name, value in credentials.items() if name.startswith("ssl")}
     redis = Sentinel(hosts, sentinel_kwargs=asking).master_for(
         path[0], _OfSentinel, _SentinelPool, db=database, max_connections=max_connections, **credentials, **options
     )  # fmt: skip
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)
     return redis
+
+
+def _options_of(query: str) -> dict[str, Any]:
+    """Options of a URL, as redis-py reads them."""
+    read: dict[str, Any] = URL_QUERY_ARGUMENT_PARSERS  # type: ignore[assignment]
+    return {name: read[name](value) if name in read else value for name, value in parse_qsl(query)}
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
@@ -222,8 +259,12 @@ def open_like(client: Any, **options: Any) -> Redis:
         settings: dict[str, Any] = client.connection_pool.connection_kwargs
     except AttributeError:
         raise SettingsError(
-            f"A Redis is a URL, a list of URLs or a redis-py client, not {client!r}."
+            f"A Redis is a URL, a list of URLs or a redis-py client, not {type(client).__name__}."
         ) from None
+    if hasattr(client.connection_pool, "sentinel_manager"):
+        raise SettingsError(
+            "For a primary that Sentinels name give a URL: redis+sentinel://host1,host2/name/0."
+        )
     scheme = "unix" if settings.get("path") else "redis"
     place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
     redis = open_redis(f"{scheme}://{place}", **options)
@@ -232,9 +273,34 @@ def open_like(client: Any, **options: Any) -> Redis:
     if issubclass(client.connection_pool.connection_class, _tls_connections()):
         redis.connection_pool.connection_class = _cancellable(SSLConnection)
         redis.connection_pool.connection_kwargs |= {
-            name: value for name, value in settings.items() if name.startswith("ssl_") and value is not None
+            name: settings[name] for name in _tls_options() if settings.get(name) is not None
         }
     return redis
+
+
+def url_like(client: Any) -> str:
+    """The URL of a redis-py client's server, with its credentials; '' where a Sentinel alone knows it."""
+    pool = client.connection_pool
+    settings: dict[str, Any] = pool.connection_kwargs
+    if hasattr(pool, "sentinel_manager"):
+        return ""
+    tls = issubclass(pool.connection_class, _tls_connections())
+    options = {
+        name: settings[name] for name in _tls_options() if tls and isinstance(settings.get(name), str | bool)
+    }
+    user, password = settings.get("username") or "", settings.get("password") or ""
+    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    if settings.get("path"):
+        return f"unix://{credentials}{settings['path']}?{urlencode({'db': settings.get('db') or 0})}"
+    host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+    place = f"[{host}]" if ":" in host else host
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{'rediss' if tls else 'redis'}://{credentials}{place}:{port}/{settings.get('db') or 0}{query}"
+
+
+def _tls_options() -> list[str]:
+    """Those that redis-py's asynchronous connections know too."""
+    return [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
 
 
 def _tls_connections() -> tuple[type, ...]:

@@ -1,9 +1,9 @@
 """Live channels: one pub/sub connection carries all that a process listens to.
 
-A listener gets the messages of its channel and, at every confirmed (re)subscription or after it fell behind,
-``RESYNC``: from here on nothing is missed that is published, and what came before must be read from the log. A lost
-connection is opened again without end; the log says when it went and when it came back. Listeners of a feed that is
-closed are told so: ``ClientClosed``.
+A listener gets the messages of its channel and, when its subscription is confirmed, after every lost connection and
+after it fell behind, ``RESYNC``: from here on nothing is missed that is published, and what came before must be read
+from the log. A lost connection is opened again without end; the log says when it went and when it came back. Listeners
+of a feed that is closed are told so: ``ClientClosed``; those of a channel that the server refuses get its reason.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.errors import ClientClosed
+from antiphon.errors import AgentError, ClientClosed
 from antiphon.wire.connection.reader import DirectConnection
+from antiphon.wire.errors import store_error
 
 __all__ = ["RESYNC", "Listener", "LiveFeed"]
 
@@ -41,11 +42,11 @@ class Listener:
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None  # set while the reader waits
-        self._closed = False
+        self._end: AgentError | None = None
 
-    def close(self) -> None:
-        """Called by the feed when it is closed."""
-        self._closed = True
+    def close(self, reason: AgentError) -> None:
+        """Called by the feed when it is closed, or may not listen to the channel."""
+        self._end = reason
         self._wake()
 
     def push(self, message: bytes) -> None:
@@ -57,11 +58,12 @@ class Listener:
         self._wake()
 
     async def get(self, timeout: float) -> bytes:
-        """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence, ``ClientClosed``."""
-        if not self._messages and not self._closed:
+        """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence, ``ClientClosed``, and
+        ``StoreError`` where the server refuses the channel."""
+        if not self._messages and self._end is None:
             await self._something(timeout)
-        if self._closed:
-            raise ClientClosed
+        if self._end is not None:
+            raise self._end
         return self._messages.popleft()
 
     async def _something(self, timeout: float) -> None:
@@ -86,6 +88,9 @@ class LiveFeed:
         self._redis = redis
         self._listeners: dict[bytes, list[Listener]] = {}
         self._connection: DirectConnection | None = None
+        self._expected: deque[tuple[str, bytes]] = deque()  # commands whose answers have not come, in order
+        self._asked: set[bytes] = set()  # channels that this connection was told to subscribe to
+        self._confirmed: set[bytes] = set()
         self._heard_at = 0.0  # the last answer of any kind
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -98,12 +103,14 @@ class LiveFeed:
         known = self._listeners.setdefault(name, [])
         known.append(listener)
         try:
-            self._begin(name)
+            self._begin(name, listener)
             yield listener
         finally:
             known.remove(listener)
             if not known and self._listeners.get(name) is known:
                 del self._listeners[name]
+                self._asked.discard(name)
+                self._confirmed.discard(name)
                 self._send("UNSUBSCRIBE", name)
 
     def reconnect(self) -> None:
@@ -120,17 +127,25 @@ class LiveFeed:
         """Close the connection; those that still listen are told."""
         self._closed = True
         for listener in [one for known in self._listeners.values() for one in known]:
-            listener.close()
+            listener.close(ClientClosed())
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
 
-    def _begin(self, name: bytes) -> None:
+    def _begin(self, name: bytes, listener: Listener) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="antiphon live feed")
+        elif name in self._confirmed:
+            listener.push(RESYNC)  # the others of the channel have missed nothing
         else:
+            self._subscribe(name)
+
+    def _subscribe(self, name: bytes) -> None:
+        """Each channel with a command of its own: the server refuses a command as a whole."""
+        if name not in self._asked and self._connection is not None:
+            self._asked.add(name)
             self._send("SUBSCRIBE", name)
 
     def _send(self, command: str, *names: bytes) -> None:
@@ -139,6 +154,7 @@ class LiveFeed:
         if connection is None:
             return
         if connection.usable:
+            self._expected.append((command, b"".join(names)))
             connection.send(command, *names)
         else:
             connection.close(RedisConnectionError("Another server is the primary."))
@@ -149,8 +165,10 @@ class LiveFeed:
             lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             try:
                 self._connection = await self._open(lost)
-                if self._listeners:
-                    self._send("SUBSCRIBE", *self._listeners)
+                for known in (self._expected, self._asked, self._confirmed):
+                    known.clear()
+                for name in list(self._listeners):
+                    self._subscribe(name)
                 if lost_at:
                     log.info("live channels are back after %.1f s", time.monotonic() - lost_at)
                 lost_at, delay = 0.0, 0.05
@@ -187,14 +205,25 @@ class LiveFeed:
 
     def _dispatch(self, reply: Any) -> None:
         self._heard_at = time.monotonic()
-        if isinstance(reply, Exception):
-            raise reply
-        if reply[0] == b"message":
+        if not isinstance(reply, Exception) and reply[0] == b"message":
             for listener in self._listeners.get(reply[1], ()):
                 listener.push(reply[2])
-        elif reply[0] == b"subscribe":
-            for listener in self._listeners.get(reply[1], ()):
+            return
+        command, name = self._expected.popleft() if self._expected else ("", b"")
+        if command == "UNSUBSCRIBE":
+            self._confirmed.discard(name)
+        elif command == "SUBSCRIBE" and isinstance(reply, Exception):
+            self._refused(name, reply)
+        elif command == "SUBSCRIBE":
+            self._confirmed.add(name)
+            for listener in self._listeners.get(name, ()):
                 listener.push(RESYNC)
+
+    def _refused(self, name: bytes, error: Exception) -> None:
+        """The readers of this channel end; all others go on."""
+        self._asked.discard(name)
+        for listener in self._listeners.get(name, ()):
+            listener.close(store_error(error))
 
 
 def _give_up(reader: asyncio.Future[None]) -> None:

@@ -8,9 +8,11 @@
 -- -> INBOX_FULL, length
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one
+-- -> TOO_MANY_DELAYED      as many turns as may be are not due yet
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
 -- @include publish rq_view life inbox
 local KEPT_TURNS = 1000
+local MOST_DELAYED = 100000
 local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms)
 for _, ms in ipairs({due_in or -1, life or -1}) do
   if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
@@ -27,6 +29,7 @@ local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queu
 if kept[1] then return {'SESSION_CLOSED'} end
 if tenant ~= '' and (kept[2] or tenant) ~= tenant then return {'OTHER_TENANT'} end
 if length > 0 and busy == 'reject' then return {'SESSION_BUSY'} end
+if due_in > 0 and redis.call('ZCARD', key_due()) >= MOST_DELAYED then return {'TOO_MANY_DELAYED'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]

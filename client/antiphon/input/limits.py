@@ -1,0 +1,84 @@
+"""How large and how long things may be: one table, which docs/security.md repeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.errors import LimitReached
+
+__all__ = ["LIMITS", "Limits", "check_depth", "check_plain", "check_size", "table"]
+
+
+def _limit(value: int, doc: str) -> Any:
+    return field(default=value, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Each field is a limit, by the name that ``LimitReached.limit`` has."""
+
+    request_bytes: int = _limit(
+        8 * 1024 * 1024,
+        "one turn as it is stored: input, agent, parameters, metadata; a job's payload unpacked",
+    )
+    system_bytes: int = _limit(256 * 1024, "the system prompt of an agent or a session")
+    variables_bytes: int = _limit(256 * 1024, "the variables of a session")
+    metadata_bytes: int = _limit(64 * 1024, "the metadata of a turn or a session")
+    params_bytes: int = _limit(1024 * 1024, "the parameters of an agent or a turn, a script among them")
+    json_depth: int = _limit(64, "lists and objects within each other, in all that is JSON")
+    opening_messages: int = _limit(10_000, "messages that a session begins with")
+    opening_bytes: int = _limit(32 * 1024 * 1024, "these messages together")
+    history_messages: int = _limit(100_000, "messages of a history that one turn loads; a window loads fewer")
+    waiting_turns: int = _limit(1_000, "turns in the inbox of one session (`SessionBusy`)")
+    delayed_turns: int = _limit(100_000, "delayed turns of one Redis that are not due yet")
+    max_steps: int = _limit(1_000, "model calls of one turn")
+    script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
+    script_delay: int = _limit(60, "seconds before each of its pieces")
+    id_bytes: int = _limit(200, "ids of sessions and names of tenants (`InvalidId`)")
+
+
+LIMITS = Limits()
+
+
+def table() -> list[tuple[str, int, str]]:
+    """Every limit: its name, its value and what it limits."""
+    return [(known.name, getattr(LIMITS, known.name), known.metadata["doc"]) for known in fields(LIMITS)]
+
+
+def check_size(limit: str, size: float, what: str, way_out: str = "") -> None:
+    """Raise ``LimitReached`` where ``size`` is over the limit of this name. ``way_out`` says what to do instead.
+
+    >>> check_size("max_steps", 5_000, "The agent's max_steps")
+    Traceback (most recent call last):
+    antiphon.errors.LimitReached: The agent's max_steps: 5000 is over the limit max_steps, which is 1000.
+    """
+    most: int = getattr(LIMITS, limit)
+    if size > most:
+        raise LimitReached(
+            f"{what}: {size:.15g} is over the limit {limit}, which is {most}.{way_out and ' '}{way_out}",
+            limit=limit,
+        )
+
+
+def check_depth(value: Any, what: str) -> None:
+    """Raise ``LimitReached`` for lists and dictionaries too deep within each other."""
+    level, depth = [value], 0
+    while level := [one for each in level for one in _within(each)]:
+        depth += 1
+        check_size("json_depth", depth, what)
+
+
+def check_plain(name: str, values: dict[str, Any]) -> None:
+    """Check the depth and the size of ``params``, ``metadata`` or ``variables``. Raises ``LimitReached``."""
+    if values:
+        check_depth(values, f"{name}=")
+        check_size(f"{name}_bytes", len(msgspec.json.encode(values)), f"{name}=")
+
+
+def _within(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -1,0 +1,133 @@
+"""Many readers over one connection: what the server refuses to one of them is no matter of the others."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+from support.eventually import wait_until_async
+from support.here import running_worker
+
+from antiphon.client import AsyncClient
+from antiphon.errors import StoreUnsupported
+from antiphon.input.request import AgentSpec
+from antiphon.wire.connection.open import open_redis
+from antiphon.wire.connection.pubsub import RESYNC, LiveFeed
+
+AGENT = AgentSpec(provider="scripted", model="any")
+
+
+async def limited(redis, url):
+    """The URL of a user who may listen to the sessions a… alone."""
+    await redis.execute_command(
+        "ACL", "SETUSER", "reader", "reset", "on", ">pw", "~*", "+@all", "&ant:live:0:a*", "&ant:control:*"
+    )  # fmt: skip
+    return url.replace("redis://", "redis://reader:pw@")
+
+
+@pytest.mark.parametrize("first", ["allowed", "refused"])
+async def test_a_refused_subscription_ends_its_own_reader_alone(first, redis_url):
+    async with Redis.from_url(redis_url) as redis, running_worker(redis_url):
+        try:
+            async with AsyncClient(await limited(redis, redis_url)) as client:
+                seen = []
+
+                async def read():
+                    async for event in client.subscribe("a1", after=0):
+                        seen.append(event.type)  # noqa: PERF401 - what has come is looked at while it reads
+
+                async def refused():
+                    with pytest.raises(StoreUnsupported, match="may not do"):
+                        async with asyncio.timeout(5):
+                            await anext(client.subscribe("b1", after=0))
+
+                if first == "refused":
+                    await refused()
+                reading = asyncio.create_task(read())
+                writer = AsyncClient(redis_url)
+                await (await writer.submit("a1", "one", agent=AGENT)).result(10)
+                await wait_until_async(lambda: "turn_finished" in seen)
+                for _ in range(3):
+                    await refused()
+                await (await writer.submit("a1", "two", agent=AGENT)).result(10)
+                await wait_until_async(lambda: seen.count("turn_finished") == 2)
+                feed = client.feed_of(client.cell_of_session("a1"))
+                feed.reconnect()  # everything is subscribed to again
+                await (await writer.submit("a1", "three", agent=AGENT)).result(10)
+                await wait_until_async(lambda: seen.count("turn_finished") == 3)
+                assert not reading.done()
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                await writer.aclose()
+        finally:
+            await redis.execute_command("ACL", "DELUSER", "reader")
+
+
+async def test_a_channel_that_was_refused_can_be_asked_for_again(redis_url):
+    async with Redis.from_url(redis_url) as redis:
+        url = await limited(redis, redis_url)
+        try:
+            async with open_redis(url) as connection:
+                feed = LiveFeed(connection)
+                async with feed.listen("ant:live:0:b1") as listener:
+                    with pytest.raises(StoreUnsupported):
+                        await listener.get(5)
+                    await redis.execute_command("ACL", "SETUSER", "reader", "&ant:live:0:b*")
+                    async with feed.listen("ant:live:0:b1") as again:
+                        assert await again.get(5) == RESYNC
+                        await redis.publish("ant:live:0:b1", "hello")
+                        assert await again.get(5) == b"hello"
+                await feed.aclose()
+        finally:
+            await redis.execute_command("ACL", "DELUSER", "reader")
+
+
+async def test_a_worker_that_may_not_listen_to_its_channels_runs_turns(redis_url):
+    async with Redis.from_url(redis_url) as redis:
+        await redis.execute_command(
+            "ACL", "SETUSER", "reader", "reset", "on", ">pw", "~*", "+@all", "&ant:live:*"
+        )
+        try:
+            url = redis_url.replace("redis://", "redis://reader:pw@")
+            async with running_worker(url), AsyncClient(redis_url) as client:
+                for session in ("a", "b", "c"):
+                    turn = await client.submit(session, "hello", agent=AGENT)
+                    assert (await turn.result(10)).text == "You said: hello"
+        finally:
+            await redis.execute_command("ACL", "DELUSER", "reader")
+
+
+async def test_one_more_reader_does_not_make_the_others_read_again(redis_url):
+    async with Redis.from_url(redis_url) as redis, open_redis(redis_url) as connection:
+        feed = LiveFeed(connection)
+        async with feed.listen("channel") as first:
+            assert await first.get(5) == RESYNC
+            for number in range(3):
+                async with feed.listen("channel") as other:
+                    assert await other.get(5) == RESYNC
+                    await redis.publish("channel", str(number))
+                    assert await other.get(5) == str(number).encode()
+            assert [await first.get(5) for _ in range(3)] == [b"0", b"1", b"2"]
+            async with feed.listen("another") as apart:
+                assert await apart.get(5) == RESYNC
+            await redis.publish("channel", "last")
+            assert await first.get(5) == b"last"
+        async with feed.listen("channel") as later:  # the channel was left, and is asked for again
+            assert await later.get(5) == RESYNC
+            await redis.publish("channel", "new")
+            assert await later.get(5) == b"new"
+        await feed.aclose()
+
+
+async def test_readers_that_come_before_the_confirmation_are_told_of_it(redis_url):
+    async with Redis.from_url(redis_url) as redis, open_redis(redis_url) as connection:
+        feed = LiveFeed(connection)
+        async with (
+            feed.listen("channel") as one,
+            feed.listen("channel") as two,
+            feed.listen("channel") as three,
+        ):
+            for listener in (one, two, three):
+                assert await listener.get(5) == RESYNC
+            await redis.publish("channel", "x")
+            assert [await listener.get(5) for listener in (one, two, three)] == [b"x"] * 3
+        await feed.aclose()
