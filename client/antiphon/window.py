@@ -120,12 +120,17 @@ class SavedSummary(Struct):
             raise CorruptRecord(f"The summary of a session is not readable: {exc}.") from exc
 
 
+EVERYTHING = Window()
+
+
 def window_of(value: int | Window | None) -> Window:
     """The window that an agent's ``window=`` means: a number is that many turns, None is everything.
 
     Raises ``UsageError`` for anything else.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | Window)):
+    if value is None:
+        return EVERYTHING
+    if isinstance(value, bool) or not isinstance(value, int | Window):
         raise UsageError(f"window= is a number of turns, a Window or a Summary, not {value!r}.")
     return value if isinstance(value, Window) else Window(turns=value)
 

@@ -109,8 +109,10 @@ def encode_request(request: TurnRequest) -> bytes:
 def check_request(request: TurnRequest, size: int) -> None:
     """Hold a request, which is stored in so many bytes, to the limits. Raises ``LimitReached``."""
     check_size("request_bytes", size, "The turn in bytes", "Pass large files by URL.")
-    check_plain("params", request.params)
-    check_plain("metadata", request.metadata)
+    if request.params:
+        check_plain("params", request.params)
+    if request.metadata:
+        check_plain("metadata", request.metadata)
     if request.output is not None:
         check_depth(request.output.schema, "The schema of the output")
     for message in request.messages:
@@ -118,7 +120,8 @@ def check_request(request: TurnRequest, size: int) -> None:
             if isinstance(part, Item | ToolCall):
                 check_depth(msgspec.to_builtins(part), "A message")
     if isinstance(request.agent, AgentSpec):
-        check_plain("params", request.agent.params)
+        if request.agent.params:
+            check_plain("params", request.agent.params)
         if request.agent.system:
             check_size("system_bytes", len(request.agent.system.encode()), "The agent's system prompt")
         if request.agent.max_steps:

@@ -8,12 +8,13 @@ import signal
 import subprocess
 
 import pytest
-from support.ensemble import open_ensemble, signal_process
+from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.source_tree import ROOT
 
 OLDER = "2164fd9"
 """A commit whose workers and clients people may still run."""
 SESSIONS = [f"s{n}" for n in range(4)]
+AGENT = agent_spec(tools=["note"])  # which both releases' stages have
 ASK = """
 import sys
 import antiphon
@@ -47,8 +48,8 @@ async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, proce
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         leaving = ensemble.supervisor(env=first)
         leaving.ready()
-        turns = [await ensemble.submit(s, f"words:3 gate:{s}") for s in SESSIONS]
-        turns += [await ensemble.submit(s, "words:3") for s in SESSIONS]
+        turns = [await ensemble.submit(s, f"words:3 gate:{s}", agent=AGENT) for s in SESSIONS]
+        turns += [await ensemble.submit(s, "words:3", agent=AGENT) for s in SESSIONS]
         for session in SESSIONS:
             await ensemble.waits(session)
         coming = ensemble.supervisor(env=second)

@@ -13,11 +13,12 @@ from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
 from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry, messages_of
+from antiphon_worker.loop.stopping import TurnStopped
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
-class Crash(BaseException):
+class Crash(TurnStopped):
     """The worker dies here."""
 
 

@@ -13,7 +13,7 @@ from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon.window import Summary, Window
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.run_turn import WindowPlace, run_turn, time_limit
+from antiphon_worker.loop.run_turn import TimeLimit, WindowPlace, run_turn
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.scripted import ScriptedProvider
@@ -100,7 +100,7 @@ async def test_what_takes_longer_than_its_time_is_cancelled_and_fails_the_turn()
     cancelled = []
 
     async def work():
-        async with time_limit(0.001):
+        async with TimeLimit(0.001):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -114,5 +114,5 @@ async def test_what_takes_longer_than_its_time_is_cancelled_and_fails_the_turn()
 
 async def test_a_timeout_of_something_else_stays_what_it_is():
     with pytest.raises(TimeoutError):
-        async with time_limit(None):
+        async with TimeLimit(None):
             raise TimeoutError

@@ -18,7 +18,7 @@ from antiphon.window import SavedSummary
 from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.session import LocalSession, commit
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.run_turn import TurnResult, run_turn, time_limit
+from antiphon_worker.loop.run_turn import TimeLimit, TurnResult, run_turn
 from antiphon_worker.loop.steps import JournalEntry, messages_of, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory
@@ -150,7 +150,7 @@ class LocalTurn:
         """The agent loop, within its time. Every failure is an ``AgentError``."""
         session, agent = self._session, self._agent
         try:
-            async with time_limit(self._work.timeout):
+            async with TimeLimit(self._work.timeout):
                 inp = loop_input(
                     agent, self._work, agent.tools, session.state.system, session.state.variables
                 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +21,7 @@ from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
 from antiphon_worker.providers.base import Provider
 
-__all__ = ["TurnResult", "WindowPlace", "run_turn", "time_limit"]
+__all__ = ["TimeLimit", "TurnResult", "WindowPlace", "run_turn"]
 
 
 class WindowPlace(Struct, frozen=True):
@@ -68,17 +67,25 @@ async def run_turn(
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))
 
 
-@asynccontextmanager
-async def time_limit(seconds: float | None) -> AsyncGenerator[None]:
-    """Cancel what runs inside after so many seconds, and raise ``TurnFailed`` with the code ``turn_timed_out``."""
-    timer = asyncio.timeout(seconds)
-    try:
-        async with timer:
-            yield
-    except TimeoutError as exc:
-        if not timer.expired():
-            raise
-        raise TurnFailed(f"The turn did not end within {seconds:g} s.", code="turn_timed_out") from exc
+class TimeLimit:
+    """Cancels what runs inside after so many seconds, and raises ``TurnFailed`` with the code ``turn_timed_out``."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._timer = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._timer.__aexit__(kind, exc, trace)
+        except TimeoutError as timed_out:
+            raise TurnFailed(
+                f"The turn did not end within {self._seconds:g} s.", code="turn_timed_out"
+            ) from timed_out
 
 
 def _counted(result: LoopResult) -> int:

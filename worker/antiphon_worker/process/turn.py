@@ -24,7 +24,7 @@ from antiphon.wire.records import readable
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.run_turn import run_turn, time_limit
+from antiphon_worker.loop.run_turn import TimeLimit, run_turn
 from antiphon_worker.loop.steps import messages_of
 from antiphon_worker.process.history import loaded_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
@@ -187,7 +187,7 @@ class _Run:
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout
-        async with time_limit(min(request.timeout or most, most)):
+        async with TimeLimit(min(request.timeout or most, most)):
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             agent = app.agent(_asked(turn, request), request.params, bool(turn.system))
