@@ -103,8 +103,8 @@ def check_secrets(params: Mapping[str, Any]) -> None:
         if name.lower() in SECRET:
             raise UsageError(
                 f"{name}= is not a model parameter, and would be saved with the turn. Set the key in the environment "
-                "of the process that runs the turn (OPENAI_API_KEY, ANTHROPIC_API_KEY), or in a provider in the worker's "
-                "App(providers={…})."
+                "of the process that runs the turn (OPENAI_API_KEY, ANTHROPIC_API_KEY), or in a provider in the "
+                "worker's App(providers={…})."
             )
     for name in params:
         if name in CONNECTION:
