@@ -1,4 +1,4 @@
-"""Agents: a model with its instructions and tools, and where its turns run."""
+"""``Agent``: a model with its instructions and tools."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ __all__ = ["Agent"]
 
 
 class Agent:
-    """A model with its instructions and tools. Making one connects to nothing.
+    """A model with its instructions and tools. Creating an agent opens no connections.
 
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
     >>> agent.session().run("Hello").text
     'You said: Hello'
 
     ``provider`` is the name of a model service (``openai``, ``openai-chat``, ``anthropic``, ``scripted``), or an
-    ``antiphon.testing.script``. Without ``redis`` turns run in this process; with it (a URL, a list of URLs or a
-    redis-py client) on workers, which know the tools by their names; ``prefix`` is
-    the first part of their keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` keeps the sessions of an agent
-    of this process: they are saved after every turn. ``window`` is the number of turns of a long history that the
-    model is sent, a ``Window`` or a ``Summary``. ``queue`` is the workers' queue for its turns, unless their session
-    has one of its own. Other keywords (``temperature``, ``max_tokens``, …) go to the model with every turn; keys and
-    addresses of services do not: ``UsageError`` says where they belong.
+    ``antiphon.testing.script``. Without ``redis``, turns run in this process. With ``redis`` (a URL, a list of URLs
+    or a redis-py client), turns run on workers, which find the tools by name; ``prefix`` is then the first part of the
+    keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` saves the sessions of an agent in this process after
+    every turn. ``window`` limits the history that the model receives: a number of turns, a ``Window`` or a
+    ``Summary``. ``queue`` is the workers' queue for turns whose session has none. Other keywords (``temperature``,
+    ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not accepted:
+    ``UsageError`` says where to set them.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Agent:
     ) -> None:
         _check_provider(provider)
         if not isinstance(model, str) or not model:
-            raise UsageError(f"model= is the name of a model, not {model!r}.")
+            raise UsageError(f"model= must be the name of a model, not {model!r}.")
         _check_text(name, "name")
         _check_text(system, "system")
         if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
-            raise UsageError(f"max_steps= is a whole number, at least 1, not {max_steps!r}.")
+            raise UsageError(f"max_steps= must be a whole number of at least 1, not {max_steps!r}.")
         if redis is not None and runtime is not None:
             raise UsageError("Give redis= or runtime=, not both.")
         if prefix is not None and redis is None:
-            raise UsageError("prefix= is that of the keys in Redis: give redis= as well.")
+            raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
         self.provider = provider
         self.model = model
         self.name = name
@@ -110,13 +110,13 @@ class Agent:
         store: SessionStore | None = None,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
-        """The session of this id, a new one where there is none. Nothing is read or written before it is used.
+        """Return the session with this id, or a new one. Nothing is read or written before its first use.
 
-        ``system``, ``metadata`` and ``queue`` (where its turns go) take the place of what the session has,
-        ``variables`` are only set where it has none of that name. ``messages`` begin a new history: on a session
-        that has one, the first use raises ``SessionExists``. ``tenant`` says whose session it is: where it is
-        another's, the first use raises ``UsageError``. ``ttl`` (seconds or a timedelta, 30 days by default) is how
-        long the session is kept without being used; None keeps it.
+        ``system`` and ``queue`` (where the turns go) replace the session's values, and ``metadata`` is merged into
+        the session's. ``variables`` sets only the names that the session does not have yet. ``messages`` starts a new
+        history: if the session already has one, the first use raises ``SessionExists``. If the session belongs to
+        another ``tenant``, the first use raises ``UsageError``. ``ttl`` (seconds or a timedelta, by default 30 days)
+        is how long the session is kept without being used; None keeps it forever.
 
         >>> session = agent.session("user-123", system="You help {user}.", variables={"user": "Alice"})
         >>> session.run("Hello").text
@@ -126,9 +126,9 @@ class Agent:
 
     @spelled_out
     def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
-        """The sessions that are kept where this agent's are, those of other agents too.
+        """List the sessions stored in the same place as this agent's, including those of other agents.
 
-        As ``Client.sessions``. Those of a store are in no particular order.
+        Keywords as in ``Client.sessions``. The sessions of a ``store`` are in no particular order.
 
         >>> response = agent.session("user-123", metadata={"plan": "free"}).run("Hello")
         >>> [info.session_id for info in agent.sessions(metadata={"plan": "free"})]
@@ -149,20 +149,20 @@ class Agent:
         )
 
     def spec(self) -> AgentSpec:
-        """The agent as it travels with a turn. Raises ``UsageError`` where it cannot.
+        """Return the agent in the form that is sent with a turn. Raises ``UsageError`` if it cannot be sent.
 
         >>> agent.spec().model
         'any'
         """
         if not isinstance(self.provider, str):
             raise UsageError(
-                f"This agent's provider is {self._provider_name}, an object of this process, which cannot travel "
-                "to a worker: give the provider's name, and the object to the worker's App(providers=…)."
+                f"This agent's provider is {self._provider_name}, an object in this process that cannot be sent to a "
+                "worker: use the provider's name here, and pass the object to the worker's App(providers=…)."
             )
         return self.described()
 
     def described(self) -> AgentSpec:
-        """The agent in plain data, whatever its provider is.
+        """Return the agent as plain data. Its provider may also be an object.
 
         >>> agent.described().name
         'parrot'
@@ -181,7 +181,7 @@ class Agent:
 
     @property
     def runtime(self) -> Runtime:
-        """What runs this agent's turns. Raises ``MissingPackage``.
+        """The runtime that runs this agent's turns. Raises ``MissingPackage``.
 
         >>> agent.runtime is Agent(provider="scripted", model="other").runtime  # both of this process
         True
@@ -208,13 +208,11 @@ class Agent:
         ttl: float | None,
         store: SessionStore | None = None,
     ) -> Session:
-        """A handle of a session, with what is to be done when it is first used."""
+        """Return a session to which ``opening`` is applied on its first use."""
 
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         if self.redis is not None and (store or self.store) is not None:
-            raise UsageError(
-                "store= belongs to agents of this process; workers keep their sessions in Redis."
-            )
+            raise UsageError("store= works only without redis=: workers store their sessions in Redis.")
         ref = SessionRef(known, store or self.store, ttl)
         return Session(self, ref, opening)
 
@@ -226,19 +224,19 @@ def _check_provider(provider: object) -> None:
 
     if not isinstance(provider, Script) and not callable(getattr(provider, "stream", None)):
         raise UsageError(
-            "provider= is the name of a model service, such as 'openai', or an antiphon.testing.script, "
+            "provider= must be the name of a model service, such as 'openai', or an antiphon.testing.script, "
             f"not {provider!r}."
         )
 
 
 def _check_text(value: object, name: str) -> None:
     if value is not None and not isinstance(value, str):
-        raise UsageError(f"{name}= is text, not {type(value).__name__}.")
+        raise UsageError(f"{name}= must be text, not {type(value).__name__}.")
 
 
 def _tools(tools: Any) -> list[Tool[..., Any]]:
     if not isinstance(tools, Iterable):
-        raise UsageError(f"tools= is a list of functions or tools, not {tools!r}: tools=[…].")
+        raise UsageError(f"tools= must be a list of functions or tools, not {tools!r}: use tools=[…].")
     return [one if isinstance(one, Tool) else Tool(one) for one in cast("Iterable[Any]", tools)]
 
 
@@ -249,7 +247,7 @@ def _window(window: int | Window | None) -> Any:
     return window
 
 
-# Agents on one URL share their connections, which live at least as long as the event loops that use them.
+# Agents with the same URL share connections. These stay open at least as long as the event loops that use them.
 _connections: WeakValueDictionary[tuple[str, str], ConnectionsByLoop] = WeakValueDictionary()
 
 

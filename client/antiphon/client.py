@@ -58,10 +58,10 @@ class Submission(msgspec.Struct):
 
 
 class SessionSnapshot(msgspec.Struct):
-    """A session at one moment.
+    """A consistent view of a session.
 
-    ``messages`` are those of the finished turns. Subscribing after ``cursor`` brings the running turn, whose id is
-    ``turn_id``, from its first event on, and then all that follows.
+    ``messages`` are the messages of the finished turns. ``turn_id`` is the running turn, or None. Subscribe after
+    ``cursor`` to receive all events of the running turn and of the turns after it.
     """
 
     session_id: SessionId
@@ -71,9 +71,9 @@ class SessionSnapshot(msgspec.Struct):
 
 
 class AsyncClient:
-    """Submits turns and follows sessions. Constructing it connects to nothing.
+    """Submits turns to workers and follows sessions. It connects to Redis on first use.
 
-    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. One client belongs to one event loop.
+    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. Use each client in one event loop only.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
@@ -94,7 +94,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections. Turns go on; whoever still reads or waits gets ``ClientClosed``.
+        """Close all connections. Turns keep running; calls that still read or wait raise ``ClientClosed``.
 
         >>> await client.aclose()
         """
@@ -110,16 +110,16 @@ class AsyncClient:
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         **options: Unpack[ClientSubmitOptions],
     ) -> AsyncTurn:
-        """Hand in a turn; when this returns it is accepted and will run, whatever happens to the caller.
+        """Submit a turn. When this returns, the turn is stored and will run even if the caller stops.
 
-        With a ``key`` the same call in the same session submits once, for as long as the turn is kept (7 days after
-        its end), and gives the first turn again; with another text it raises ``KeyReused``. ``if_busy="reject"``
-        raises ``SessionBusy`` where the session has a turn. ``delay``, ``timeout`` (of each attempt, from its start)
-        and ``ttl`` (how long the session is kept after its last turn, None for ever) are seconds or a timedelta.
+        With a ``key``, repeating the call in the same session returns the first turn instead of a second one, until
+        7 days after that turn's end; a different text raises ``KeyReused``. ``if_busy="reject"`` raises
+        ``SessionBusy`` if the session has a turn. ``delay``, ``timeout`` (for each attempt, from its start) and
+        ``ttl`` (how long the session is kept after its last turn, None for ever) are in seconds or a timedelta.
 
-        The turn goes to ``queue``, else to that of the session, of ``agent``, of the session's agent, or of this
-        client. Where there is none but ``queue``, the session keeps it. A session also keeps its ``tenant``, and to
-        another raises ``UsageError``. Raises ``InvalidId``, ``InvalidMessage`` and ``StoreError`` as well.
+        The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
+        agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
+        another one raises ``UsageError``. Also raises ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
 
         >>> first = await client.submit("user-123", "Pay", agent=agent, key="payment-1", tenant="acme")
         >>> first.id == (await client.submit("user-123", "Pay", agent=agent, key="payment-1")).id
@@ -131,7 +131,7 @@ class AsyncClient:
         return AsyncTurn(self.connections, new_id, ref.id)
 
     async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn]:
-        """Hand in several turns, in order. The first that is refused raises; those before it are accepted.
+        """Submit several turns in order. If one is refused, its error is raised; the turns before it will run.
 
         >>> from antiphon.client import Submission
         >>> turns = await client.submit_many([Submission("a", "One", agent), Submission("b", "Two", agent)])
@@ -141,11 +141,11 @@ class AsyncClient:
         wanted = list(submissions)
         for one in wanted:
             if not isinstance(one, Submission):
-                raise UsageError(f"submit_many takes Submission(session_id, text, …), not {one!r:.80}.")
+                raise UsageError(f"submit_many needs Submission(session_id, text, …), not {one!r:.80}.")
         return [await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in wanted]
 
     async def turn(self, turn: str) -> AsyncTurn:
-        """The handle of a turn by its id. Raises ``TurnNotFound``.
+        """Find a turn by its id. Raises ``TurnNotFound``.
 
         >>> await (await client.turn(turn.id)).status()
         'finished'
@@ -163,12 +163,12 @@ class AsyncClient:
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
-        """The session of this id on this client, or a new one. Nothing is read or written before it is used.
+        """Return the session with this id, or a new one. Nothing is read or written before its first use.
 
-        ``agent`` (an ``Agent``, or the name of one that the workers know) works on the turns that name no other;
-        without it, the agent that the session began with. Further keywords as in ``Agent.session``: ``system``,
-        ``messages``, ``variables``, ``metadata``, ``tenant``, ``queue``. Its ``_async`` methods are the ones to
-        call.
+        ``agent`` (an ``Agent``, or the name of one that the workers know) runs the turns that name no other agent.
+        Without it, the agent that the session began with runs them. The other keywords (``system``, ``messages``,
+        ``variables``, ``metadata``, ``tenant``, ``queue``) are those of ``Agent.session``. Call the ``_async`` methods
+        of this session.
 
         >>> session = client.session("user-123", agent=agent)
         >>> (await session.run_async("Again")).text
@@ -178,7 +178,7 @@ class AsyncClient:
 
     @spelled_out
     def sessions(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
-        """The sessions that are kept, on all cells, for ``async for``; keywords as in ``Client.sessions``.
+        """List the stored sessions of all cells, for ``async for``. Keywords as in ``Client.sessions``.
 
         >>> [info.session_id async for info in client.sessions()]
         ['user-123']
@@ -188,9 +188,9 @@ class AsyncClient:
         )
 
     async def turns(self, session: str, *, status: Status | None = None) -> AsyncGenerator[AsyncTurn, None]:
-        """The turns of a session, the one submitted last first: its last 1,000, a week beyond their end.
+        """Iterate over the last 1,000 turns of a session, newest first. A turn is kept for a week after its end.
 
-        ``status`` picks those that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
+        ``status`` selects the turns that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
         ``finished``, ``failed`` or ``cancelled`` when they are read.
 
         >>> [found.id async for found in client.turns("user-123", status="finished")] == [turn.id]
@@ -198,14 +198,14 @@ class AsyncClient:
         """
         where = session_id(session)
         if status is not None and status not in get_args(Status):
-            raise UsageError(f"status= is one of {', '.join(get_args(Status))}, not {status!r}.")
+            raise UsageError(f"status= must be one of {', '.join(get_args(Status))}, not {status!r}.")
         async for turn in list_turns(self.connections.cell_of_session(where), where, status):
             yield AsyncTurn(self.connections, turn, where)
 
     async def snapshot(self, session: str) -> SessionSnapshot:
-        """A session's finished messages and the cursor to go on from, read in one moment.
+        """Read a session's messages and the cursor to continue from, in one atomic step.
 
-        A session that does not exist yet is empty, with cursor 0.
+        For a session that does not exist, the snapshot is empty and the cursor is 0.
 
         >>> snapshot = await client.snapshot("user-123")
         >>> len(snapshot.messages), snapshot.turn_id
@@ -221,11 +221,11 @@ class AsyncClient:
         )
 
     async def subscribe(self, session: str, after: int | str | None = None) -> AsyncGenerator[Event, None]:
-        """The session's events after a cursor, each once and in order, without end.
+        """Iterate over the session's events after a cursor, each once and in order. The iteration does not end.
 
-        ``after`` is the seq of the last event seen (a number or its text), 0 for all that is kept, None for from now
-        on. Lost connections are made again and what was missed is read from the log. Raises ``StreamGap`` where it
-        is no longer there: take a ``snapshot`` and go on from its cursor.
+        ``after`` is the seq of the last event seen (a number or text), 0 for all stored events, or None for new events
+        only. After a lost connection the client reconnects and reads the missed events from the log. Raises
+        ``StreamGap`` if they are no longer kept: take a ``snapshot`` and continue from its cursor.
 
         >>> events = client.subscribe("user-123", after=0)
         >>> (await anext(events)).type, (await anext(events)).type
@@ -239,7 +239,7 @@ class AsyncClient:
                 yield event
 
     async def as_completed(self, turns: Iterable[AsyncTurn]) -> AsyncGenerator[AsyncTurn, None]:
-        """The turns in the order in which they end.
+        """Iterate over the turns in the order in which they end.
 
         >>> [(await done.result()).text async for done in client.as_completed([turn])]
         ['You said: Hello']
@@ -262,7 +262,7 @@ class AsyncClient:
 def _waiting(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]], given: Callable[[T], R]
 ) -> Callable[Concatenate[Client, P], R]:
-    """The method of ``Client`` that waits for this one, and hands on what ``given`` makes of its answer."""
+    """Make a ``Client`` method that waits for this method and returns its result converted by ``given``."""
 
     @wraps(method)
     def wait(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -284,7 +284,7 @@ def _snapshot(snapshot: SessionSnapshot) -> SessionSnapshot:
 
 
 class Client:
-    """The calls of ``AsyncClient``, waiting: for scripts, threads, views, notebooks and forked servers.
+    """``AsyncClient`` with synchronous methods, for scripts, threads, web views, notebooks and forked servers.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
@@ -305,7 +305,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Turns go on; threads that still read or wait get ``ClientClosed``.
+        """Close all connections. Turns keep running; calls in other threads raise ``ClientClosed``.
 
         >>> with Client("redis://localhost:6379/0") as other:  # closed at the end
         ...     other.turn(turn.id).status()
@@ -327,9 +327,9 @@ class Client:
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
-        """The session of this id on this client, or a new one; options as in ``AsyncClient.session``.
+        """Return the session with this id, or a new one. Options as in ``AsyncClient.session``.
 
-        It is used with the methods that wait.
+        Call the synchronous methods of this session.
 
         >>> client.session("user-123", agent=agent).run("Again").text
         'You said: Again'
@@ -338,12 +338,12 @@ class Client:
 
     @spelled_out
     def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
-        """The sessions that are kept, on all cells, the one whose life ends last (so, used last) first.
+        """List the stored sessions of all cells, the one that expires last (usually the one used last) first.
 
-        ``tenant`` and ``metadata`` pick those that have these values. They are read in pages, as the iteration goes
-        on. With a ``limit`` it ends after so many, or after having looked at 1,000 that were not wanted; the list's
-        ``cursor`` then says where to go on: ``sessions(cursor=…)``. It is None at the end. A session that is used
-        meanwhile moves to the front, and is not met any more.
+        ``tenant`` and ``metadata`` select sessions with these values. Sessions are read in pages during the iteration.
+        With a ``limit`` the iteration ends after that many sessions, or after reading 1,000 (or ``limit``, if larger).
+        To continue, pass the list's ``cursor`` to ``sessions(cursor=…)``; it is None at the end. A session that is
+        used during the iteration moves to the front and may be missed.
 
         >>> [(info.session_id, info.messages) for info in client.sessions()]
         [('user-123', 2)]
@@ -351,7 +351,7 @@ class Client:
         return SessionList(self._client.sessions(**which))
 
     def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
-        """The turns of a session; as ``AsyncClient.turns``.
+        """Iterate over the turns of a session, as ``AsyncClient.turns`` does.
 
         >>> [found.status() for found in client.turns("user-123")]
         ['finished']
@@ -360,7 +360,7 @@ class Client:
             yield Turn(turn)
 
     def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
-        """The session's events after a cursor, each once and in order, without end.
+        """Iterate over the session's events after a cursor, as ``AsyncClient.subscribe`` does.
 
         >>> for event in client.subscribe("user-123", after=0):
         ...     if event.type == "turn_finished":
@@ -371,7 +371,7 @@ class Client:
         return iterate(self._client.subscribe(session, after))
 
     def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """The turns in the order in which they end.
+        """Iterate over the turns in the order in which they end.
 
         >>> for done in client.as_completed([turn]):
         ...     done.id == turn.id
@@ -393,14 +393,14 @@ def _session(
     *,
     background: bool,
 ) -> Session:
-    """A session over these connections, which belong to the background loop, or to the loop of the caller."""
+    """Return a session on these connections, which belong to the background loop or to the caller's loop."""
     if agent is not None and not isinstance(agent, str | Travelling):
-        raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")
+        raise UsageError(f"agent= must be an agent's name or an Agent, not {type(agent).__name__}.")
 
     async def connected() -> Connections:
         if on_background() is not background:
             raise UsageError(
-                "A session of an AsyncClient is used with its _async methods, one of a Client with the others."
+                "Use the _async methods for a session of an AsyncClient, and the other methods for one of a Client."
             )
         return connections
 

@@ -1,30 +1,31 @@
-"""Everything this library raises on purpose.
+"""The exceptions that Antiphon raises.
 
-    AgentError                      the root; carries ``code``, ``session_id``, ``turn_id`` where known
-    ├─ UsageError                   the caller's mistake, never retried
-    │  ├─ SettingsError             a setting is missing or wrong; names the variable and the fix
+    AgentError                      the base class; has ``code``, and ``session_id`` and ``turn_id`` if known
+    ├─ UsageError                   the call is wrong; retrying does not help
+    │  ├─ SettingsError             a setting is missing or wrong; the message names the variable and the fix
     │  ├─ MissingPackage            an optional package is not installed
-    │  ├─ InvalidId, InvalidMessage what cannot be an id; a message that is malformed or too large
-    │  ├─ InvalidTool               a tool whose signature cannot be offered to a model
-    │  ├─ InvalidOutput             structured output that does not fit its schema; carries ``raw``
+    │  ├─ InvalidId, InvalidMessage an id is not valid; a message is malformed or too large
+    │  ├─ InvalidTool               a function cannot be used as a tool
+    │  ├─ InvalidOutput             structured output does not match its schema; ``raw`` is the model's text
     │  ├─ UnknownAgent, UnknownProvider, UnknownTool
-    │  ├─ NotAllowed                the worker's App does not take this from a turn
-    │  ├─ LimitReached              something is larger or longer than it may be; ``limit`` names the limit
-    │  ├─ KeyReused                 the same idempotency key came with another request
+    │  ├─ NotAllowed                the worker's App does not accept this from a turn
+    │  ├─ LimitReached              a value exceeds a limit; ``limit`` is the limit's name
+    │  ├─ KeyReused                 an idempotency key was used for a different request
     │  ├─ SessionExists             the session already has a history
     │  └─ ClientClosed
     ├─ NotFound                     SessionNotFound, TurnNotFound
-    ├─ SessionBusy                  the session runs a turn, or its inbox is full
+    ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
     ├─ StreamError                  StreamGap: events after the cursor are no longer kept
-    ├─ ProviderError                what a model service did; ``retryable``, ``retry_after``, ``status``, ``request_id``
+    ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
     │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken
-    ├─ ToolError                    told to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
-    └─ StoreError                   what Redis or a session store did; ``retryable``: StoreUnavailable, StoreFull,
+    ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
+    └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
                                     StoreReadOnly, StoreUnsupported, CorruptRecord
 
-``code`` is a stable word that travels; the classes are for Python. Without a message an error says its docstring.
+``code`` is stable across releases and is also used in events and logs. The first line of a class's docstring is its
+default message.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 
 class AgentError(Exception):
-    """Something went wrong in a session.
+    """A session, a turn or a call failed.
 
     >>> from antiphon import Agent
     >>> from antiphon.testing import script
@@ -54,7 +55,7 @@ class AgentError(Exception):
     ...     session.run("Hello")
     ... except AgentError as error:
     ...     print(error.code, error.retryable, error)
-    provider_rate_limited True The model service asks to slow down.
+    provider_rate_limited True The model service is limiting the rate of requests: try again later.
     """
 
     code: ClassVar[str] | str = "error"
@@ -69,7 +70,7 @@ class AgentError(Exception):
 
     @property
     def message(self) -> str:
-        """What went wrong, in one sentence with the way out.
+        """What went wrong and, where possible, how to fix it.
 
         >>> ClientClosed().message
         'The client is closed: open a new one.'
@@ -78,7 +79,7 @@ class AgentError(Exception):
 
 
 class UsageError(AgentError):
-    """The call cannot be carried out as it stands."""
+    """The call is not valid: change it before you try again."""
 
     code = "usage"
 
@@ -96,25 +97,25 @@ class MissingPackage(UsageError):
 
 
 class InvalidId(UsageError):
-    """An id is empty, too long or holds characters that it may not."""
+    """The id is empty, is too long or contains characters that are not allowed."""
 
     code = "invalid_id"
 
 
 class InvalidMessage(UsageError):
-    """A message is malformed or too large."""
+    """The message is malformed or too large."""
 
     code = "invalid_message"
 
 
 class InvalidTool(UsageError):
-    """A tool cannot be offered to a model."""
+    """This function cannot be used as a tool."""
 
     code = "invalid_tool"
 
 
 class InvalidOutput(UsageError):
-    """The model's structured output does not fit the schema."""
+    """The model's structured output does not match the schema."""
 
     code = "invalid_output"
 
@@ -124,31 +125,33 @@ class InvalidOutput(UsageError):
 
 
 class UnknownAgent(UsageError):
-    """No agent of this name is registered in the worker's App."""
+    """No agent with this name is registered in the worker's App."""
 
     code = "unknown_agent"
 
 
 class UnknownProvider(UsageError):
-    """No provider of this name is registered."""
+    """No provider with this name is registered."""
 
     code = "unknown_provider"
 
 
 class UnknownTool(UsageError):
-    """No tool of this name is registered in the worker's App."""
+    """No tool with this name is registered in the worker's App."""
 
     code = "unknown_tool"
 
 
 class NotAllowed(UsageError):
-    """The worker's App does not allow this to come with a turn."""
+    """The worker's App does not accept this from a turn."""
 
     code = "not_allowed"
 
 
 class LimitReached(UsageError):
-    """Something is larger or longer than it may be; ``limit`` is the name of the limit.
+    """A value exceeds a limit.
+
+    ``limit`` is the name of the limit.
 
     >>> LimitReached("The turn has too many bytes.", limit="request_bytes").limit
     'request_bytes'
@@ -162,7 +165,7 @@ class LimitReached(UsageError):
 
 
 class KeyReused(UsageError):
-    """This idempotency key was already used in this session with another request."""
+    """This idempotency key was already used in this session for a different request."""
 
     code = "key_reused"
 
@@ -180,25 +183,27 @@ class ClientClosed(UsageError):
 
 
 class NotFound(AgentError):
-    """There is nothing under this id."""
+    """Nothing was found for this id."""
 
     code = "not_found"
 
 
 class SessionNotFound(NotFound):
-    """There is no session with this id, or it has expired."""
+    """The session does not exist or has expired."""
 
     code = "session_not_found"
 
 
 class TurnNotFound(NotFound):
-    """There is no turn with this id, or it has expired."""
+    """The turn does not exist or has expired."""
 
     code = "turn_not_found"
 
 
 class SessionBusy(AgentError):
-    """The session runs a turn or its inbox is full: try again later.
+    """The session is running a turn, or its inbox is full: try again later.
+
+    ``retry_after`` is in seconds.
 
     >>> SessionBusy(retry_after=2.0).retry_after
     2.0
@@ -213,7 +218,7 @@ class SessionBusy(AgentError):
 
 
 class TurnError(AgentError):
-    """A turn did not end as asked.
+    """The turn did not finish.
 
     >>> isinstance(ResultTimeout(turn_id="t1"), TimeoutError)
     True
@@ -240,22 +245,22 @@ class TurnCancelled(TurnError):
 
 
 class StepLimitReached(TurnError):
-    """The turn used all its steps without an answer."""
+    """The turn reached its step limit without an answer: raise max_steps."""
 
     code = "step_limit"
 
 
 class ResultTimeout(TurnError, TimeoutError):
-    """The turn has not ended yet; it goes on."""
+    """The turn has not ended within the timeout; it is still running."""
 
     code = "result_timeout"
     retryable = True
 
 
 class StreamError(AgentError):
-    """A stream of events cannot go on.
+    """The stream of events cannot continue.
 
-    >>> gap = StreamGap(cursor=7, oldest=90)  # 8 to 89 are lost: take a snapshot
+    >>> gap = StreamGap(cursor=7, oldest=90)  # events 8 to 89 are gone: take a snapshot
     >>> gap.oldest - gap.cursor
     83
     """
@@ -264,7 +269,7 @@ class StreamError(AgentError):
 
 
 class StreamGap(StreamError):
-    """Events after the cursor are no longer kept: take a snapshot and go on from its cursor."""
+    """Events after the cursor are no longer kept: take a snapshot and continue from its cursor."""
 
     code = "stream_gap"
 
@@ -278,6 +283,8 @@ class StreamGap(StreamError):
 
 class ProviderError(AgentError):
     """The model service failed.
+
+    ``retry_after`` is in seconds, ``status`` is the HTTP status and ``request_id`` is the service's own id.
 
     >>> ProviderOverloaded(status=529, retry_after=3.0).retryable
     True
@@ -304,14 +311,14 @@ class ProviderError(AgentError):
 
 
 class ProviderRateLimited(ProviderError):
-    """The model service asks to slow down."""
+    """The model service is limiting the rate of requests: try again later."""
 
     code = "provider_rate_limited"
     retryable = True
 
 
 class ProviderOverloaded(ProviderError):
-    """The model service is overloaded or broken on its side."""
+    """The model service is overloaded or has an internal error: try again later."""
 
     code = "provider_overloaded"
     retryable = True
@@ -325,27 +332,27 @@ class ProviderTimedOut(ProviderError):
 
 
 class ProviderUnreachable(ProviderError):
-    """No connection to the model service."""
+    """The model service cannot be reached: check its address and the network."""
 
     code = "provider_unreachable"
     retryable = True
 
 
 class ProviderStreamBroken(ProviderError):
-    """The model service's answer broke off or could not be read."""
+    """The model service's answer was cut off or could not be read."""
 
     code = "provider_stream_broken"
     retryable = True
 
 
 class ProviderRejected(ProviderError):
-    """The model service refused the request: it must be changed before it is sent again."""
+    """The model service rejected the request: change it before you send it again."""
 
     code = "provider_rejected"
 
 
 class ProviderUnauthorized(ProviderError):
-    """The model service does not accept the key."""
+    """The model service does not accept the key: check the API key."""
 
     code = "provider_unauthorized"
 
@@ -369,13 +376,13 @@ class ToolTimedOut(ToolError):
 
 
 class ToolNotFound(ToolError):
-    """The model asked for a tool that does not exist."""
+    """The model called a tool that does not exist."""
 
     code = "tool_not_found"
 
 
 class ToolArgumentsInvalid(ToolError):
-    """The model's arguments do not fit the tool's signature."""
+    """The model's arguments do not match the tool's signature."""
 
     code = "tool_arguments_invalid"
 
@@ -394,21 +401,21 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreError):
-    """The store has no memory left; nothing was written."""
+    """The store is full; nothing was written."""
 
     code = "store_full"
     retryable = True
 
 
 class StoreReadOnly(StoreError):
-    """The store takes no writes (a replica?)."""
+    """The store is read-only: check that the URL points to the primary."""
 
     code = "store_read_only"
     retryable = True
 
 
 class StoreUnsupported(StoreError):
-    """The store is too old or set up in a way that would lose data."""
+    """The store is too old, or its configuration can lose data."""
 
     code = "store_unsupported"
 

@@ -1,4 +1,4 @@
-"""Scripts: what a model will answer, written down, so that an agent can be tested without network or keys.
+"""Scripted answers of a model, for testing an agent without a network or API keys.
 
     from antiphon.testing import script, tool_call
 
@@ -12,11 +12,11 @@ Each entry answers one model call, in the order of the calls:
 - text, streamed word by word; a ``dict`` is written as JSON (for structured output);
 - ``tool_call(name, …)``, or any other part of a message (``Reasoning``, ``Refusal``, ``Item``);
 - an exception, which is raised;
-- a list of these, which is one answer: ``["Let me see.", tool_call("look")]``, or one that breaks off:
+- a list of these, which is one answer: ``["Let me see.", tool_call("look")]``, or an answer that is cut off:
   ``["The first words", ProviderStreamBroken()]``. A function without arguments in the list is called (and
-  awaited) when the stream comes to it;
-- ``answer(…)``, where usage, stop reason or pace matter;
-- a function, sync or async, that is given the request and returns one of these.
+  awaited) when the stream reaches it;
+- ``answer(…)``, to set the usage, the stop reason or the delay;
+- a function, sync or async, that takes the request and returns one of these.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PARTS = (str, Text, Reasoning, ToolCall, Refusal, Item, BaseException)
 
 
 class Answer(Struct, frozen=True):
-    """One answer of the model. What is None is made up: usage from the lengths, the stop reason from the
-    parts.
+    """One answer of the model. If they are None, the usage is computed from the lengths and the stop reason from
+    the parts.
 
     >>> answer("Hello").parts
     ('Hello',)
@@ -66,7 +66,7 @@ def answer(
     model: str | None = None,
     delay: float | None = None,
 ) -> Answer:
-    """One answer in detail; ``delay`` is in seconds, before each piece of it.
+    """Describe one answer in detail. ``delay`` is the pause in seconds before each piece of it.
 
     >>> from antiphon import Agent
     >>> lines = script(answer("Once upon a", usage=Usage(10, 3), stop_reason="max_tokens"))
@@ -78,7 +78,7 @@ def answer(
 
 
 def tool_call(name: str, /, **arguments: Any) -> ToolCall:
-    """The model asks for a tool; the call id is given when it does.
+    """Make the model call a tool. The call id is generated when the script is played.
 
     >>> from antiphon import Agent, tool
     >>> @tool
@@ -92,9 +92,10 @@ def tool_call(name: str, /, **arguments: Any) -> ToolCall:
 
 
 def script(*entries: Entry, repeat: bool = False) -> Script:
-    """A model that answers with these entries, one for each call; with ``repeat`` again and again.
+    """Create a model that answers each call with the next entry.
 
-    A call beyond the last entry fails the turn and says so.
+    After the last entry, ``repeat=True`` starts again with the first; otherwise the turn fails with
+    ``ProviderRejected``.
 
     >>> from antiphon import Agent
     >>> session = Agent(provider=script("Hello, Alice.", "Alice."), model="any").session()
@@ -105,9 +106,9 @@ def script(*entries: Entry, repeat: bool = False) -> Script:
 
 
 class Script:
-    """What a model will answer, and what it was asked. To be given as ``Agent(provider=…)``.
+    """A scripted model, for ``Agent(provider=…)``.
 
-    ``requests`` are the model calls so far: ``model``, ``system``, ``messages``, ``tools``, ``output``,
+    ``requests`` are the model calls so far, each with ``model``, ``system``, ``messages``, ``tools``, ``output`` and
     ``params``.
 
     >>> from antiphon import Agent
@@ -127,7 +128,7 @@ class Script:
         self.requests: list[Any] = []
 
     async def next(self, request: Any) -> Answer:
-        """Note the request and give the answer to it. Raises ``ProviderRejected`` beyond the last entry.
+        """Record the request and return its answer. Raises ``ProviderRejected`` after the last entry.
 
         >>> (await lines.next(None)).parts
         ('And again.',)
@@ -156,8 +157,8 @@ class Script:
 
 
 def beyond_the_end(entries: int, call: int) -> str:
-    """What to say when a script has no answer to a model call."""
-    return f"The script has no answer to model call {call}: it ends after {entries}."
+    """Return the message for a model call that the script has no answer to."""
+    return f"The script has no answer to model call {call}: it ends after {entries}. Add an answer, or use repeat=True."
 
 
 def _answer_of(entry: Any) -> Answer:
@@ -173,4 +174,6 @@ def _part(part: Any) -> ScriptPart:
         return msgspec.json.encode(dict(cast("Mapping[str, Any]", part))).decode()
     if isinstance(part, _PARTS) or (callable(part) and not isinstance(part, type)):
         return part
-    raise TypeError(f"A script holds texts, parts of messages, exceptions and functions, not {part!r}.")
+    raise TypeError(
+        f"A script entry must be text, a part of a message, an exception or a function, not {part!r}."
+    )

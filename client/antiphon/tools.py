@@ -8,8 +8,8 @@
             city: The city's name.
         '''
 
-The signature becomes the JSON schema, the docstring the description. A parameter annotated ``Context`` is not
-offered to the model: whoever runs the turn fills it.
+The JSON schema comes from the signature and the description from the docstring. A parameter annotated ``Context`` is
+not part of the schema: the runtime fills it in.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _EMPTY = inspect.Parameter.empty
 
 
 class Context(Struct):
-    """What a tool may know of the turn that calls it. ``variables`` are the session's; changing them changes
-    those of the session when the turn finishes."""
+    """The session, turn and call that a tool runs in. ``variables`` are the session's: changes to them are saved when
+    the turn finishes."""
 
     session_id: str = ""
     turn_id: str = ""
@@ -48,12 +48,12 @@ class Context(Struct):
     variables: dict[str, Any] = field(default_factory=dict)
 
     def of_call(self, call_id: str) -> Context:
-        """The same context for one tool call; the variables are shared."""
+        """Return a copy for one tool call. The variables are shared."""
         return Context(self.session_id, self.turn_id, call_id, self.variables)
 
 
 class _Parameter:
-    """A parameter that the model fills."""
+    """A parameter whose value comes from the model."""
 
     __slots__ = ("default", "name", "positional_only", "required", "schema", "shape")
 
@@ -70,7 +70,7 @@ class _Parameter:
             self.schema.update(_default_of(parameter.default))
 
     def read(self, arguments: Mapping[str, Any]) -> Any:
-        """The value for the function; the default where there is none, or a null that does not fit."""
+        """Return the value for the function, or the default if the value is missing or is an invalid null."""
         if self.name not in arguments:
             return self.default
         try:
@@ -82,11 +82,11 @@ class _Parameter:
 
 
 class Tool(Generic[P, R]):
-    """A function that a model may call; for Python it is still that function.
+    """A function that a model can call. Python code can still call it like the function itself.
 
-    ``parameters`` is the JSON schema of its arguments. ``timeout`` is in seconds, None leaves it to the
-    worker. A tool that is ``at_most_once`` is never started twice for one call, whatever happens to the
-    worker.
+    ``parameters`` is the JSON schema of its arguments. ``timeout`` is in seconds; None uses the worker's. With
+    ``at_most_once``, a call is never started a second time, even after a worker crash. With ``strict``, the model
+    service enforces the schema.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Tool(Generic[P, R]):
         self.function = function
         self.name = _checked_name(function, name)
         if timeout is not None and not timeout > 0:
-            raise InvalidTool(f"The timeout of the tool {self.name} is not a positive number of seconds.")
+            raise InvalidTool(f"The timeout of the tool {self.name} must be a positive number of seconds.")
         self.timeout = timeout
         self.at_most_once = at_most_once
         self.strict = strict
@@ -119,7 +119,7 @@ class Tool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool[..., Any]:
-        """A tool defined in a class is, on an instance, that instance's tool."""
+        """Bind a tool that is defined in a class to an instance."""
         if instance is None or not self._unbound:
             return self
         return Tool(
@@ -135,9 +135,9 @@ class Tool(Generic[P, R]):
         return f"<Tool {self.name}>"
 
     def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
-        """What the function is called with when a model asks for it. Raises ``ToolArgumentsInvalid``."""
+        """Return the arguments for the function from those of the model. Raises ``ToolArgumentsInvalid``."""
         if self._unbound:
-            raise ToolArgumentsInvalid(f"{self.name} is a method: offer the tool of an instance.")
+            raise ToolArgumentsInvalid(f"{self.name} is a method: give the agent the tool of an instance.")
         unknown = [name for name in arguments if name not in self.parameters["properties"]]
         missing = [p.name for p in self._offered if p.required and p.name not in arguments]
         problems = [f"there is no argument {name!r}" for name in unknown]
@@ -155,11 +155,11 @@ class Tool(Generic[P, R]):
             elif value is not _EMPTY:
                 keywords[parameter.name] = value
         if problems:
-            raise ToolArgumentsInvalid(f"The arguments do not fit {self.name}: {'; '.join(problems)}.")
+            raise ToolArgumentsInvalid(f"The arguments do not match {self.name}: {'; '.join(problems)}.")
         return positional, keywords
 
     def content_of(self, value: Any) -> str | list[Text | Image | File]:
-        """What the model is told of a returned value. Raises ``ToolRaised`` if JSON cannot say it."""
+        """Return the content for the model from a returned value. Raises ``ToolRaised`` if it has no JSON form."""
         if value is None:
             return ""
         if type(value) is str:
@@ -195,8 +195,8 @@ class Tool(Generic[P, R]):
             for name, definition in parameter.shape.definitions.items():
                 if definitions.setdefault(name, definition) != definition:
                     raise InvalidTool(
-                        f"The tool {self.name} uses two different types named {name}; the second one"
-                        f" in the parameter {parameter.name!r}."
+                        f"The tool {self.name} uses two different types named {name}, the second one"
+                        f" in the parameter {parameter.name!r}: rename one of them."
                     )
         schema: dict[str, Any] = {
             "type": "object",
@@ -239,7 +239,7 @@ def tool(
     at_most_once: bool = False,
     strict: bool = False,
 ) -> Any:
-    """Make a function a tool. Raises ``InvalidTool`` where its signature cannot be offered to a model.
+    """Turn a function into a tool. Raises ``InvalidTool`` if its signature has no JSON schema.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -263,7 +263,7 @@ def tool(
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, without the arguments that ``functools.partial`` has bound."""
+    """Return the function inside ``functools.partial``."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -271,15 +271,15 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _checked_name(function: object, name: str | None) -> str:
     if isinstance(function, Tool):
-        raise InvalidTool(f"{function.name} is a tool already.")
+        raise InvalidTool(f"{function.name} is already a tool.")
     if isinstance(function, type) or not callable(function):
         kind = "class" if isinstance(function, type) else type(function).__name__
-        raise InvalidTool(f"A tool is made of a function, not of the {kind} {function!r}.")
+        raise InvalidTool(f"A tool must be a function, not the {kind} {function!r}.")
     if name is None:
         name = str(getattr(_plain(function), "__name__", type(function).__name__))
     if not _NAME.fullmatch(name):
         raise InvalidTool(
-            f"{name!r} is no name for a tool (1 to 64 letters, digits, '_' and '-'): give name=…."
+            f"{name!r} is not a valid tool name (1 to 64 letters, digits, '_' and '-'): give name=…."
         )
     return name
 
@@ -288,12 +288,12 @@ def _is_async(function: Callable[..., Any], name: str) -> bool:
     plain = _plain(function)
     called = plain if inspect.isroutine(plain) else type(plain).__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise InvalidTool(f"The tool {name} yields; a tool returns its result.")
+        raise InvalidTool(f"The tool {name} yields: a tool must return its result.")
     return inspect.iscoroutinefunction(called)
 
 
 def _is_method(function: Callable[..., Any]) -> bool:
-    """True for a function defined in the body of a class, whose first parameter is the instance."""
+    """Return True for a function that is defined in a class and has ``self`` as its first parameter."""
     if not inspect.isfunction(function):
         return False
     within = function.__qualname__.rpartition(".")[0]
@@ -302,7 +302,7 @@ def _is_method(function: Callable[..., Any]) -> bool:
 
 
 def _signature(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The parameters that are left to fill, with their annotations evaluated."""
+    """Return the unbound parameters, with their annotations evaluated."""
     plain = _plain(function)
     try:
         parameters = dict(inspect.signature(function).parameters)
@@ -333,23 +333,23 @@ def _naming(parameters: Mapping[str, inspect.Parameter], undefined: str) -> str:
 def _shape_of(parameter: inspect.Parameter, tool_name: str) -> Shape:
     where = f"The parameter {parameter.name!r} of the tool {tool_name}"
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise InvalidTool(f"{where} takes any number of arguments; a model needs each one named.")
+        raise InvalidTool(f"{where} takes any number of arguments: name each argument instead.")
     if parameter.annotation is _EMPTY:
-        raise InvalidTool(f"{where} has no type annotation.")
+        raise InvalidTool(f"{where} has no type annotation: add one.")
     try:
         return Shape(parameter.annotation)
     except TypeError as exc:
         reason = str(exc).strip().rsplit("\n", 1)[-1]
-        raise InvalidTool(f"{where} has a type that no JSON schema describes: {reason}.") from exc
+        raise InvalidTool(f"{where} has a type without a JSON schema: {reason}.") from exc
 
 
 def _annotated_text(annotation: Any) -> str:
-    """The text of ``Annotated[type, "text"]``."""
+    """Return the text of ``Annotated[type, "text"]``."""
     return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, str)), "")
 
 
 def _default_of(value: Any) -> dict[str, Any]:
-    """The default for the schema, where JSON can say it."""
+    """Return the default for the schema, or nothing if it has no JSON form."""
     try:
         return {"default": msgspec.to_builtins(value, enc_hook=_plain_value, str_keys=True)}
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -357,7 +357,7 @@ def _default_of(value: Any) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    """What msgspec does not write by itself: pydantic models, and subclasses of plain types."""
+    """Convert types that msgspec does not encode: pydantic models and subclasses of plain types."""
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     if isinstance(value, str):

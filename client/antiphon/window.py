@@ -1,15 +1,15 @@
-"""Which part of a long history a model is sent. The stored history stays whole.
+"""Selects the part of a long history that the model receives. The stored history stays complete.
 
-A window leaves out whole turns from the front, so that a tool call never loses its result. It moves in leaps:
-once the limit is passed, it leaves out as much as brings the rest down to three quarters of it, and then
-stays where it is until the limit is passed again. Between two leaps every request begins with the same
-messages, and the model services find them in their caches.
+A window drops whole turns from the start of the history, so that a tool call is never separated from its result. It
+moves in leaps: when the limit is exceeded, it drops turns until three quarters of the limit are left, and then stays
+in place until the limit is exceeded again. Between two leaps all requests begin with the same messages, so that the
+model services can use their caches.
 
-What a ``Summary`` leaves out is summed up by the model, and it leaps further, because each leap is a model call. Its
-summary is the first message that is sent, and is left out with the turns after it when the next one takes its place.
+A ``Summary`` lets the model summarise the dropped turns. It leaps further, because each leap costs a model call. The
+summary is sent as the first message. At the next leap a new summary replaces it.
 
-Pure functions. Where the window began last time may be given (``start``) or not: from the whole history the
-same place is found again, as long as nothing but estimates is used.
+The functions of this module are pure. ``start``, the previous start of the window, is optional: computing it from the
+whole history gives the same result if only estimates are used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1_000
 FILE_TOKENS = 3_000
-# How far a provider's count may correct the estimate; beyond that, the count is of something else.
+# Limits for correcting the estimate by a provider's count. A count outside them does not describe the same messages.
 LEAST_CORRECTION, MOST_CORRECTION = 0.25, 4.0
 
 
 class Window(Struct, frozen=True, omit_defaults=True):
-    """How much of the history is sent: all of it, the last ``turns``, or what fits into ``tokens`` of input.
+    """Limits the history that the model receives to the last ``turns``, or to ``tokens`` of input.
 
-    With both limits the stricter one holds. The last turn and the new input are always sent.
+    If both are given, the stricter limit applies. Without limits the whole history is sent. The last turn and the new
+    input are always sent.
 
     >>> from antiphon import Agent
     >>> from antiphon.testing import script
@@ -58,21 +59,21 @@ class Window(Struct, frozen=True, omit_defaults=True):
 
     turns: int | None = None
     tokens: int | None = None
-    instructions: str | None = field(default=None, name="summary")  # None: what is left out is not summed up
+    instructions: str | None = field(default=None, name="summary")  # None: dropped turns are not summarised
 
     def __post_init__(self) -> None:
         if self.instructions is not None and self.turns is None and self.tokens is None:
-            raise UsageError("A summary needs to know when: give Summary(tokens=…) or Summary(turns=…).")
+            raise UsageError("A Summary needs a limit: give Summary(tokens=…) or Summary(turns=…).")
         for name in ("turns", "tokens"):
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise UsageError(
-                    f"A window of {limit} {name} sends nothing: give at least 1, or None for all."
+                    f"A window of {limit} {name} sends nothing: use at least 1, or None for no limit."
                 )
 
 
 class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
-    """A window whose older turns are summed up by the session's own model when the limit is passed.
+    """A window that lets the session's own model summarise the older turns when the limit is exceeded.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", window=Summary(tokens=60))
@@ -82,10 +83,11 @@ class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
     >>> session.to_dict()["summary"]["messages"], len(session.messages)
     (4, 8)
 
-    The model is sent the summary and the turns after it; the history stays whole. ``instructions`` are added to what
-    the model is asked for, such as ``"Keep all order numbers."``. Writing a summary is one more model call before the
-    answer, in the ``usage`` of the turn's response. It is kept together with the turn: one that does not finish is
-    summed up again. Where that call fails the turn goes on, shown what ``Window`` would show.
+    The model receives the summary and the turns after it. The stored history stays complete. ``instructions`` are
+    added to the request for the summary, such as ``"Keep all order numbers."``. A summary costs one more model call
+    before the answer, which counts in the ``usage`` of the turn's response. It is saved when the turn finishes; if the
+    turn is retried, it is written again. If the call fails, the turn continues with the messages that a ``Window``
+    would send.
     """
 
     turns: int | None = None
@@ -94,44 +96,44 @@ class Summary(Window, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class SavedSummary(Struct):
-    """A session's summary: what the model wrote about the first ``messages`` messages of the history."""
+    """A stored summary of the first ``messages`` messages of a session's history."""
 
     messages: Annotated[int, Meta(ge=1)]
     text: str
 
     @property
     def message(self) -> Message:
-        """The summary as the model is shown it, in place of those messages."""
+        """The message that the model receives in place of the summarised ones."""
         return Message.user(f"A summary of our conversation so far:\n\n{self.text}")
 
     def to_field(self) -> bytes:
-        """As a session in Redis keeps it; the number stands in front, where scripts read it."""
+        """Return the form that Redis stores. It begins with the number, which scripts read."""
         return f"{self.messages}:{self.text}".encode()
 
     @classmethod
     def from_field(cls, data: bytes | None) -> SavedSummary | None:
-        """What ``to_field`` gave; None where there is nothing. Raises ``CorruptRecord``."""
+        """Read the form that ``to_field`` returned. None for no data. Raises ``CorruptRecord``."""
         if not data:
             return None
         try:
             messages, _, text = data.decode().partition(":")
             return cls(int(messages), text)
         except ValueError as exc:
-            raise CorruptRecord(f"The summary of a session is not readable: {exc}.") from exc
+            raise CorruptRecord(f"The stored summary of a session cannot be read: {exc}.") from exc
 
 
 EVERYTHING = Window()
 
 
 def window_of(value: int | Window | None) -> Window:
-    """The window that an agent's ``window=`` means: a number is that many turns, None is everything.
+    """Convert an agent's ``window=``: a number is that many turns, None is no limit.
 
-    Raises ``UsageError`` for anything else.
+    Raises ``UsageError`` for other values.
     """
     if value is None:
         return EVERYTHING
     if isinstance(value, bool) or not isinstance(value, int | Window):
-        raise UsageError(f"window= is a number of turns, a Window or a Summary, not {value!r}.")
+        raise UsageError(f"window= must be a number of turns, a Window or a Summary, not {value!r}.")
     return value if isinstance(value, Window) else Window(turns=value)
 
 
@@ -143,10 +145,10 @@ def window_start(
     start: int = 0,
     reported: int | None = None,
 ) -> int:
-    """The index of the first message of the history that is sent.
+    """Return the index of the first message of the history that is sent.
 
-    ``start`` is where the window began for the last model call, and ``reported`` the tokens that the provider
-    counted for it, input and output: then only ``new`` is an estimate.
+    ``start`` is the start of the window in the last model call. ``reported`` is the number of tokens, input and
+    output, that the provider counted for that call; then only the tokens of ``new`` are estimated.
     """
     if window.turns is None and window.tokens is None:
         return 0
@@ -164,8 +166,7 @@ def window_start(
 
 
 def turn_starts(history: Sequence[Message]) -> list[int]:
-    """Where turns begin: at what is said to the model after it has spoken, unless it belongs to the same
-    turn."""
+    """Return the indexes where turns begin: at each input that follows an answer and has another turn id."""
     starts: list[int] = []
     for index, message in enumerate(history):
         before = history[index - 1] if index else None
@@ -185,9 +186,9 @@ def _same_turn(one: Message, other: Message) -> bool:
 
 
 def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: float) -> int:
-    """The first turn of the window when the last one begins, found by going through the turns as they came.
+    """Return the first turn of the window for the last turn, by replaying all turns in order.
 
-    ``costs`` are what each turn asks and what the rest of it takes.
+    ``costs`` holds the tokens of the input and of the rest of each turn.
     """
     first, total = 0, 0.0
     for index, (asked, rest) in enumerate(costs):
@@ -201,7 +202,7 @@ def _first_turn(costs: Sequence[tuple[float, float]], limit: float, after_leap: 
 
 
 def _turns_after_leap(window: Window, turns: int) -> int:
-    """All of them where they are few, so that a small number means what it says; three quarters of many."""
+    """Return about three quarters of the limit, but all of a small one, so that ``turns=3`` sends three turns."""
     if window.instructions is not None:
         return max(int(turns * SHARE_AFTER_SUMMARY), 1)
     return turns - max(turns // 4 - 1, 0)
@@ -212,8 +213,7 @@ def _tokens_after_leap(window: Window, tokens: int) -> float:
 
 
 def _token_costs(turns: Sequence[Sequence[Message]], reported: int | None) -> list[tuple[float, float]]:
-    """Tokens per turn, asked and answered: estimated, and brought to the sum that the provider has
-    counted."""
+    """Estimate the input and output tokens per turn, scaled to the sum that the provider counted."""
     estimates: list[tuple[float, float]] = []
     for turn in turns:
         asked = list(takewhile(_is_input, turn))
@@ -226,7 +226,7 @@ def _token_costs(turns: Sequence[Sequence[Message]], reported: int | None) -> li
 
 
 def estimated_tokens(messages: Sequence[Message]) -> int:
-    """About how many tokens the messages take, without asking anybody."""
+    """Estimate the tokens of the messages from their size, without a tokenizer."""
     return sum(MESSAGE_TOKENS + sum(_part_tokens(part) for part in message.parts) for message in messages)
 
 

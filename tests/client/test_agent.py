@@ -43,5 +43,5 @@ def test_providers_by_name_scripts_and_objects_make_agents():
 
 @pytest.mark.parametrize("call", ["run", "stream", "submit"])
 def test_a_turn_is_worked_on_by_an_agent_or_a_name(call):
-    with pytest.raises(UsageError, match="agent= takes an Agent or an agent's name, not int"):
+    with pytest.raises(UsageError, match="agent= must be an Agent or an agent's name, not int"):
         getattr(agent().session(), call)("x", agent=5)

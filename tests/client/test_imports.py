@@ -81,5 +81,5 @@ def test_without_the_workers_packages_one_sentence_says_what_to_install(python):
     """)
     assert (
         output
-        == "To run turns in this process, the worker's packages are needed: pip install 'antiphon[worker]'.\n"
+        == "Running turns in this process needs the worker's packages: pip install 'antiphon[worker]'.\n"
     )

@@ -59,7 +59,7 @@ def test_a_tool_may_have_an_argument_called_name():
 
 @pytest.mark.parametrize("entry", [3, None, ["a", 3], [["nested"]], str, b"bytes"])
 def test_what_is_no_answer_is_refused_when_the_script_is_written(entry):
-    with pytest.raises(TypeError, match="A script holds"):
+    with pytest.raises(TypeError, match="A script entry must be"):
         Script([entry])
 
 

@@ -375,7 +375,7 @@ def test_a_tool_of_a_tool_and_bad_options_are_refused():
     def look() -> str:
         return ""
 
-    with pytest.raises(InvalidTool, match="look is a tool already"):
+    with pytest.raises(InvalidTool, match="look is already a tool"):
         tool(look)
     with pytest.raises(InvalidTool, match="name"):
         tool(name="no spaces")(lambda: None)

@@ -1,4 +1,4 @@
-"""What a docstring tells a model: the description of a function and of its arguments."""
+"""Reads the description of a function and of its arguments from a docstring."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _NAME = re.compile(r"\*{0,2}(\w+)")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The text without its ``Args:`` section, and what that section says of each argument.
+    """Return the text without its ``Args:`` section, and the description of each argument.
 
     >>> read_docstring("Add.\\n\\nArgs:\\n    a: One number.\\n    b (int): Another\\n        number.")
     ('Add.', {'a': 'One number.', 'b': 'Another number.'})
     """
     about: list[str] = []
     arguments: list[tuple[str, str]] = []
-    section: int | None = None  # how far the header of the Args section is indented, while in it
-    entries: int | None = None  # how far its entries are
+    section: int | None = None  # the indent of the Args header, while inside the section
+    entries: int | None = None  # the indent of its entries
     for line in text.splitlines():
         stripped = line.strip()
         indent = len(line) - len(line.lstrip())
@@ -45,7 +45,7 @@ def _is_section(stripped: str, indent: int, section: int) -> bool:
 
 
 def _entry(line: str) -> tuple[str, str] | None:
-    """Name and description of ``name: …`` or ``name (type): …``; None for another line."""
+    """Return the name and description of ``name: …`` or ``name (type): …``, or None for other lines."""
     named = _NAME.match(line)
     if named is None:
         return None

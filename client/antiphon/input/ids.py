@@ -1,7 +1,7 @@
-"""Ids of sessions and turns: their types, their limits and how new ones are made.
+"""The ids of sessions and turns: their types, checks and creation.
 
-A turn id is also an RQ job id, and its first ten characters are the hash of its session, so that whoever
-holds a turn id knows the cell it lives on.
+A turn id is also an RQ job id. Its first ten characters are the hash of its session id, which determines the turn's
+cell.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tenant_id(value: object) -> str:
 
 
 def other_tenant(session: str, tenant: str) -> UsageError:
-    """What is raised where a call names another tenant than the session's."""
+    """Return the error for a call that names another tenant than the session's."""
     return UsageError(
         f"The session does not belong to the tenant {tenant!r}: leave tenant= out, or use another session id.",
         session_id=session,
@@ -59,34 +59,34 @@ def other_tenant(session: str, tenant: str) -> UsageError:
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise InvalidId(f"A {what} is text, not {type(value).__name__}.")
+        raise InvalidId(f"A {what} must be text, not {type(value).__name__}.")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise InvalidId(f"A {what} must be valid Unicode text.") from None
     if not 1 <= size <= LIMITS.id_bytes:
-        raise InvalidId(f"A {what} has 1 to {LIMITS.id_bytes} bytes, this one has {size}.")
+        raise InvalidId(f"A {what} must have 1 to {LIMITS.id_bytes} bytes; this one has {size}.")
     if _CONTROL.search(value):
-        raise InvalidId(f"A {what} must not hold control characters.")
+        raise InvalidId(f"A {what} must not contain control characters.")
     return value
 
 
 def check_queue(name: object) -> str:
     """Check a queue's name. Raises ``UsageError``."""
     if not isinstance(name, str) or not _QUEUE.fullmatch(name):
-        raise UsageError(f"A queue's name is 1 to 100 letters, digits, '_', '.' and '-', not {name!r}.")
+        raise UsageError(f"A queue name must be 1 to 100 letters, digits, '_', '.' and '-', not {name!r}.")
     return name
 
 
 def turn_id(value: object) -> TurnId:
     """Check a turn id: 1 to 64 letters, digits, ``_`` and ``-``. Raises ``InvalidId``."""
     if not isinstance(value, str) or not _TURN_ID.fullmatch(value):
-        raise InvalidId("A turn id is 1 to 64 letters, digits, '_' and '-'.")
+        raise InvalidId("A turn id must be 1 to 64 letters, digits, '_' and '-'.")
     return TurnId(value)
 
 
 def cell_hash(session: str) -> str:
-    """The ten characters that name the cell of a session."""
+    """Return the ten characters that select the cell of a session."""
     return hashlib.sha256(session.encode()).hexdigest()[:10]
 
 
@@ -99,9 +99,9 @@ def new_turn_id(session: str) -> TurnId:
 
 
 def check_key(key: object) -> str:
-    """Check an idempotency key: text that is not empty, because all that have the same one are one turn."""
+    """Check an idempotency key: text that is not empty. Raises ``UsageError``."""
     if not isinstance(key, str) or not key or _no_utf8(key):
-        raise UsageError(f"key= is text that names what is submitted, not {key!r}.")
+        raise UsageError(f"key= must be text that is not empty, not {key!r}.")
     return key
 
 
@@ -110,6 +110,6 @@ def _no_utf8(text: str) -> bool:
 
 
 def turn_id_of_key(session: str, key: str) -> TurnId:
-    """The turn id that an idempotency key of a session always leads to."""
+    """Return the turn id for an idempotency key of a session. It is always the same."""
     digest = hashlib.sha256(f"{len(session)}:{session}:{key}".encode()).hexdigest()
     return TurnId(cell_hash(session) + "k" + digest[:31])

@@ -1,4 +1,4 @@
-"""How large and how long things may be: one table, which docs/security.md repeats."""
+"""The limits on sizes, lengths and counts, in one table that docs/security.md repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _limit(value: int, doc: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Each field is a limit, by the name that ``LimitReached.limit`` has."""
+    """The limits. Each field has the name that ``LimitReached.limit`` reports."""
 
     request_bytes: int = _limit(
         8 * 1024 * 1024,
@@ -44,27 +44,27 @@ LIMITS = Limits()
 
 
 def table() -> list[tuple[str, int, str]]:
-    """Every limit: its name, its value and what it limits."""
+    """Return each limit as its name, its value and what it limits."""
     return [(known.name, getattr(LIMITS, known.name), known.metadata["doc"]) for known in fields(LIMITS)]
 
 
 def check_size(limit: str, size: float, what: str, way_out: str = "") -> None:
-    """Raise ``LimitReached`` where ``size`` is over the limit of this name. ``way_out`` says what to do instead.
+    """Raise ``LimitReached`` if ``size`` exceeds this limit. ``way_out`` says what to do instead.
 
     >>> check_size("max_steps", 5_000, "The agent's max_steps")
     Traceback (most recent call last):
-    antiphon.errors.LimitReached: The agent's max_steps: 5000 is over the limit max_steps, which is 1000.
+    antiphon.errors.LimitReached: The agent's max_steps: 5000 exceeds the limit max_steps, which is 1000.
     """
     most: int = getattr(LIMITS, limit)
     if size > most:
         raise LimitReached(
-            f"{what}: {size:.15g} is over the limit {limit}, which is {most}.{way_out and ' '}{way_out}",
+            f"{what}: {size:.15g} exceeds the limit {limit}, which is {most}.{way_out and ' '}{way_out}",
             limit=limit,
         )
 
 
 def check_depth(value: Any, what: str) -> None:
-    """Raise ``LimitReached`` for lists and dictionaries too deep within each other."""
+    """Raise ``LimitReached`` for lists and dictionaries that are nested too deeply."""
     level, depth = [value], 0
     while level := [one for each in level for one in _within(each)]:
         depth += 1

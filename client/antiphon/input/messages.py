@@ -1,8 +1,8 @@
-"""Messages from what callers have at hand: ours, OpenAI's chat dictionaries, Anthropic's dictionaries.
+"""Reads messages in three formats: ``Message``, OpenAI's chat dictionaries and Anthropic's dictionaries.
 
-The two services' forms are told apart part by part, so that mixed histories work. One dictionary may become
-two messages (Anthropic sends tool results inside a user message), and OpenAI's tool messages that follow each
-other become one, because they answer one step.
+The format is detected for each part, so that mixed histories work. One dictionary can become two messages, because
+Anthropic puts tool results into user messages. Consecutive tool messages of OpenAI become one message, because they
+belong to one step.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _ROLES: dict[str, Role] = {
 
 
 def to_input(value: Input) -> list[Message]:
-    """What a turn says: text, parts, a message or several. Raises ``InvalidMessage``, also where it says nothing."""
+    """Read the input of a turn: text, parts, or messages. Raises ``InvalidMessage``, also for an empty input."""
     messages = _input(value)
-    if not any(_says_something(part) for message in messages for part in message.parts):
-        raise InvalidMessage("A turn says something: text that is not blank, an image, a file, …")
+    if not any(_has_content(part) for message in messages for part in message.parts):
+        raise InvalidMessage("The input is empty: give text that is not blank, an image or a file.")
     return messages
 
 
@@ -59,21 +59,21 @@ def _input(value: Input) -> list[Message]:
     if isinstance(value, Message | Mapping):
         return to_messages([value])
     if not isinstance(value, Sequence) or not value:
-        raise InvalidMessage(f"The input is text, parts or messages, not {_kind(value)}.")
+        raise InvalidMessage(f"The input must be text, parts or messages, not {_kind(value)}.")
     if any(isinstance(one, Message) or (isinstance(one, Mapping) and "role" in one) for one in value):
         return to_messages(cast("Sequence[MessageLike]", value))
     parts = [part for one in value for part in _parts_of(one, "user")]
     return [_checked(Message.user(parts))]
 
 
-def _says_something(part: Part) -> bool:
+def _has_content(part: Part) -> bool:
     return not isinstance(part, Text) or bool(part.text.strip())
 
 
 def to_messages(values: Iterable[MessageLike]) -> list[Message]:
-    """Read messages in any of the three forms. Raises ``InvalidMessage`` and names the one at fault."""
+    """Read messages in any of the three formats. Raises ``InvalidMessage``, which names the invalid message."""
     if isinstance(values, str | bytes | Mapping | Message):
-        raise InvalidMessage(f"Messages come as a list, not as {_kind(values)}.")
+        raise InvalidMessage(f"Messages must be a list, not {_kind(values)}.")
     messages: list[Message] = []
     joins = False
     for number, value in enumerate(values):
@@ -93,11 +93,11 @@ def to_messages(values: Iterable[MessageLike]) -> list[Message]:
 
 def _read(value: Any) -> list[Message]:
     if not isinstance(value, Mapping):
-        raise InvalidMessage(f"A message is a Message or a dictionary, not {_kind(value)}.")
+        raise InvalidMessage(f"A message must be a Message or a dictionary, not {_kind(value)}.")
     fields = cast("Mapping[str, Any]", value)
     role = _ROLES.get(str(fields.get("role")))
     if role is None:
-        raise InvalidMessage(f"The role {fields.get('role')!r} is none of {', '.join(ROLES)}.")
+        raise InvalidMessage(f"The role {fields.get('role')!r} is not one of {', '.join(ROLES)}.")
     if "parts" in fields:
         return [_own({**fields, "role": role})]
     if role == "tool":
@@ -112,11 +112,11 @@ def _read(value: Any) -> list[Message]:
 
 
 def _split(role: Role, parts: list[Part]) -> list[Message]:
-    """Tool results stand in a message of their own, before what else the user says."""
+    """Put tool results into a message of their own, before the user's other parts."""
     results = [part for part in parts if isinstance(part, ToolResult)]
     others: list[Part] = [part for part in parts if not isinstance(part, ToolResult)]
     if results and role != "user":
-        raise InvalidMessage(f"A message of the role {role!r} holds no tool results.")
+        raise InvalidMessage(f"A message with the role {role!r} cannot contain tool results.")
     messages = [Message.tool(results)] if results else []
     return [*messages, Message(role, others)] if others or not results else messages
 
@@ -134,7 +134,7 @@ def _content(content: Any, role: Role) -> list[Part]:
     if isinstance(content, str):
         return [Text(content)]
     if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise InvalidMessage(f"The content is text or a list of parts, not {_kind(content)}.")
+        raise InvalidMessage(f"The content must be text or a list of parts, not {_kind(content)}.")
     return [part for one in cast("Sequence[Any]", content) for part in _parts_of(one, role)]
 
 
@@ -144,18 +144,18 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
     if isinstance(value, get_args(Part)):
         return [cast("Part", value)]
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
-        raise InvalidMessage(f"A part is a dictionary with a type, not {_kind(value)}.")
+        raise InvalidMessage(f"A part must be a dictionary with a type, not {_kind(value)}.")
     part = cast("Mapping[str, Any]", value)
     reader = _READERS.get(part["type"])
     if reader is None:
         if role == "assistant":
-            return [Item("anthropic", dict(part))]  # server tools and what is newer, whole
-        raise InvalidMessage(f"A part of the type {part['type']!r} is not known.")
+            return [Item("anthropic", dict(part))]  # keeps server tools and new types as they are
+        raise InvalidMessage(f"The part type {part['type']!r} is not known.")
     try:
         return [reader(part)]
     except (KeyError, TypeError, AttributeError, ValueError) as exc:
         problem = f"{exc} is missing" if isinstance(exc, KeyError) else str(exc)
-        raise InvalidMessage(f"A part of the type {part['type']!r} cannot be read: {problem}.") from exc
+        raise InvalidMessage(f"A part with the type {part['type']!r} cannot be read: {problem}.") from exc
 
 
 def _text(part: Mapping[str, Any]) -> Text:
@@ -180,7 +180,7 @@ def _openai_file(part: Mapping[str, Any]) -> File:
 
 
 def _source(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Where an Anthropic image or document is: inline, at a URL or under an id."""
+    """Return the source of an Anthropic image or document: its data, its URL or its file id."""
     source = part["source"]
     match source["type"]:
         case "base64":
@@ -224,7 +224,7 @@ def _thinking(part: Mapping[str, Any]) -> Reasoning:
 def _openai_tool_result(fields: Mapping[str, Any]) -> ToolResult:
     call_id = fields.get("tool_call_id")
     if not isinstance(call_id, str):
-        raise InvalidMessage("A message of the role 'tool' names its call in tool_call_id.")
+        raise InvalidMessage("A message with the role 'tool' must name its call in tool_call_id.")
     return ToolResult(call_id, _result_content(fields.get("content")), str(fields.get("name") or ""))
 
 
@@ -243,12 +243,12 @@ def _result_content(content: Any) -> str | list[Text | Image | File]:
     if all(isinstance(part, Text) and not part.annotations for part in parts) and len(parts) == 1:
         return cast("Text", parts[0]).text
     if not all(isinstance(part, Text | Image | File) for part in parts):
-        raise InvalidMessage("A tool result holds text, images and files only.")
+        raise InvalidMessage("A tool result can contain only text, images and files.")
     return cast("list[Text | Image | File]", parts)
 
 
 def _data_url(url: str) -> tuple[str | None, str | None]:
-    """The media type and the base64 text of a data URL; of anything else, nothing."""
+    """Return the media type and the base64 text of a data URL, or None and None for other text."""
     if not url.startswith("data:"):
         return None, None
     head, _, data = url[5:].partition(",")
@@ -262,7 +262,7 @@ def _a_text(value: Any) -> str:
 
 
 def _checked(message: Message) -> Message:
-    """The message as it is stored, which shares nothing with the caller's. Lone surrogates have no UTF-8 form."""
+    """Return a deep copy of the message. Raises ``InvalidMessage`` if it cannot be stored as JSON in UTF-8."""
     try:
         return message.copied()
     except (CorruptRecord, UnicodeEncodeError, TypeError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""The keywords of calls that hand them on, for type checkers: a misspelt one is seen before it runs."""
+"""The keywords of public calls as ``TypedDict`` types, so that type checkers find misspelt ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ListOptions", "OpeningOptions"]
 
 
 class OpeningOptions(TypedDict, total=False):
-    """Those of ``Client.session`` that the session begins with."""
+    """The keywords of ``Client.session`` and ``Agent.session`` for the contents of a session."""
 
     system: str | None
     messages: Sequence[MessageLike] | None
@@ -22,7 +22,7 @@ class OpeningOptions(TypedDict, total=False):
 
 
 class ListOptions(TypedDict, total=False):
-    """Those of ``Client.sessions``."""
+    """The keywords of ``Client.sessions`` and ``Agent.sessions``."""
 
     tenant: str | None
     metadata: Mapping[str, Any] | None

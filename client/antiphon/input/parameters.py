@@ -1,4 +1,4 @@
-"""Parameters of models, as callers give them: no keys among them, and no keyword that is meant for a call of ours."""
+"""Checks model parameters: no API keys, and no keywords that belong to another call of Antiphon."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["ModelParams", "check_params", "check_secrets"]
 
 
 class ModelParams(TypedDict, total=False):
-    """Parameters of models that editors know, whatever the service.
+    """The model parameters that editors complete, for all services.
 
-    Others reach the service as well; type checkers take them in ``extra_body``, or of an ``Agent``.
+    Other parameters reach the service as well. Type checkers accept them in ``extra_body`` and in ``Agent(…)``.
     """
 
     model: str
@@ -46,7 +46,7 @@ class ModelParams(TypedDict, total=False):
 
 SECRET = ("api_key", "apikey", "auth_token", "authorization", "x-api-key", "api-key")
 CONNECTION = ("base_url", "organization", "headers", "proxy", "max_retries", "connect_timeout")
-"""What a provider is made with. It stays in the process that calls the service."""
+"""Options for the connection of a provider. They stay in the process that calls the service."""
 
 BELONGS: dict[str, str] = {
     "key": "session.submit(…, key=…)",
@@ -77,40 +77,40 @@ ALIKE = 0.8
 
 
 def check_params(params: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for a key, and for a keyword that belongs to another call of ours or is nearly one."""
+    """Raise ``UsageError`` for secrets, and for keywords that belong to another call or look misspelt."""
     check_secrets(params)
     for name in params:
         if name in BELONGS:
             raise UsageError(
-                f"{name}= would go to the model from here: it belongs to {BELONGS[name]}. A parameter of the "
-                "model that is really called so goes into extra_body={…}."
+                f"{name}= is not a model parameter: use {BELONGS[name]}. If the model does have a parameter with this "
+                "name, put it into extra_body={…}."
             )
         near = [] if name in OURS else get_close_matches(name, OURS, 1, ALIKE)
         if near:
             raise UsageError(
-                f"{name}= is not known: is it {near[0]}=? A parameter of the model that is really called so goes into "
-                "extra_body={…}."
+                f"{name}= is not known: did you mean {near[0]}=? If the model does have a parameter with this name, "
+                "put it into extra_body={…}."
             )
 
 
 def check_secrets(params: Mapping[str, Any]) -> None:
-    """Raise ``UsageError`` for what must not travel with a turn.
+    """Raise ``UsageError`` for parameters that must not be sent with a turn.
 
-    That is a key or an address of a service, and ``extra_headers``, ``extra_query`` and ``extra_body`` that would
-    change how or where the request is sent (``antiphon.input.extras``).
+    These are API keys and addresses of services, and ``extra_headers``, ``extra_query`` and ``extra_body`` that change
+    how or where the request is sent (see ``antiphon.input.extras``).
     """
     for name in params:
         if name.lower() in SECRET:
             raise UsageError(
-                f"{name}= is no parameter of a model, it would be saved with the turn: a key belongs into the "
-                "environment of the process that runs the turn (OPENAI_API_KEY, ANTHROPIC_API_KEY), or to a provider "
-                "of your own in the worker's App(providers={…})."
+                f"{name}= is not a model parameter, and would be saved with the turn. Set the key in the environment "
+                "of the process that runs the turn (OPENAI_API_KEY, ANTHROPIC_API_KEY), or in a provider in the "
+                "worker's App(providers={…})."
             )
     for name in params:
         if name in CONNECTION:
             raise UsageError(
-                f"{name}= is no parameter of a model: it belongs into the environment of the process that runs the "
-                "turn (OPENAI_BASE_URL, ANTHROPIC_BASE_URL), or to a provider of your own in App(providers={…})."
+                f"{name}= is not a model parameter. Set it in the environment of the process that runs the turn "
+                "(OPENAI_BASE_URL, ANTHROPIC_BASE_URL), or in a provider in App(providers={…})."
             )
     wrong = misplaced(params)
     if wrong is not None:

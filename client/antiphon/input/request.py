@@ -1,4 +1,4 @@
-"""What travels with a turn: the input, the agent, and how to run it."""
+"""The stored request of a turn: its input, its agent and its options."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
 
 
 class AgentSpec(Struct, omit_defaults=True):
-    """An agent that travels: everything but code and keys. ``tools`` are names that the worker's App knows.
+    """An agent as plain data, without code and keys. ``tools`` are names of tools in the worker's App.
 
-    ``queue`` is where its turns go unless they, or their session, have one of their own.
+    ``queue`` is used for turns if neither the turn nor its session names a queue.
     """
 
     provider: str
@@ -45,7 +45,7 @@ class AgentSpec(Struct, omit_defaults=True):
 
 
 class OutputSpec(Struct, omit_defaults=True):
-    """Structured output asked for: a JSON schema; the Python type stays with the caller."""
+    """The JSON schema of the requested structured output."""
 
     name: str
     schema: dict[str, Any]
@@ -53,10 +53,10 @@ class OutputSpec(Struct, omit_defaults=True):
 
 
 class TurnRequest(Struct, omit_defaults=True):
-    """One input and how to work on it.
+    """The input of a turn and the options for running it.
 
-    ``agent`` is a name that the worker's App knows, or the agent itself. ``messages`` are what the turn adds in
-    front of the answer, usually one user message. ``timeout`` is in seconds, from the start of a run.
+    ``agent`` is the agent, or the name of an agent in the worker's App. ``messages`` are added to the history before
+    the answer, usually one user message. ``timeout`` is in seconds from the start of a run.
     """
 
     messages: list[Message]
@@ -79,20 +79,21 @@ def decode_request(data: bytes) -> TurnRequest:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"A stored turn request is not readable: {exc}.") from exc
+        raise CorruptRecord(f"The stored request of a turn cannot be read: {exc}.") from exc
 
 
 @runtime_checkable
 class Travelling(Protocol):
-    """An agent that can travel with a turn."""
+    """An agent that can be sent with a turn."""
 
     def spec(self) -> AgentSpec: ...
 
 
 def encode_request(request: TurnRequest) -> bytes:
-    """The stored form of a request. Raises ``InvalidMessage`` where it cannot be encoded, ``LimitReached``.
+    """Return the stored form of a request.
 
-    Keys of services never travel: raises ``UsageError``.
+    Raises ``InvalidMessage`` if it cannot be encoded, ``LimitReached`` if it is too large, and ``UsageError`` if it
+    contains a secret.
     """
     try:
         payload = request.to_json()
@@ -107,7 +108,7 @@ def encode_request(request: TurnRequest) -> bytes:
 
 
 def check_request(request: TurnRequest, size: int) -> None:
-    """Hold a request, which is stored in so many bytes, to the limits. Raises ``LimitReached``."""
+    """Check a request against the limits. ``size`` is its stored size in bytes. Raises ``LimitReached``."""
     check_size("request_bytes", size, "The turn in bytes", "Pass large files by URL.")
     if request.params:
         check_plain("params", request.params)
@@ -131,14 +132,16 @@ def check_request(request: TurnRequest, size: int) -> None:
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
     if agent is None or isinstance(agent, str):
         return agent
-    if not isinstance(agent, AgentSpec) and isinstance(agent, Travelling):  # a protocol takes long to look at
+    if not isinstance(agent, AgentSpec) and isinstance(
+        agent, Travelling
+    ):  # a protocol check is slow, so it comes last
         agent = agent.spec()
     if isinstance(agent, AgentSpec):
         window_of(agent.window)
         return agent
-    raise UsageError(f"agent= takes an agent's name or an Agent, not {type(agent).__name__}.")
+    raise UsageError(f"agent= must be an agent's name or an Agent, not {type(agent).__name__}.")
 
 
 def queue_of(agent: str | AgentSpec | None) -> str:
-    """The queue of an agent that travels, '' where it has none. Raises ``UsageError``."""
+    """Return the queue of an agent that is sent with a turn, or '' if it has none. Raises ``UsageError``."""
     return "" if agent is None or isinstance(agent, str) or agent.queue is None else check_queue(agent.queue)

@@ -1,8 +1,7 @@
-"""JSON schemas from Python types, and Python values from what a model wrote.
+"""Makes JSON schemas from Python types, and Python values from a model's answer.
 
-Types are msgspec structs, dataclasses, TypedDicts and everything else that msgspec reads, or pydantic models
-(and types that hold some); pydantic is imported only where a type is its own. A ``dict`` is a JSON schema as
-it stands.
+Supported types are msgspec structs, dataclasses, TypedDicts and all other types that msgspec reads, and pydantic models
+and types that contain them. pydantic is imported only for its own types. A ``dict`` is used as a JSON schema.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 class Shape:
-    """A type as JSON sees it: ``schema``, the ``definitions`` it refers to, and ``read``.
+    """The JSON form of a type: its ``schema``, the ``definitions`` that the schema refers to, and ``read``.
 
-    Raises ``TypeError`` for a type that has no JSON schema.
+    Raises ``TypeError`` for a type without a JSON schema.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -45,7 +44,7 @@ class Shape:
     schema: dict[str, Any]
     definitions: dict[str, Any]
     read: Callable[[Any], Any]
-    """The Python value of a decoded JSON value. Raises ``ValueError`` that says what does not fit and
+    """Converts a decoded JSON value to the Python value. Raises ``ValueError``, which says what does not match and
     where."""
 
 
@@ -91,7 +90,7 @@ def _pydantic_reason(error: Any) -> str:
 
 
 def _is_pydantic(annotation: Any) -> bool:
-    """True for pydantic's models and dataclasses, for its ``Field`` metadata, and for types made of them."""
+    """Return True for pydantic's models and dataclasses, for its ``Field`` metadata, and for types that use them."""
     if "pydantic" not in sys.modules:
         return False
     if hasattr(annotation, "__pydantic_core_schema__") or hasattr(annotation, "__pydantic_validator__"):
@@ -103,12 +102,11 @@ def _is_pydantic(annotation: Any) -> bool:
 
 
 def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
-    """What to ask a model for, so that its answer can be read as ``type_``.
+    """Return the schema that a model must follow so that its answer can be read as ``type_``.
 
-    The schema is strict (every property required, no others) where the type allows it; a free-form
-    dictionary, a tuple or ``Any`` in it makes the whole not strict. A type that is no JSON object is wrapped
-    into one. A schema given as a dictionary is sent as it stands, as strict if it keeps the rules. Raises
-    ``UsageError``.
+    The schema is strict (all properties required, no others allowed) if the type allows it. A free-form dictionary, a
+    tuple or ``Any`` makes the whole schema not strict. A type that is not a JSON object is wrapped into one. A
+    dictionary is sent unchanged, as strict if it follows the rules. Raises ``UsageError``.
     """
     if isinstance(type_, dict):
         return _output_of_schema(cast("dict[str, Any]", type_), name)
@@ -129,7 +127,7 @@ def parse_output(type_: Any, text: str) -> Any:
     if isinstance(type_, dict):
         reasons = misfits(value, cast("dict[str, Any]", type_))
         if reasons:
-            raise InvalidOutput(f"The answer does not fit its schema: {'; '.join(reasons)}.", raw=text)
+            raise InvalidOutput(f"The answer does not match the schema: {'; '.join(reasons)}.", raw=text)
         return value
     shape = _shape(type_)
     if _root(shape).get("type") != "object" and isinstance(value, dict) and value.keys() == {WRAPPED}:
@@ -137,11 +135,11 @@ def parse_output(type_: Any, text: str) -> Any:
     try:
         return shape.read(value)
     except ValueError as exc:
-        raise InvalidOutput(f"The answer does not fit {_name_of(type_)}: {exc}.", raw=text) from exc
+        raise InvalidOutput(f"The answer does not match {_name_of(type_)}: {exc}.", raw=text) from exc
 
 
 def _unfenced(text: str) -> str:
-    """What stands between the fences of a Markdown block; all of a text that is no such block."""
+    """Return the text inside a fenced Markdown block, or the whole text if it is not one."""
     block = text.strip()
     first, _, rest = block.partition("\n")
     language = first[3:].rstrip()
@@ -154,11 +152,11 @@ def _shape(type_: Any) -> Shape:
         return Shape(type_)
     except TypeError as exc:
         reason = str(exc).strip().rsplit("\n", 1)[-1]
-        raise UsageError(f"{_name_of(type_)} cannot be asked for as structured output: {reason}.") from exc
+        raise UsageError(f"{_name_of(type_)} cannot be used for structured output: {reason}.") from exc
 
 
 def _root(shape: Shape) -> dict[str, Any]:
-    """The schema of the type itself, where it is only a reference to one of the definitions."""
+    """Return the schema of the type. If it is a reference, return the definition."""
     reference = shape.schema.get("$ref")
     return shape.definitions[reference.rsplit("/", 1)[-1]] if reference else shape.schema
 
@@ -173,7 +171,7 @@ def _whole_schema(type_: Any) -> dict[str, Any]:
 
 def _output_of_schema(schema: dict[str, Any], name: str | None) -> OutputSpec:
     if schema.get("type") != "object" and "$ref" not in schema:
-        raise UsageError("A JSON schema for structured output has the type 'object' at its root.")
+        raise UsageError("A JSON schema for structured output must have the type 'object' at its root.")
     name = _cleaned(name or str(schema.get("title") or ""))
     return OutputSpec(name, schema, strict=is_strict(schema))
 

@@ -1,7 +1,7 @@
-"""Whether a value fits a JSON schema that was given as a dictionary.
+"""Checks a value against a JSON schema that was given as a dictionary.
 
-Checks what schemas for structured output are made of: types, literals, objects, arrays, unions, references
-within the schema, bounds and sizes. Other keywords (formats, conditions) are not checked.
+Supports the keywords of schemas for structured output: types, literals, objects, arrays, unions, references within the
+schema, bounds and sizes. Other keywords (formats, conditions) are not checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def misfits(value: Any, schema: Schema) -> list[str]:
-    """What of the value does not fit, and where; empty where all fits."""
+    """Return what does not match the schema, and where. The list is empty if the value matches."""
     try:
         return list(_look(value, schema, schema, "$", 0))
     except _TooDeepError as exc:
@@ -52,7 +52,7 @@ def misfits(value: Any, schema: Schema) -> list[str]:
 
 
 class _TooDeepError(Exception):
-    """The value is nested beyond reason, or the schema refers to itself without end."""
+    """The value is nested too deeply, or the schema refers to itself endlessly."""
 
 
 def _look(value: Any, schema: Any, root: Schema, at: str, depth: int) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _look(value: Any, schema: Any, root: Schema, at: str, depth: int) -> Iterato
     for union in ("anyOf", "oneOf"):
         variants = schema.get(union)
         if variants and all(any(_look(value, each, root, at, depth + 1)) for each in variants):
-            yield f"fits none of the variants - at `{at}`"
+            yield f"matches none of the variants - at `{at}`"
     yield from _look_at_itself(value, schema, at)
     if isinstance(value, dict):
         yield from _look_into_object(cast("Schema", value), schema, root, at, depth)
@@ -84,10 +84,10 @@ def _look_at_itself(value: Any, schema: Schema, at: str) -> Iterator[str]:
     if kinds and not any(_TYPES[kind](value) for kind in kinds if kind in _TYPES):
         yield f"expected {' or '.join(kinds)} - at `{at}`"
     if ("enum" in schema and value not in schema["enum"]) or value != schema.get("const", value):
-        yield f"{value!r} is none of the allowed values - at `{at}`"
+        yield f"{value!r} is not an allowed value - at `{at}`"
     for keyword, fits in _BOUNDS.items():
         if keyword in schema and not fits(value, schema[keyword]):
-            yield f"against {keyword} {schema[keyword]} - at `{at}`"
+            yield f"violates {keyword} {schema[keyword]} - at `{at}`"
 
 
 def _look_into_object(value: Schema, schema: Schema, root: Schema, at: str, depth: int) -> Iterator[str]:

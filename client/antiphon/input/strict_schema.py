@@ -1,8 +1,8 @@
-"""Strict JSON schemas: the subset that the model services can enforce while they write.
+"""Strict JSON schemas: the subset of JSON schema that model services can enforce while they generate.
 
-Every object names all its properties, requires them and allows no others. Keywords that one of the services
-does not take (bounds, patterns, defaults) move into the description, where the model still reads them; the
-value is checked against the type afterwards anyway.
+Each object lists all its properties, requires them and allows no others. Keywords that some services do not accept
+(bounds, patterns, defaults) move into the description, where the model still reads them. The value is always checked
+against the type afterwards.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class NotStrict(ValueError):
 
 
 def strict_schema(schema: Schema) -> Schema:
-    """The schema by the strict rules. Raises ``NotStrict`` where it allows more than they can say."""
+    """Return the schema in its strict form. Raises ``NotStrict`` if it has none."""
     definitions: Schema = schema.get("$defs", {})
     strict = _node({key: value for key, value in schema.items() if key != "$defs"})
     if strict.get("type") != "object":
-        raise NotStrict("the root is no object")
+        raise NotStrict("the root is not an object")
     used = _reachable(strict, {name: _node(definition) for name, definition in definitions.items()})
     return {**strict, "$defs": used} if used else strict
 
 
 def is_strict(schema: Any) -> bool:
-    """True where a schema keeps the rules for objects as it stands."""
+    """Return True if a schema already follows the strict rules for objects."""
     if not isinstance(schema, dict):
         return False
     schema = cast("Schema", schema)
@@ -78,7 +78,7 @@ def _node(schema: Any) -> Schema:
     schema = cast("Schema", schema)
     unknown = schema.keys() - STRUCTURE - SILENT - set(HINTS)
     if unknown:
-        raise NotStrict(f"{', '.join(sorted(unknown))} cannot be said")
+        raise NotStrict(f"{', '.join(sorted(unknown))} cannot be expressed")
     return _described(_structure(schema), schema)
 
 
@@ -90,7 +90,7 @@ def _structure(schema: Schema) -> Schema:
             return {"anyOf": [_node(variant) for variant in schema[union]]}
     if "allOf" in schema:
         if len(schema["allOf"]) != 1:
-            raise NotStrict("allOf cannot be said")
+            raise NotStrict("allOf cannot be expressed")
         return _node(schema["allOf"][0])
     if "enum" in schema or "const" in schema:
         return _literal(schema)
@@ -110,7 +110,7 @@ def _literal(schema: Schema) -> Schema:
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
     kinds = sorted({TYPE_NAMES.get(type(value), "") for value in values})
     if "" in kinds or not values:
-        raise NotStrict("a literal is neither text, number, boolean nor null")
+        raise NotStrict("a literal is not text, a number, a boolean or null")
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}
 
 
@@ -127,8 +127,8 @@ def _object(schema: Schema) -> Schema:
 
 
 def _described(strict: Schema, schema: Schema) -> Schema:
-    """Add the description, with what the strict subset cannot say; a reference stands alone, so it is
-    wrapped."""
+    """Add the description and the keywords that are not strict. A reference is wrapped, because it cannot have
+    one."""
     hints = [
         f"{key}: {_json(schema[key])}"
         for key in HINTS
@@ -150,7 +150,7 @@ def _json(value: Any) -> str:
 
 
 def _reachable(root: Schema, definitions: Schema) -> Schema:
-    """The definitions that the root refers to, directly or through others, in their order."""
+    """Return the definitions that the root refers to, directly or indirectly, in their original order."""
     used: set[str] = set()
     waiting = _references(root)
     while waiting:

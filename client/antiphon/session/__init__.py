@@ -11,7 +11,7 @@ __all__ = ["Session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Session`` when it is first asked for: its modules are also used without it."""
+    """Import ``Session`` on first access, because other modules of this package are used without it."""
     if name != "Session":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from antiphon.session.session import Session

@@ -1,8 +1,8 @@
-"""The one event loop on which synchronous calls run, in a daemon thread that starts when it is first needed.
+"""The background event loop that runs the synchronous calls, in a daemon thread started on first use.
 
-It works in scripts, in threads, in views of a web framework and inside a running event loop (a notebook),
-because the caller's thread only waits. After a fork the child makes a loop of its own. The caller's context
-variables go with each call. Interrupting a call (Ctrl-C) cancels its work and waits until it has cleaned up.
+Because the caller's thread only waits, this works in scripts, threads, web views and notebooks that already run an
+event loop. After a fork, the child process starts its own loop. Each call runs with the caller's context variables.
+Interrupting a call (Ctrl-C) cancels the work and waits for its cleanup.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Background:
         self.loop.run_forever()
 
     def end(self) -> None:
-        """Cancel what still runs, let it clean up, and stop."""
+        """Cancel all running tasks, wait for their cleanup, and stop the loop."""
         if not self.thread.is_alive():
             return
         try:
             asyncio.run_coroutine_threadsafe(self._clean_up(), self.loop).result(END_SECONDS)
         except TimeoutError:
-            return  # something does not let itself be cancelled; a daemon thread dies with the process
+            return  # a task ignores its cancellation; the daemon thread ends with the process
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(END_SECONDS)
         self.loop.close()
@@ -60,28 +60,28 @@ class _Background:
 
 _background: _Background | None = None
 _waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None, None]]] = WeakKeyDictionary()
-_iterated: set[AsyncGenerator[Any, None]] = set()  # those that are to be closed when the process ends
+_iterated: set[AsyncGenerator[Any, None]] = set()  # generators to close when the process ends
 _lock = threading.Lock()
 _left_behind: list[
     object
-] = []  # a parent's loop, kept whole: its connections would leave the parent's selector
+] = []  # keeps the parent's loop alive after a fork: closing its connections would change the parent's selector
 
 
 def call(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the background loop and wait for its result.
 
-    Raises ``UsageError`` on the background loop itself, where waiting would never end: asynchronous tools use
-    the ``_async`` methods.
+    Raises ``UsageError`` when called on the background loop itself, where it would deadlock. Use the ``_async``
+    methods in asynchronous tools.
     """
     background = _started()
     if threading.current_thread() is background.thread:
         work.close()
-        raise UsageError("This call would wait for itself: in an asynchronous tool, use the _async method.")
+        raise UsageError("This call would deadlock: in an asynchronous tool, call the _async method instead.")
     started = _Started(background.loop, work)
     try:
         started.begin()
         value, error = started.wait()
-    except BaseException:  # only the waiting itself raises here: the caller was interrupted
+    except BaseException:  # only an interrupted wait raises here
         started.cancel()
         started.wait()
         raise
@@ -94,12 +94,12 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 def on_background() -> bool:
-    """True on the background loop, where the calls that wait are carried out."""
+    """Return True if the current thread runs the background loop."""
     return _background is not None and threading.current_thread() is _background.thread
 
 
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Iterate over an asynchronous generator. Leaving early closes it before the caller goes on."""
+    """Iterate over an asynchronous generator. Leaving the loop early closes it before the next line runs."""
     _iterated.add(items)
     try:
         while True:
@@ -114,15 +114,16 @@ def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 def spawn(work: Coroutine[Any, Any, Any]) -> None:
-    """Start a coroutine on the background loop and do not wait. It handles its own errors."""
+    """Start a coroutine on the background loop without waiting. The coroutine handles its own errors."""
     background = _started()
     background.loop.call_soon_threadsafe(_create_task, background.loop, work, contextvars.copy_context())
 
 
 async def when_loop_ends(last_act: Callable[[], Awaitable[None]]) -> None:
-    """Await this when the running loop is shut down (by ``asyncio.run``, or by the end of the process for ours).
+    """Run ``last_act`` when the running loop shuts down.
 
-    A loop closes the asynchronous generators that are still open; this is one.
+    ``asyncio.run`` shuts down its own loop; the background loop shuts down when the process ends. This works because
+    a loop closes all open asynchronous generators when it shuts down.
     """
 
     async def wait() -> AsyncGenerator[None, None]:
@@ -149,7 +150,7 @@ def _create_task(
 
 
 class _Started:
-    """A coroutine on the loop; its outcome comes as a value, and only after it has cleaned up."""
+    """A coroutine running on the loop. Its result or exception is available once its cleanup is done."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
         self._loop = loop
@@ -157,8 +158,8 @@ class _Started:
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None  # on the loop
         self._outcome: tuple[Any, BaseException | None] | None = None
-        # A bare lock, released when there is an outcome: waiting for it can be interrupted at any moment, where an
-        # interrupted ``Future`` or ``Event`` may leave its own lock behind, held for ever.
+        # A plain lock, released once there is an outcome. Waiting for it can be interrupted at any point. An
+        # interrupted ``Future`` or ``Event`` can leave its internal lock held forever.
         self._pending = threading.Lock()
         self._pending.acquire()
 
@@ -184,7 +185,7 @@ class _Started:
             self._settle()
 
     def _settle(self) -> None:
-        """Where it was cancelled before its first step, nothing of it has run."""
+        """Record the cancellation of a task that was cancelled before its first step."""
         if self._outcome is None:
             self._work.close()
             self._end((None, asyncio.CancelledError()))
@@ -208,8 +209,8 @@ async def _next(items: AsyncGenerator[T, None]) -> T:
 def _close(items: AsyncGenerator[Any, None]) -> None:
     background = _background
     if background is None or not background.thread.is_alive():
-        return  # the loop that it lived on is gone: this is the end of the process, or the child of a fork
-    if threading.current_thread() is background.thread:  # the iterator was dropped there; nobody can wait
+        return  # the generator's loop is gone: the process is ending, or this is the child of a fork
+    if threading.current_thread() is background.thread:  # the loop's own thread must not wait
         _create_task(background.loop, items.aclose(), contextvars.copy_context())  # pyright: ignore[reportArgumentType]
     else:
         call(items.aclose())  # pyright: ignore[reportArgumentType]
@@ -226,7 +227,7 @@ def _started() -> _Background:
 
 
 def _forget() -> None:
-    """In the child of a fork: the thread stayed behind, and with it all that ran on the loop."""
+    """Reset the module in the child of a fork, which does not have the parent's thread and tasks."""
     global _background, _lock
     _left_behind.append(_background)
     _background, _lock = None, threading.Lock()

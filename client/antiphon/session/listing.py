@@ -1,6 +1,7 @@
-"""Lists of sessions: filtered, in pages, and the same from every runtime.
+"""Lists of sessions, with filters and pages, for every runtime.
 
-A place is where a session stands in a list: a number, the highest first, and its id. A cursor is a place as text.
+A place is the position of a session in a list: a number (lists begin with the highest) and the session id. A cursor
+is a place as text.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ PAGE = 100
 
 
 class Wanted(Struct, frozen=True):
-    """Which sessions of a list, and how many."""
+    """The checked arguments of a list: its filters, its limit and where it starts."""
 
     fields: dict[str, Any]
     limit: int | None
     after: ListPlace | None
 
     def fits(self, info: SessionInfo) -> bool:
-        """True where each field that was asked for has this value; a dictionary has these entries among others."""
+        """Return True if the session matches every filter. A dictionary matches if it contains the given entries."""
         return all(_fits(getattr(info, name), value) for name, value in self.fields.items())
 
     @property
     def page(self) -> int:
-        """How many are best read at once: with the one that says whether there are more."""
+        """The number of sessions to read at once, including one more to know whether the list goes on."""
         return PAGE if self.limit is None or any(self.fields.values()) else min(PAGE, self.limit + 1)
 
     @property
     def most(self) -> int:
-        """How many are looked at where not all are asked for."""
+        """The number of sessions that a list with a limit reads at most."""
         return max(MOST_LOOKED_AT, self.limit or 0)
 
 
 def wanted(**asked: Unpack[ListOptions]) -> Wanted:
-    """Check what a list was asked for. Raises ``UsageError``."""
+    """Check the arguments of a list. Raises ``UsageError``."""
     given: dict[str, Any] = dict(asked)
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise UsageError(f"limit= is a number above 0, not {limit!r}.")
+        raise UsageError(f"limit= must be a positive whole number, not {limit!r}.")
     return Wanted(checked_fields(given, ListedFields), limit, None if cursor is None else _place(cursor))
 
 
@@ -67,10 +68,10 @@ def _fits(found: Any, value: Any) -> bool:
 
 
 class AsyncSessionList:
-    """Sessions, one after the other, for ``async for``. Nothing is read before it is iterated over.
+    """Iterate over sessions with ``async for``. Nothing is read before the iteration starts.
 
-    ``cursor`` is where the iteration has come to: ``sessions(cursor=…)`` goes on after it. It is None when the end
-    of the list was reached, and before the first session.
+    ``cursor`` is the position of the iteration: pass it to ``sessions(cursor=…)`` to continue after it. It is None
+    before the first session and at the end of the list.
     """
 
     def __init__(self, rows: Rows, which: Wanted) -> None:
@@ -82,7 +83,7 @@ class AsyncSessionList:
         return self.picked()
 
     async def picked(self) -> AsyncGenerator[SessionInfo, None]:
-        """The sessions that are wanted, as far as one page goes."""
+        """Yield the sessions that match, up to the limit."""
         looked_at = given = 0
         which = self._wanted
         async with aclosing(self._rows(which.after, which.page)) as rows:
@@ -98,7 +99,7 @@ class AsyncSessionList:
 
 
 class SessionList:
-    """Sessions, one after the other; see ``AsyncSessionList``."""
+    """Iterate over sessions with ``for``; otherwise like ``AsyncSessionList``."""
 
     def __init__(self, sessions: AsyncSessionList) -> None:
         self._sessions = sessions
@@ -108,12 +109,12 @@ class SessionList:
 
     @property
     def cursor(self) -> str | None:
-        """Where the iteration has come to: the next page begins there. None at the end of the list."""
+        """The position of the iteration, where the next page starts. None at the end of the list."""
         return self._sessions.cursor
 
 
 def _place(cursor: object) -> ListPlace:
     number, colon, known = cursor.partition(":") if isinstance(cursor, str) else ("", "", "")
     if not colon or not number.isascii() or not number.isdigit() or len(number) > 15:
-        raise UsageError(f"cursor= is what a list of sessions gave as its cursor, not {cursor!r}.")
+        raise UsageError(f"cursor= must be the cursor of a list of sessions, not {cursor!r}.")
     return int(number), session_id(known)

@@ -1,4 +1,4 @@
-"""What a session is to be when it is first used, as callers say it."""
+"""Checks the arguments that open a session."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["checked_fields", "opening_of"]
 
 
 def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) -> Opening:
-    """Check what was asked for. System messages in front are the system prompt, unless there is one.
+    """Check the arguments that open a session.
 
-    Raises ``UsageError``, ``InvalidMessage``, ``InvalidId``.
+    Without ``system``, the leading system messages become the system prompt. Raises ``UsageError``,
+    ``InvalidMessage`` and ``InvalidId``.
     """
     given: dict[str, Any] = dict(asked)
     found = to_messages(given.pop("messages", None) or [])
@@ -35,8 +36,10 @@ def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) ->
 
 
 def checked_fields(given: Mapping[str, Any], known: type[Struct]) -> dict[str, Any]:
-    """The fields of a session as callers gave them, without those that are None. Raises ``UsageError``, and
-    ``TypeError`` where there is no such keyword."""
+    """Check the given fields of a session and leave out those that are None.
+
+    Raises ``UsageError``, and ``TypeError`` for an unknown keyword.
+    """
     for name in given:
         if name not in known.__struct_fields__:
             raise TypeError(f"There is no keyword {name}=.")
@@ -50,7 +53,7 @@ def _checked(name: str, value: Any) -> Any:
     if known.kind == dict[str, Any]:
         return plain(value, name)
     if not isinstance(value, str):
-        raise UsageError(f"{name}= is text, not {type(value).__name__}.")
+        raise UsageError(f"{name}= must be text, not {type(value).__name__}.")
     return value
 
 
@@ -62,5 +65,5 @@ def _check_limits(system: str | None, messages: Sequence[Message]) -> None:
 
 
 def _leading_system(messages: Sequence[Message]) -> int:
-    """How many messages at the beginning are the system prompt, which is kept beside the history."""
+    """Count the leading system messages. The system prompt is stored separately from the history."""
     return next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))

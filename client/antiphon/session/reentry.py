@@ -1,7 +1,7 @@
-"""Which turns the running code is part of, or reads: a call that waits for one of them would wait for itself.
+"""Detects calls that would deadlock because they wait for the turn that they are part of.
 
-Whoever runs a turn marks the code of its tools, and a stream of events its reader. The mark goes with the context:
-into tasks, into the threads of tools, and to the background loop.
+The runtime marks the code of a turn's tools, and an event stream marks the code that reads it. The marks are context
+variables, so they also apply to tasks, to the threads of tools and to the background loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Reading", "own_turns", "turns_read_here", "waits_for_its_reader", "w
 
 
 class _Mark:
-    """One turn; no longer active when it has ended, whatever task of a tool is left behind."""
+    """A turn that the code belongs to. Not active after the turn has ended, even in tasks that a tool left running."""
 
     __slots__ = ("active", "session_id", "turn_id")
 
@@ -32,7 +32,7 @@ _marks: ContextVar[tuple[_Mark, ...]] = ContextVar("antiphon_within", default=()
 
 @contextmanager
 def within(session_id: str, turn_id: str) -> Generator[None]:
-    """Mark what runs here as part of this turn."""
+    """Mark the code in this block as part of the turn."""
     mark = _Mark(session_id, turn_id)
     token = _marks.set((*_marks.get(), mark))
     try:
@@ -43,28 +43,30 @@ def within(session_id: str, turn_id: str) -> Generator[None]:
 
 
 def own_turns(session_id: str) -> set[str]:
-    """The turns of a session that the running code is part of. Ids of sessions are those of one Redis or process,
-    ids of turns are everybody's."""
+    """Return the turns of a session that the running code is part of.
+
+    Turn ids are unique everywhere; session ids only within one Redis or one process.
+    """
     return {mark.turn_id for mark in _marks.get() if mark.active and mark.session_id == session_id}
 
 
 class Reading:
-    """Code that reads the events of a turn which it owns. It is at work on one until it asks for the next."""
+    """The reader of a turn's events. It is handling an event until it requests the next one."""
 
     __slots__ = ("turn_id",)
 
     def __init__(self) -> None:
-        self.turn_id = ""  # while it is at work on an event of a turn that goes on
+        self.turn_id = ""  # set while an event of an unfinished turn is being handled
 
     def given(self, event: Event) -> Event:
-        """The event, to hand to the running code."""
+        """Note that the event is being handled, and return it."""
         self.turn_id = "" if event.terminal else event.turn_id
         others = (one for one in _reading.get() if one.turn_id and one is not self)
         _reading.set((*others, self))
         return event
 
     def asks(self) -> None:
-        """It has done with the event that it was given, or has left."""
+        """Note that the reader has handled its event, or has left the stream."""
         self.turn_id = ""
 
 
@@ -72,23 +74,23 @@ _reading: ContextVar[tuple[Reading, ...]] = ContextVar("antiphon_reading", defau
 
 
 def turns_read_here() -> set[str]:
-    """The turns an event of which the running code is at work on: they may wait until it asks for the next."""
+    """Return the turns whose events the running code is handling. They may wait until it requests the next event."""
     return {one.turn_id for one in _reading.get() if one.turn_id}
 
 
 def waits_for_its_reader(session_id: str) -> UsageError:
-    """What is raised instead of waiting for a turn that waits for its reader."""
+    """Return the error for a call that would wait for the turn whose events the caller is reading."""
     return UsageError(
-        "This call would wait for the turn whose events are being read here, which waits for its reader: call when "
-        "event.terminal is true or after the loop, or leave the loop before.",
+        "This call would deadlock: it would wait for the turn whose events you are reading. Call it when "
+        "event.terminal is true, or after the loop.",
         session_id=session_id,
     )
 
 
 def waits_for_itself(session_id: str) -> UsageError:
-    """What is raised instead of waiting for one's own turn."""
+    """Return the error for a call that would wait for its own turn."""
     return UsageError(
-        "This call would wait for the turn that it is part of: a tool returns what its turn is to know (a child's "
-        "answer too), changes its session through its Context, or works in a session of its own (session.child()).",
+        "This call would wait for the turn that it is part of. In a tool, return the result (also a child's answer), "
+        "change the session through the tool's Context, or use a separate session: session.child().",
         session_id=session_id,
     )

@@ -1,7 +1,7 @@
-"""The seam between sessions and what runs their turns: this process, or workers on Redis.
+"""The interface between sessions and the runtime that runs their turns: this process, or workers on Redis.
 
-A runtime keeps sessions by id and does one thing at a time to each. All its methods are coroutines, except
-``work``; the synchronous calls of ``Session`` run them on the background loop.
+A runtime stores sessions by id and performs one operation at a time on each. Its methods are coroutines and
+asynchronous generators; the synchronous calls of ``Session`` run them on the background loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
 
 
 class SessionRef(Struct, frozen=True):
-    """Which session, and how it is kept: the store it is saved to, and the seconds that it stays unused."""
+    """A session's id, the store it is saved to, and the seconds it is kept without being used (None: forever)."""
 
     id: SessionId
     store: SessionStore | None = None
@@ -55,10 +55,10 @@ class SessionRef(Struct, frozen=True):
 
 
 class Opening(OpeningFields, kw_only=True):
-    """What ``agent.session(…)`` or ``Session.from_dict`` asked for, done when the session is first used.
+    """The arguments of ``agent.session(…)`` or ``Session.from_dict``, applied when the session is first used.
 
-    ``token`` names the opening, so that doing it again does nothing. With ``saved`` the whole session is put
-    in place of an empty one, or of any with ``replace``.
+    ``token`` identifies the opening, so that applying it again has no effect. ``saved`` is a whole session to
+    restore: it replaces an empty session, or any session if ``replace`` is true.
     """
 
     token: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -68,16 +68,17 @@ class Opening(OpeningFields, kw_only=True):
 
     @property
     def empty(self) -> bool:
-        """True where a session is opened as it is."""
+        """True if the opening changes nothing."""
         return msgspec.structs.replace(self, token="", replace=False) == Opening(token="")
 
     def changes(
         self, session_id: str, known: Callable[[str], Any], of_parent: Callable[[str], Any] | None
     ) -> dict[str, Any]:
-        """The fields that the opening sets, by name; ``known`` and ``of_parent`` give what there is of one.
+        """Return the fields that the opening sets, by name.
 
-        What is given takes the place of what is known and is merged into dictionaries, but for variables, which are
-        only set where there is none of the name. Raises ``UsageError`` to another tenant.
+        ``known`` and ``of_parent`` return the current value of a field in the session and in its parent. A given value
+        replaces the current one, and a given dictionary is merged into it; variables that exist keep their values.
+        Raises ``UsageError`` for another tenant.
         """
         if self.tenant is not None and known("tenant") not in (None, self.tenant):
             raise other_tenant(session_id, self.tenant)
@@ -94,10 +95,10 @@ class Opening(OpeningFields, kw_only=True):
 
 
 class Edit(Struct):
-    """A change of a session outside its turns. It waits for the turns before it, or is refused.
+    """A change of a session outside its turns.
 
-    ``variables`` and ``metadata`` and ``files`` are merged into those that are there; ``remove`` names
-    variables to take away.
+    It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. ``variables``,
+    ``metadata`` and ``files`` are merged into the current ones. ``remove`` names the variables to remove.
     """
 
     add: list[Message] = field(default_factory=list)
@@ -109,7 +110,7 @@ class Edit(Struct):
     if_busy: IfBusy = "enqueue"
 
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
-        """The fields that the edit sets, by name; ``known`` gives what there is of one."""
+        """Return the fields that the edit sets, by name. ``known`` returns the current value of a field."""
         changes: dict[str, Any] = {}
         if self.variables or self.remove:
             left = {name: value for name, value in known("variables").items() if name not in self.remove}
@@ -122,7 +123,7 @@ class Edit(Struct):
 
 
 class RunningTurn(Struct):
-    """A turn at work, and the step (model call) that it has come to."""
+    """A running turn and the number of its current step (model call)."""
 
     turn_id: str
     status: Status
@@ -130,7 +131,10 @@ class RunningTurn(Struct):
 
 
 class SessionStatus(Struct):
-    """What is done, what is running and what is waiting."""
+    """The state of a session: its number of messages, its running turn and the ids of its waiting turns.
+
+    ``created`` and ``updated`` are in ms since 1970.
+    """
 
     state: Literal["idle", "busy", "closed"]
     messages: int
@@ -141,11 +145,12 @@ class SessionStatus(Struct):
 
 
 class SessionInfo(ListedFields):
-    """One line of a list of sessions.
+    """One entry of a list of sessions.
 
-    ``status``: a worker is at one of its turns (``running``), it has turns that wait (``waiting``), or nothing is
-    left to do (``done``). ``agent`` is the name of the agent that it began with, ``queue`` its own one, ``turns``
-    the number of turns in its inbox. ``created`` and ``updated`` are ms since 1970.
+    ``status`` is ``running`` if a worker runs one of the session's turns, ``waiting`` if its turns wait for a worker,
+    and ``done`` if it has no open turns. ``agent`` is the name of the agent that the session began with, ``queue``
+    the session's own queue and ``turns`` the number of turns in its inbox. ``created`` and ``updated`` are in ms
+    since 1970.
     """
 
     session_id: str
@@ -159,16 +164,16 @@ class SessionInfo(ListedFields):
 
 
 ListPlace: TypeAlias = tuple[int, str]
-"""Where a session stands in a list: a number, the highest first, and its id."""
+"""The position of a session in a list: a number (lists begin with the highest) and the session id."""
 
 
 def agent_name(agent: Mapping[str, Any] | str | None) -> str | None:
-    """The name of an agent as a session keeps it."""
+    """Return the name of an agent that a session has stored."""
     return agent if agent is None or isinstance(agent, str) else agent.get("name")
 
 
 class SessionAgent(AgentLike, Protocol):
-    """What sessions know of an ``Agent``."""
+    """The part of ``Agent`` that sessions use."""
 
     @property
     def runtime(self) -> Runtime: ...
@@ -183,7 +188,7 @@ class SessionAgent(AgentLike, Protocol):
 
 
 class TurnHandle(Protocol):
-    """A submitted turn, for callers that await."""
+    """A submitted turn, with asynchronous methods."""
 
     @property
     def id(self) -> str: ...
@@ -196,65 +201,66 @@ class TurnHandle(Protocol):
 
 
 class Runtime(Protocol):
-    """Keeps sessions and runs their turns."""
+    """Stores sessions and runs their turns."""
 
     async def open(self, session: SessionRef, opening: Opening) -> None:
-        """Make the session what the opening says. Raises ``SessionExists``."""
+        """Apply the opening to the session. Raises ``SessionExists``."""
         ...
 
     def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
-        """Run a turn and give its events as they come, the terminal one last; then raise as it ended.
+        """Run a turn and yield its events as they arrive. The last one is the terminal event.
 
-        The caller owns the turn: closing the generator before its terminal event rolls the turn back.
+        If the turn failed, the error is raised after that event. The caller owns the turn: closing the generator
+        before the terminal event rolls the turn back.
         """
         ...
 
     async def submit(self, session: SessionRef, work: Work) -> TurnHandle:
-        """Hand in a turn that does not depend on the caller."""
+        """Submit a turn that runs independently of the caller."""
         ...
 
     async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
-        """Messages ``start`` to before ``stop`` of the history, negative ones counted from its end."""
+        """Return the messages from ``start`` up to, but not including, ``stop``, as in a slice of the history."""
         ...
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
-        """The whole session at one moment; without its messages where they are not asked for."""
+        """Return a consistent copy of the session, without its messages if ``messages`` is false."""
         ...
 
     async def status(self, session: SessionRef) -> SessionStatus: ...
 
     async def edit(self, session: SessionRef, edit: Edit) -> None:
-        """Change the session between two turns. Raises ``SessionBusy`` where asked to."""
+        """Change the session between two turns. Raises ``SessionBusy`` if the edit has ``if_busy="reject"``."""
         ...
 
     async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
-        """Put ``messages`` in place of what these turns left, if that is still the history's end."""
+        """Replace the messages of these turns if they are still the last ones. Return True if it did."""
         ...
 
     async def fork(self, session: SessionRef, fork: SessionRef) -> None:
-        """Copy the session, its finished turns only, to a new id. Raises ``SessionExists``."""
+        """Copy the session with its finished turns to a new id. Raises ``SessionExists``."""
         ...
 
     async def children(self, session: SessionRef) -> list[str]:
-        """The ids of the sessions whose parent this one is."""
+        """Return the ids of the session's children."""
         ...
 
     async def close(self, session: SessionRef) -> None:
-        """End the session: it can be read, and takes no more turns."""
+        """Close the session: it can still be read, but accepts no more turns."""
         ...
 
     async def delete(self, session: SessionRef) -> bool:
-        """Forget the session, in its store too. True where there was one. Running turns are cancelled."""
+        """Delete the session, also from its store, and cancel its turns. Return True if it existed."""
         ...
 
     def sessions(
         self, store: SessionStore | None, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        """The sessions that are kept after this place, ``page`` of them at a time as they are asked for."""
+        """Yield the sessions after this place. They are read from the runtime ``page`` at a time."""
         ...
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. They also close when it ends."""
+        """Close the connections of the running event loop. They also close when the loop ends."""
         ...
 
 
@@ -263,7 +269,7 @@ _lock = threading.Lock()
 
 
 def local_runtime() -> Any:
-    """The runtime of this process, made when it is first needed. Raises ``MissingPackage``."""
+    """Return the runtime of this process, created on first use. Raises ``MissingPackage``."""
     global _local  # noqa: PLW0603 - one local runtime per process, because sessions are shared by id
     with _lock:
         if _local is None:
@@ -274,6 +280,6 @@ def local_runtime() -> Any:
                 if isinstance(exc, ModuleNotFoundError) and (exc.name or "").startswith("antiphon."):
                     raise
                 raise MissingPackage(
-                    "To run turns in this process, the worker's packages are needed: pip install 'antiphon[worker]'."
+                    "Running turns in this process needs the worker's packages: pip install 'antiphon[worker]'."
                 ) from exc
         return _local

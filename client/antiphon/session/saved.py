@@ -1,13 +1,12 @@
-"""The fields of a session, each declared once, and its saved form: a dictionary of plain types.
+"""The fields of a session and its saved form, a dictionary of plain types.
 
-What follows from a declaration: the keyword of an opening is checked, both runtimes keep the field, it is saved and
-read again, Redis stores it, forks copy it, the archive restores it, and lists show it and filter by it. A field is
-declared in ``ListedFields`` where all of that holds, in ``OpeningFields`` where lists leave it out, and in
-``SavedSession`` where no opening gives it.
+Each field is declared once. The declaration is enough to check the keyword, to store the field in both runtimes and
+in Redis, to save and read it, to copy it in forks and to restore it from the archive. Declare a field in
+``ListedFields`` if lists show it and filter by it, in ``OpeningFields`` if they do not, and in ``SavedSession`` if
+callers cannot set it when they open a session.
 
-The saved form is the same from every runtime: ``version, session_id, agent, system, messages, variables, metadata,
-created, updated``, and every other field that has a value. Times are ms since 1970. Readers ignore keys that they do
-not know.
+Every runtime saves the same form: ``version, session_id, agent, system, messages, variables, metadata, created,
+updated``, and all other fields that have a value. Times are in ms since 1970. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _ALWAYS_SAVED = ("session_id", "agent", "system", "messages", "variables", "meta
 
 
 class Field(Struct, frozen=True):
-    """How a field is handled; its type says the rest.
+    """How a field is checked and inherited.
 
-    ``expected`` ends the sentence "The field must be …". ``check`` gives the value, or raises ``UsageError``. With
-    ``inherited``, a child session takes the value of its parent where it has none.
+    ``expected`` completes the sentence "The field must be …". ``check`` returns the value or raises ``UsageError``.
+    If ``inherited`` is true, a child session without a value gets that of its parent.
     """
 
     expected: str
@@ -48,7 +47,7 @@ class Field(Struct, frozen=True):
 
 
 class ListedFields(Struct, kw_only=True):
-    """What an opening may give, the session keeps, and lists of sessions show and filter by."""
+    """Fields that callers set when they open a session, and that lists of sessions show and filter by."""
 
     tenant: Annotated[str | None, Field("the name of a tenant or null", tenant_id, inherited=True)] = None
     queue: Annotated[str | None, Field("the name of a queue or null", check_queue, inherited=True)] = None
@@ -56,7 +55,7 @@ class ListedFields(Struct, kw_only=True):
 
 
 class OpeningFields(ListedFields, kw_only=True):
-    """What an opening may give and the session keeps."""
+    """Fields that callers set when they open a session."""
 
     system: Annotated[str | None, Field("text or null")] = None
     variables: Annotated[dict[str, Any], Field("a dictionary")] = field(default_factory=dict)
@@ -77,22 +76,22 @@ class SavedSession(OpeningFields):
     updated: Annotated[int, Field("a number of ms")] = 0
 
     def keep(self, messages: int) -> None:
-        """Drop what comes after the first ``messages``, and a summary that tells of it."""
+        """Keep the first ``messages`` messages. Drop the others, and the summary if it covers any of them."""
         del self.messages[messages:]
         if self.summary is not None and self.summary.messages > messages:
             self.summary = None
 
     def shallow(self, *, messages: bool = True) -> SavedSession:
-        """A copy with lists and dictionaries of its own that hold the same values; without messages where asked."""
+        """Return a copy with its own lists and dictionaries of the same values, optionally without messages."""
         values = {name: copy.copy(getattr(self, name)) for name in FIELDS}
         return SavedSession(self.session_id, list(self.messages) if messages else [], **values)
 
     def copied(self) -> SavedSession:
-        """A copy that shares nothing with this one. Raises ``CorruptRecord`` where it has no JSON form."""
+        """Return a deep copy. Raises ``CorruptRecord`` if the session cannot be written as JSON."""
         try:
             return msgspec.json.decode(msgspec.json.encode(self), type=SavedSession)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise CorruptRecord(f"The saved session has no JSON form: {exc}.") from exc
+            raise CorruptRecord(f"The saved session cannot be written as JSON: {exc}.") from exc
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
@@ -101,7 +100,7 @@ class SavedSession(OpeningFields):
 
 
 def _declared() -> dict[str, Field]:
-    """The fields of ``SavedSession`` that say how they are handled."""
+    """Return the fields of ``SavedSession`` that have a ``Field`` declaration."""
     fields: dict[str, Field] = {}
     for name, hint in get_type_hints(SavedSession, include_extras=True).items():
         kind, *more = get_args(hint) or (hint,)
@@ -111,19 +110,19 @@ def _declared() -> dict[str, Field]:
 
 
 FIELDS = _declared()
-"""The fields of a session beside its id and its messages, by name."""
+"""All fields of a session except its id and its messages, by name."""
 
 
 _VERSION, _SESSION_ID = Field("a number", kind=int), Field("text", kind=str)
 
 
 def read_saved(data: Any) -> SavedSession:
-    """Read what ``to_dict`` gave. Raises ``CorruptRecord`` that says what is wrong with other data.
+    """Read the dictionary that ``to_dict`` returned.
 
-    The messages may also be OpenAI's or Anthropic's dictionaries.
+    The messages may also be OpenAI's or Anthropic's dictionaries. Raises ``CorruptRecord``, which says what is wrong.
     """
     if not isinstance(data, Mapping):
-        raise CorruptRecord(f"A saved session is a dictionary, not {type(data).__name__}.")
+        raise CorruptRecord(f"A saved session must be a dictionary, not {type(data).__name__}.")
     fields = dict(cast("Mapping[str, Any]", data))
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
@@ -131,7 +130,7 @@ def read_saved(data: Any) -> SavedSession:
     session_id = _value("session_id", fields["session_id"], _SESSION_ID)
     if not 1 <= _value("version", fields["version"], _VERSION) <= VERSION:
         raise CorruptRecord(
-            f"The saved session has the format version {fields['version']}; this release reads up to"
+            f"The saved session has format version {fields['version']}, but this release reads versions up to"
             f" {VERSION}: upgrade antiphon."
         )
     values = {name: _value(name, fields[name], known) for name, known in FIELDS.items() if name in fields}
@@ -141,13 +140,13 @@ def read_saved(data: Any) -> SavedSession:
         saved.keep(len(saved.messages))
         return saved
     except InvalidId as exc:
-        raise CorruptRecord(f"The session_id of the saved session cannot be one: {exc.message}") from exc
+        raise CorruptRecord(f"The session_id of the saved session is not valid: {exc.message}") from exc
     except (AgentError, TypeError) as exc:
         raise CorruptRecord(f"The messages of the saved session cannot be read: {exc}") from exc
 
 
 def _messages(values: Any) -> list[Message]:
-    """Ours in one go, which is quick; anything else one by one, which says what is wrong with which."""
+    """Read our own messages together, which is fast, and others one by one, for an error that names the message."""
     if isinstance(values, list) and all(
         type(one) is dict and "parts" in one for one in cast("list[Any]", values)
     ):

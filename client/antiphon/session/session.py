@@ -1,6 +1,6 @@
-"""Sessions: one conversation with its history, kept by a runtime.
+"""``Session``: one conversation with its history, stored by a runtime.
 
-A method that waits is written once, as a coroutine: it is called as it stands, or awaited as ``…_async``.
+Methods that wait are written once, as coroutines. Each is available as a synchronous method and as ``…_async``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REPAIR = "Your answer cannot be used: {problem} Answer again, with nothing but J
 
 
 class _OwnedTurn:
-    """A turn that a caller of this handle owns; ``over`` when it has ended or is rolled back."""
+    """A turn that a caller of this object owns. ``over`` is set when the turn has ended or is rolled back."""
 
     def __init__(self) -> None:
         self.left = False
@@ -55,7 +55,7 @@ class _OwnedTurn:
 
 
 class Session:
-    """One conversation of an agent: what was said is remembered from turn to turn.
+    """One conversation with an agent, which remembers its history from turn to turn.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
@@ -65,8 +65,8 @@ class Session:
     >>> [message.role for message in session.messages]
     ['user', 'assistant']
 
-    A handle: several may be open on one session, in several threads, and their calls are served in order. Made by
-    ``agent.session(…)``.
+    Create sessions with ``agent.session(…)`` or ``client.session(…)``. Several ``Session`` objects, also in different
+    threads, can use the same session; their calls run one after the other.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Session:
         self._agent = agent
         self._ref = ref
         self._opening = None if opening is None or opening.empty else opening
-        self._opens_after: Session | None = None  # its parent: a child's report is not what that begins with
-        self._given_runtime = runtime  # a client's; else the agent's own
-        self._owned: set[_OwnedTurn] = set()  # the turns of this handle whose callers may leave them
+        self._opens_after: Session | None = None  # the parent, which must be opened before its child
+        self._given_runtime = runtime  # the runtime of a client; None for that of the agent
+        self._owned: set[_OwnedTurn] = set()  # turns that are rolled back when their callers leave them
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, agent={self._agent!r})"
 
     @property
     def session_id(self) -> SessionId:
-        """The id, under which any agent opens this session again.
+        """The id of the session. Any agent can open the session again with it.
 
         >>> session.session_id
         'user-123'
@@ -97,8 +97,8 @@ class Session:
 
     @property
     def agent(self) -> SessionAgent | str | None:
-        """The agent that works on this session's turns where they name no other, or its name; None is the agent
-        that the session began with.
+        """The default agent for this session's turns, or its name. None means the agent that the session began
+        with.
 
         >>> session.agent
         Agent(provider='scripted', model='any', name='parrot')
@@ -109,13 +109,13 @@ class Session:
 
     @synchronous
     async def run(self, text: Input, **options: Unpack[RunOptions]) -> Response:
-        """Say something and wait for the answer. Every failure is an ``AgentError`` and leaves the history as it was.
+        """Send a message and wait for the answer. If the turn fails, raises an ``AgentError`` and leaves the history
+        unchanged.
 
-        ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent``, or the name of one) works on this turn
-        alone. ``timeout`` (seconds or a timedelta) bounds the whole call, waiting and retries
-        included: then the turn is rolled back, and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises
-        ``SessionBusy`` where the session has a turn already. Other keywords (``temperature``, ``max_tokens``,
-        ``model``, …) go to the model.
+        ``text`` is text, parts or a ``Message``. ``agent`` (an ``Agent`` or its name) runs only this turn.
+        ``timeout`` (seconds or a timedelta) limits the whole call, including waiting and retries. When it expires, the
+        turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises ``SessionBusy`` if
+        the session already has a turn. Other keywords (``temperature``, ``max_tokens``, ``model``, …) go to the model.
 
         >>> response = session.run("Hello", temperature=0.2, timeout=60)
         >>> response.text, response.stop_reason
@@ -127,10 +127,10 @@ class Session:
 
     @spelled_out
     def stream(self, text: Input, **options: Unpack[RunOptions]) -> EventStream:
-        """Say something and read the events of the turn as they come; options as in ``run``.
+        """Send a message and iterate over the events of the turn as they arrive. Options as in ``run``.
 
-        The history is updated when the stream completes. Leaving the loop early rolls the turn back: nothing of it
-        stays. The ``AgentError`` of a failed turn is raised after its terminal event.
+        The history is updated when the stream completes. Leaving the loop early rolls the turn back, and the history
+        stays unchanged. If the turn fails, the ``AgentError`` is raised after the terminal event.
 
         >>> [event.text for event in session.stream("Go on") if event.type == "text_delta"]
         ['You ', 'said: ', 'Go ', 'on']
@@ -140,7 +140,7 @@ class Session:
 
     @spelled_out
     def stream_async(self, text: Input, **options: Unpack[RunOptions]) -> AsyncEventStream:
-        """``stream`` for ``async for``, with or without ``await`` in front.
+        """``stream`` for ``async for``. An ``await`` before the call is optional.
 
         >>> [event.text async for event in session.stream_async("Go on") if event.type == "text_delta"]
         ['You ', 'said: ', 'Go ', 'on']
@@ -150,11 +150,11 @@ class Session:
 
     @synchronous
     async def json(self, text: Input, *, schema: Any, **options: Unpack[RunOptions]) -> Response:
-        """Say something and read the answer as ``schema``: it is in ``response.output``; options as in ``run``.
+        """Send a message and get structured output in ``response.output``. Options as in ``run``.
 
-        ``schema`` is a pydantic model, a msgspec struct, a dataclass, a TypedDict, or a JSON schema. The model is
-        given one chance to repair an answer that does not fit; then ``InvalidOutput`` carries what it said as
-        ``raw``, and the history is as it was.
+        ``schema`` is a pydantic model, a msgspec struct, a dataclass, a TypedDict, or a JSON schema. If the answer
+        does not match it, the model gets one chance to correct the answer. If that fails too, raises
+        ``InvalidOutput`` with the model's text as ``raw``, and leaves the history unchanged.
 
         >>> from dataclasses import dataclass
         >>> from antiphon.testing import script
@@ -179,9 +179,10 @@ class Session:
 
     @spelled_out
     def submit(self, text: Input, **options: Unpack[SubmitOptions]) -> Turn:
-        """Hand in a turn and go on: it does not depend on the caller. Options as in ``run``, with ``key`` (submit
-        once) and ``delay`` (seconds or a timedelta). ``timeout`` is here that of the work alone: each attempt may take
-        so long from its start, and waiting does not count.
+        """Submit a turn and return at once. The turn runs independently of the caller.
+
+        Options as in ``run``, and also ``key`` (submits the turn only once) and ``delay`` (seconds or a timedelta).
+        Here ``timeout`` limits each attempt, counted from its start; waiting does not count.
 
         >>> turn = session.submit("Take your time", key="order-4711")
         >>> turn.result(timeout=10).text
@@ -191,7 +192,7 @@ class Session:
 
     @spelled_out
     async def submit_async(self, text: Input, **options: Unpack[SubmitOptions]) -> TurnHandle:
-        """``submit``, awaited; so are the methods of the turn that it gives.
+        """``submit``, awaited. The methods of the returned turn are awaited too.
 
         >>> turn = await session.submit_async("Take your time")
         >>> (await turn.result(timeout=10)).text
@@ -204,7 +205,7 @@ class Session:
 
     @synchronous_property
     async def messages(self) -> list[Message]:
-        """The whole history, a copy. The system prompt is not in it.
+        """A copy of the whole history, without the system prompt.
 
         >>> session.messages[1].text
         'You said: My name is Alice'
@@ -215,7 +216,7 @@ class Session:
 
     @synchronous
     async def history(self, start: int = 0, stop: int | None = None) -> list[Message]:
-        """A page of the history, counted as in a slice: ``history(-20)`` is the last twenty messages.
+        """Return a slice of the history: ``history(-20)`` returns the last twenty messages.
 
         >>> [message.text for message in session.history(0, 1)]
         ['My name is Alice']
@@ -226,9 +227,10 @@ class Session:
 
     @synchronous
     async def add_message(self, *messages: MessageLike, if_busy: IfBusy = "enqueue") -> None:
-        """Add to the history without a turn: ``Message``, OpenAI's or Anthropic's dictionaries.
+        """Add messages to the history without running a turn.
 
-        Waits for the turns before it; with ``if_busy="reject"`` raises ``SessionBusy`` instead.
+        Each is a ``Message`` or a dictionary in OpenAI's or Anthropic's format. Waits for earlier turns;
+        ``if_busy="reject"`` raises ``SessionBusy`` instead.
 
         >>> session.add_message(Message.user("Hi"), {"role": "assistant", "content": "Hello."})
         >>> [message.text for message in session.history(-2)]
@@ -240,7 +242,7 @@ class Session:
 
     @synchronous
     async def clear(self, *, if_busy: IfBusy = "enqueue") -> None:
-        """Forget the history. The system prompt and the variables stay.
+        """Delete the history. The system prompt and the variables stay.
 
         >>> session.clear()
         >>> session.messages
@@ -252,7 +254,9 @@ class Session:
 
     @synchronous
     async def fork(self, session_id: str | None = None) -> Session:
-        """A new session that begins with all of this one but a turn that runs. Raises ``SessionExists``.
+        """Copy this session, without its running turn, to a new session and return it.
+
+        Raises ``SessionExists`` if ``session_id`` already has a history.
 
         >>> fork = session.fork("another-plan")
         >>> fork.run("Let us go to Osaka instead").text, len(fork.messages), len(session.messages)
@@ -269,9 +273,10 @@ class Session:
 
     @property
     def variables(self) -> Variables:
-        """The variables, to read and to set: ``session.variables["user"] = "Alice"``.
+        """The variables of the session. Assigning one saves it: ``session.variables["user"] = "Alice"``.
 
-        ``{user}`` in the system prompt becomes its value, and tools find and change them in their ``Context``.
+        ``{user}`` in the system prompt is replaced by the value. Tools read and change the variables through their
+        ``Context``.
 
         >>> session.variables["user"] = "Alice"
         >>> session.variables
@@ -280,7 +285,7 @@ class Session:
         return Variables(call(self._saved()).variables, self.set_variables)
 
     async def variables_async(self) -> dict[str, Any]:
-        """A copy of the variables.
+        """Return a copy of the variables.
 
         >>> await session.variables_async()
         {}
@@ -289,7 +294,7 @@ class Session:
 
     @synchronous
     async def set_variables(self, variables: Mapping[str, Any], *, remove: Sequence[str] = ()) -> None:
-        """Set some variables, and take others away, at once.
+        """Set some variables and remove others in one operation.
 
         >>> session.set_variables({"user": "Alice", "language": "French"})
         >>> session.set_variables({"user": "Bob"}, remove=["language"])
@@ -302,9 +307,9 @@ class Session:
 
     @property
     def metadata(self) -> Metadata:
-        """What the caller wants to find sessions by, to read and to set: ``session.metadata["plan"] = "paid"``.
+        """The metadata of the session, for filters in lists of sessions. Models do not see it.
 
-        Models do not see it.
+        Assigning an entry saves it: ``session.metadata["plan"] = "paid"``.
 
         >>> agent.session("user-7", metadata={"plan": "free"}).metadata
         {'plan': 'free'}
@@ -312,7 +317,7 @@ class Session:
         return Metadata(call(self._saved()).metadata, self.set_metadata)
 
     async def metadata_async(self) -> dict[str, Any]:
-        """A copy of the metadata.
+        """Return a copy of the metadata.
 
         >>> await session.metadata_async()
         {}
@@ -321,7 +326,7 @@ class Session:
 
     @synchronous
     async def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Merge this into the metadata.
+        """Merge a dictionary into the metadata.
 
         >>> session.set_metadata({"plan": "paid"})
         >>> session.metadata
@@ -333,7 +338,7 @@ class Session:
 
     @synchronous_property
     async def tenant(self) -> str | None:
-        """Whose session it is.
+        """The tenant that the session belongs to, or None.
 
         >>> agent.session("user-8", tenant="acme").tenant
         'acme'
@@ -344,7 +349,7 @@ class Session:
 
     @synchronous_property
     async def queue(self) -> str | None:
-        """The session's own queue, where its turns go unless they name one; None leaves it to the agent.
+        """The queue for turns that name none, or None to use the agent's queue.
 
         >>> agent.session("user-9", queue="slow").queue
         'slow'
@@ -355,7 +360,7 @@ class Session:
 
     @synchronous_property
     async def files(self) -> dict[str, File]:
-        """The files of the session by name, ready to be said: ``session.run(["Read:", session.files["a.pdf"]])``.
+        """The files of the session by name, for use in messages: ``session.run(["Read:", session.files["a.pdf"]])``.
 
         >>> session.files
         {}
@@ -366,7 +371,7 @@ class Session:
 
     @synchronous
     async def add_file(self, file: File) -> None:
-        """Keep a file under its name, by reference: its ``url`` or the provider's ``file_id``, not its bytes.
+        """Add a file by reference: by its ``url`` or the provider's ``file_id``. Raises ``UsageError`` for others.
 
         >>> from antiphon.model import File
         >>> session.add_file(File(name="a.pdf", url="https://example.com/a.pdf"))
@@ -374,16 +379,16 @@ class Session:
         'You said: Read this:'
         """
         if not file.name:
-            raise UsageError("A file of a session needs a name: File(name=…).")
+            raise UsageError("The file has no name: use File(name=…).")
         if not (file.url or file.file_id):
-            raise UsageError("A session keeps files by reference: File(url=…) or File(file_id=…).")
+            raise UsageError("A session stores references, not contents: use File(url=…) or File(file_id=…).")
         await self._edit(Edit(files={file.name: copy.copy(file)}))
 
     add_file_async = awaited(add_file)
 
     @synchronous_property
     async def system(self) -> str | None:
-        """The session's own system prompt; without one, its agent's is used.
+        """The session's own system prompt, or None to use the agent's.
 
         >>> agent.session("user-10", system="You help {user}.").system
         'You help {user}.'
@@ -394,7 +399,7 @@ class Session:
 
     @synchronous
     async def status(self) -> SessionStatus:
-        """What is done, what is running (with its step) and what is waiting.
+        """Return the number of messages, the running turn with its step, and the waiting turns.
 
         >>> status = session.status()
         >>> status.state, status.messages, status.waiting
@@ -408,7 +413,7 @@ class Session:
 
     @synchronous
     async def to_dict(self) -> dict[str, Any]:
-        """The session in plain types, for a JSON file or a database; ``Session.from_dict`` restores it.
+        """Return the session as plain types, for JSON or a database. ``Session.from_dict`` restores it.
 
         >>> data = session.to_dict()
         >>> data["session_id"], data["agent"]["name"], len(data["messages"])
@@ -427,10 +432,10 @@ class Session:
         replace: bool = False,
         ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
     ) -> Session:
-        """A session as it was saved, whichever runtime saved it. Raises ``CorruptRecord``.
+        """Restore a session that ``to_dict`` saved, in any runtime. Raises ``CorruptRecord``.
 
-        Where the session is live with another history, the first use raises ``SessionExists``; with ``replace``
-        the saved one takes its place.
+        If a session with this id already has another history, the first use raises ``SessionExists``. With
+        ``replace=True`` the saved session replaces it. ``ttl`` is in seconds or a timedelta.
 
         >>> data = {"version": 1, "session_id": "old", "messages": [{"role": "user", "content": "Hi"}]}
         >>> Session.from_dict(data, agent).messages[0].text
@@ -451,18 +456,22 @@ class Session:
         variables: Mapping[str, Any] | None = None,
         queue: str | None = None,
     ) -> Session:
-        """A session of its own history for a part of the work; ``children`` of this one finds it.
+        """Return a new session with its own history, for a part of the work. ``children`` lists it.
 
-        It belongs to the same tenant, and its turns go where this session's own queue is, or to ``queue``.
+        It belongs to the same tenant. Its turns go to ``queue``, or to this session's queue if none is given.
 
         >>> research = session.child(system="You look things up.")
         >>> research.run("Which month is best for Kyoto?").text, len(session.messages)
         ('You said: Which month is best for Kyoto?', 2)
         """
         if isinstance(agent, str):
-            raise UsageError(f"agent= takes an Agent, not {agent!r}: the child's id is session_id=.")
+            raise UsageError(
+                f"agent= must be an Agent, not {agent!r}. To set the child's id, use session_id=."
+            )
         if session_id == self.session_id:
-            raise UsageError("A session cannot be its own child: give another session_id=, or none.")
+            raise UsageError(
+                "A session cannot be its own child: use a different session_id=, or leave it out."
+            )
         pending = self._opening or Opening()
         opening = opening_of(
             system=system, variables=variables, tenant=pending.tenant, queue=pending.queue if queue is None else queue,
@@ -481,7 +490,7 @@ class Session:
 
     @synchronous_property
     async def parent(self) -> str | None:
-        """The id of the session that this one is a child of.
+        """The id of the parent session, or None.
 
         >>> session.child().parent, session.parent
         ('user-123', None)
@@ -492,7 +501,7 @@ class Session:
 
     @synchronous
     async def children(self) -> list[str]:
-        """The ids of this session's children.
+        """Return the ids of this session's children.
 
         >>> research = session.child(session_id="research")
         >>> research.run("Look it up").text, session.children()
@@ -504,10 +513,10 @@ class Session:
 
     @synchronous
     async def report(self) -> None:
-        """Add this child's last answer to its parent's history, under the name of the agent that gave it.
+        """Add this child's last answer to its parent's history, with the name of the agent that gave it.
 
-        Waits for the parent's turns before it. In a tool of the parent's own turn, which it would wait for, it raises
-        ``UsageError``: return the answer instead, and it becomes the tool's result.
+        Waits for the parent's earlier turns. Raises ``UsageError`` in a tool of the parent's own turn, where it would
+        deadlock: return the answer instead, and it becomes the tool's result.
 
         >>> research = session.child()
         >>> response = research.run("Look it up")
@@ -519,7 +528,7 @@ class Session:
         saved = await runtime.save(self._ref)
         answer = next((one for one in reversed(saved.messages) if one.role == "assistant" and one.text), None)
         if saved.parent is None or answer is None:
-            raise UsageError("A child with an answer reports to its parent; this session has no " + (
+            raise UsageError("Only a child session with an answer can report; this session has no " + (
                 "parent." if saved.parent is None else "answer yet."
             ))  # fmt: skip
         parent = msgspec.structs.replace(self._ref, id=checked_session_id(saved.parent))
@@ -530,7 +539,7 @@ class Session:
 
     @synchronous
     async def close(self) -> None:
-        """End the session: it can still be read, saved and forked, but takes no more turns or changes.
+        """Close the session: it can still be read, saved and forked, but accepts no more turns or changes.
 
         >>> session.close()
         >>> session.run("One more")
@@ -543,7 +552,7 @@ class Session:
 
     @synchronous
     async def delete(self) -> bool:
-        """Forget the session, in its store too, and cancel its turns. True where there was one.
+        """Delete the session, also from its store, and cancel its turns. Return True if it existed.
 
         >>> session.delete(), session.delete(), session.messages
         (True, False, [])
@@ -563,7 +572,7 @@ class Session:
         return self._agent.runtime
 
     async def _ready(self) -> Runtime:
-        """The runtime, once what ``agent.session(…)`` asked for is done and turns that were left are rolled back."""
+        """Return the runtime, after opening the session and waiting for the rollback of abandoned turns."""
         runtime, opening = self._runtime, self._opening
         if opening is not None:
             if self._opens_after is not None:
@@ -594,7 +603,7 @@ class Session:
                 owned.over.set_result(None)
 
     async def _rolled_back(self) -> None:
-        """Leaving ``async for`` closes its generator a moment later; this is that moment."""
+        """Wait for turns to roll back. Leaving ``async for`` closes its generator a few loop steps later."""
         for _ in range(CLOSING_STEPS):
             await asyncio.sleep(0)
         for owned in [one for one in self._owned if one.left]:
@@ -612,7 +621,7 @@ class Session:
     async def _repair(
         self, work: Work, deadline: Deadline, first: Response, problem: InvalidOutput, schema: Any
     ) -> Response:
-        """Ask once more. What stays in the history is the question and an answer that fits, or nothing."""
+        """Ask the model once more. The history keeps the question and a matching answer, or neither."""
         runtime = self._runtime
         turns = [first.turn_id]
         try:

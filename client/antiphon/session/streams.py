@@ -1,4 +1,4 @@
-"""The events of a turn that its caller owns, and until when the caller waits for them."""
+"""Streams of the events of a turn, and the deadline of the caller who waits for them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["AsyncEventStream", "Deadline", "EventStream"]
 
 T = TypeVar("T")
 
-# A turn at work ends itself at its time-out, and says so in its terminal event: time for that.
+# A running turn ends itself at its timeout and publishes a terminal event: the extra time to wait for that event.
 END_SECONDS = 0.5
-# How many steps of the event loop pass between the end of ``async for`` and the closing of its generator.
+# The number of event loop steps between leaving ``async for`` and the closing of its generator.
 CLOSING_STEPS = 3
 
 Batches = Callable[[], AsyncGenerator[list[Event], None]]
 
 
 class Deadline:
-    """The end of a time-out, counted from now; without seconds there is none."""
+    """A deadline, counted from now in seconds. None means no deadline."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._at = time.monotonic() + (seconds or 0)
 
     async def wait(self, work: Awaitable[T], *, at_work: bool = False) -> T:
-        """Await this, and cancel it at the deadline. Raises ``TurnFailed`` as of a turn that timed out."""
+        """Await ``work`` and cancel it at the deadline. Then raises ``TurnFailed`` with the code ``turn_timed_out``."""
         if self._seconds is None:
             return await work
         left = max(self._at - time.monotonic(), 0)
@@ -50,9 +50,9 @@ class Deadline:
 
 
 class EventStream:
-    """Iterate over it once. The turn starts with the first event that is asked for.
+    """The events of a turn, for one ``for`` loop. The turn starts when the first event is requested.
 
-    The iterator is not kept here, so that leaving a ``for`` loop drops it, and with it the turn.
+    Leaving the loop before the terminal event rolls the turn back.
     """
 
     def __init__(self, work: Batches) -> None:
@@ -63,7 +63,7 @@ class EventStream:
         return _events(self._work)
 
     def __next__(self) -> Event:
-        """The next event, for callers without a loop; ``close`` when done."""
+        """Return the next event, for use without a loop. Call ``close`` when you are done."""
         if self._own is None:
             self._own = _events(self._work)
         return next(self._own)
@@ -81,7 +81,7 @@ class EventStream:
 
 
 class AsyncEventStream:
-    """``async for`` over it, or over what awaiting it gives, which is the same."""
+    """The events of a turn, for one ``async for`` loop. Awaiting the stream returns the stream itself."""
 
     def __init__(self, work: Batches) -> None:
         self._work = work
@@ -95,7 +95,7 @@ class AsyncEventStream:
         return _async_events(self._work)
 
     async def __anext__(self) -> Event:
-        """The next event, for callers without a loop; ``aclose`` when done."""
+        """Return the next event, for use without a loop. Call ``aclose`` when you are done."""
         if self._own is None:
             self._own = _async_events(self._work)
         return await anext(self._own)

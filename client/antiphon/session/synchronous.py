@@ -1,11 +1,11 @@
-"""Methods that are written once, as coroutines, and called with ``await`` or without.
+"""Decorators that make synchronous methods and properties from coroutines.
 
     @synchronous
     async def run(self, text: str) -> Response: ...
 
     run_async = awaited(run)
 
-The signature of both is that of the coroutine; type checkers and ``help`` see it.
+Both methods have the signature of the coroutine, for type checkers and for ``help``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _LeftOut:
-    """The default of a keyword that need not be given, as signatures show it."""
+    """Stands for the default of an optional keyword in signatures."""
 
     def __repr__(self) -> str:
         return "…"
@@ -39,7 +39,7 @@ _LEFT_OUT = _LeftOut()
 def synchronous(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """A method that runs the coroutine on the background loop, and waits."""
+    """Make a method that runs the coroutine on the background loop and waits for it."""
 
     @wraps(method)
     def wait(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,7 +49,7 @@ def synchronous(
 
 
 class synchronous_property(Generic[S, T]):  # noqa: N801 - used as ``property`` is
-    """A property that the coroutine reads, on the background loop."""
+    """A property whose value comes from a coroutine that runs on the background loop."""
 
     def __init__(self, read: Callable[[S], Coroutine[Any, Any, T]]) -> None:
         self.read = read
@@ -63,7 +63,7 @@ class synchronous_property(Generic[S, T]):  # noqa: N801 - used as ``property`` 
         return self if obj is None else call(self.read(obj))
 
     def __set__(self, obj: S, value: Any) -> NoReturn:
-        raise AttributeError(f"{self.read.__name__} can only be read.")
+        raise AttributeError(f"{self.read.__name__} is read-only.")
 
 
 @overload
@@ -73,7 +73,7 @@ def awaited(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any) -> Any:
-    """The coroutine itself, as the ``_async`` twin of a method or property that is made of it."""
+    """Return the coroutine behind a synchronous method or property, renamed to ``…_async``."""
     written = cast(
         "FunctionType", method.read if isinstance(method, synchronous_property) else method.__wrapped__
     )
@@ -85,7 +85,7 @@ def awaited(method: Any) -> Any:
 
 
 def spelled_out(function: F) -> F:
-    """Name the keywords that a ``TypedDict`` stands for, in the signature that ``help`` and notebooks show."""
+    """List the keywords of a ``TypedDict`` one by one in the signature that ``help`` and notebooks show."""
     signature = inspect.signature(function)
     *others, last = signature.parameters.values()
     if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):

@@ -1,4 +1,4 @@
-"""A submitted turn, for callers that do not await."""
+"""``Turn``: a submitted turn, with synchronous methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Turn"]
 
 
 class Turn:
-    """A turn that was submitted; the calls of ``AsyncTurn``, waiting.
+    """A submitted turn. Has the methods of ``AsyncTurn``, without ``await``.
 
     >>> from antiphon import Agent, Client
     >>> client = Client("redis://localhost:6379/0")
@@ -28,7 +28,7 @@ class Turn:
 
     @property
     def id(self) -> str:
-        """The id, by which any client finds the turn again.
+        """The id of the turn. Any client can find the turn again with it.
 
         >>> client.turn(turn.id).result(timeout=10).text
         'You said: Hello'
@@ -48,7 +48,7 @@ class Turn:
         return f"Turn(id={self.id!r}, session_id={self.session_id!r})"
 
     def status(self) -> Status:
-        """Where the turn is now. Raises ``TurnNotFound`` a week after its end.
+        """Return the current status. Raises ``TurnNotFound`` from one week after the turn's end.
 
         >>> turn.status()
         'finished'
@@ -56,7 +56,9 @@ class Turn:
         return call(self._turn.status())
 
     def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response. Raises as ``AsyncTurn.result``.
+        """Wait for the turn to end and return its response. Raises the same errors as ``AsyncTurn.result``.
+
+        ``timeout`` is in seconds or a timedelta; the turn keeps running when it expires.
 
         >>> turn.result(timeout=10).usage.output_tokens
         4
@@ -64,7 +66,7 @@ class Turn:
         return call(self._turn.result(timeout))
 
     def stream(self, after: int | str | None = None) -> Iterator[Event]:
-        """The turn's events to its terminal event. Raises as ``AsyncTurn.stream``.
+        """Iterate over the turn's events up to its terminal event. Raises the same errors as ``AsyncTurn.stream``.
 
         >>> "".join(event.text for event in turn.stream() if event.type == "text_delta")
         'You said: Hello'
@@ -72,7 +74,7 @@ class Turn:
         return iterate(self._turn.stream(after))
 
     def cancel(self, reason: str = "cancelled by the client") -> str:
-        """Cancel the turn; its finished steps stay in the history.
+        """Cancel the turn; its finished steps stay in the history. Returns as ``AsyncTurn.cancel``.
 
         >>> turn.cancel()  # too late: it has ended
         'finished'

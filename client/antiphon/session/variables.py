@@ -1,4 +1,4 @@
-"""The variables and the metadata of a session as dictionaries that write through."""
+"""Dictionaries that save each change of a session's variables or metadata at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Metadata", "Variables"]
 
 
 class Variables(MutableMapping[str, Any]):
-    """What the variables were when they were read; setting one sets it in the session at once.
+    """The variables of a session, as they were when read. Setting or deleting one saves the change at once.
 
-    A change inside a value (``variables["list"].append(…)``) is not seen: assign the value again.
+    A change inside a value (``variables["list"].append(…)``) is not saved: assign the value again.
     """
 
     def __init__(self, values: dict[str, Any], change: Callable[..., None]) -> None:
         self._values = values
-        self._change = change  # takes what to set; and as ``remove=`` what to take away
+        self._change = change  # called with the values to set, and with the names to remove as ``remove=``
 
     def _remove(self, name: str) -> None:
         self._change({}, remove=[name])
@@ -46,17 +46,18 @@ class Variables(MutableMapping[str, Any]):
         return repr(self._values)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several at once."""
+        """Set several variables in one operation."""
         values = dict(*args, **kwargs)
         self._change(values)
         self._values.update(values)
 
 
 class Metadata(Variables):
-    """What the metadata were when they were read; setting an entry sets it in the session at once.
+    """The metadata of a session, as they were when read. Setting an entry saves it at once.
 
-    None is taken away again: set it to ``None``. A change inside a value is not seen. ``dict(…)`` makes a plain copy.
+    Entries cannot be deleted: set them to ``None``. A change inside a value is not saved. ``dict(…)`` makes a plain
+    copy.
     """
 
     def _remove(self, name: str) -> None:
-        raise UsageError(f"Metadata are merged and never taken away: set {name!r} to None instead.")
+        raise UsageError(f"Metadata entries cannot be deleted: set {name!r} to None instead.")

@@ -1,7 +1,7 @@
-"""A turn to run: what callers may say about it, and how each of it is checked.
+"""The options of a turn, their checks, and the checked turn.
 
-A new option is a line in ``TurnOptions``, its check in ``_CHECKS``, and a field of ``Work``; where workers are to know
-it, a field of ``TurnRequest`` too. Every call that runs a turn then takes it, checks it and passes it on.
+To add an option, add a line to ``TurnOptions``, a check to ``_CHECKS`` and a field to ``Work``. If workers need it, add
+a field to ``TurnRequest`` too. Every call that runs a turn then accepts, checks and passes on the option.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class AgentLike(Protocol):
-    """What runtimes know of an ``Agent``."""
+    """The part of ``Agent`` that runtimes use."""
 
     provider: Any
     model: str
@@ -53,7 +53,7 @@ class AgentLike(Protocol):
 
 
 class TurnOptions(TypedDict, total=False):
-    """What every call that runs a turn may say about it."""
+    """The options that every call that runs a turn accepts."""
 
     timeout: float | timedelta | None
     if_busy: IfBusy
@@ -71,7 +71,7 @@ class _HandedIn(TurnOptions, total=False):
 
 
 class RunOptions(_OfSession, ModelParams, total=False):
-    """The keywords of ``Session.run``, ``stream`` and ``json``: options of the turn, and parameters of the model."""
+    """The keywords of ``Session.run``, ``stream`` and ``json``: options of the turn and parameters of the model."""
 
 
 class SubmitOptions(_OfSession, _HandedIn, ModelParams, total=False):
@@ -79,7 +79,7 @@ class SubmitOptions(_OfSession, _HandedIn, ModelParams, total=False):
 
 
 class ClientSubmitOptions(_HandedIn, total=False):
-    """The keywords of ``Client.submit`` beside ``agent`` and ``ttl``."""
+    """The keywords of ``Client.submit`` except ``agent`` and ``ttl``."""
 
     params: Mapping[str, Any] | None
     output: OutputSpec | None
@@ -87,7 +87,7 @@ class ClientSubmitOptions(_HandedIn, total=False):
 
 
 class Work(Struct):
-    """One turn to run: the input, who works on it (None: the session's agent), and how. Everything in it is checked."""
+    """One turn to run: its input, its agent (None: the session's agent) and its options. All values are checked."""
 
     messages: list[Message]
     agent: AgentLike | str | None = None
@@ -102,7 +102,7 @@ class Work(Struct):
     tenant: str | None = None
 
     def request(self, agent: str | AgentSpec | None) -> TurnRequest:
-        """What of it workers are to know, with the agent in the form in which it travels."""
+        """Return the request that workers receive, with the agent in its serialisable form."""
         request = TurnRequest(**dict(zip(_TRAVELLING, _travelling_of(self), strict=True)))
         request.agent = agent
         return request
@@ -114,7 +114,7 @@ _travelling_of: Callable[[Work], tuple[Any, ...]] = attrgetter(*_TRAVELLING)
 
 def _agent(value: object) -> object:
     if not isinstance(value, str | Travelling):
-        raise UsageError(f"agent= takes an Agent or an agent's name, not {type(value).__name__}.")
+        raise UsageError(f"agent= must be an Agent or an agent's name, not {type(value).__name__}.")
     return value
 
 
@@ -138,9 +138,9 @@ _OF_CLIENT = _CHECKS.keys() & ClientSubmitOptions.__annotations__
 def work_of(
     text: Input, given: Mapping[str, Any], agent: AgentLike | str | None, *, submitted: bool = False
 ) -> Work:
-    """The turn that a session's call asks for; without an agent of its own, ``agent`` works on it.
+    """Return the turn for a call of a session. ``agent`` runs it unless the options name another.
 
-    What is no option of ours is a parameter of the model. Raises ``UsageError``, ``InvalidMessage``.
+    Keywords that are not options of Antiphon are parameters of the model. Raises ``UsageError`` and ``InvalidMessage``.
     """
     options, params = _checked(given, _OF_SUBMIT if submitted else _OF_RUN)
     check_params(params)
@@ -149,7 +149,7 @@ def work_of(
 
 
 def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
-    """The turn that a client's call asks for. Raises ``UsageError``, ``InvalidMessage``."""
+    """Return the turn for a call of a client. Raises ``UsageError`` and ``InvalidMessage``."""
     options, unknown = _checked(given, _OF_CLIENT)
     for name in unknown:
         raise TypeError(f"submit() got an unexpected keyword argument {name!r}")
@@ -157,7 +157,7 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
 
 
 def _checked(given: Mapping[str, Any], ours: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options that are given, checked, and what else is given. None is as good as nothing."""
+    """Return the checked options and the remaining keywords. An option that is None counts as not given."""
     options: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in given.items():

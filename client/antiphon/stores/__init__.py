@@ -17,7 +17,7 @@ _MODULES = {"MemoryStore": "memory", "RedisStore": "redis", "SQLiteStore": "sqli
 
 
 def __getattr__(name: str) -> Any:
-    """Import a store when it is first asked for, so that nobody pays for those they do not use."""
+    """Import a store on first access, so that unused stores cost no import time."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

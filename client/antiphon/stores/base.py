@@ -1,4 +1,4 @@
-"""What a store of sessions does. Its data are the dictionaries that ``Session.to_dict`` gives."""
+"""``SessionStore``: the interface of stores, which save the dictionaries of ``Session.to_dict``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["SessionStore", "decode_saved", "encode_saved"]
 
 
 class SessionStore(ABC):
-    """A place where sessions are saved. Write a subclass for a place of your own.
+    """A store for sessions. Write a subclass for a store of your own.
 
-    The four methods below are all that is needed; they may block, because asynchronous callers run them in a
-    thread, and may be called from several threads at once. ``antiphon.stores.conformance`` tests a store.
+    Implement the four methods below. They may block, because asynchronous callers run them in a thread. They must be
+    safe to call from several threads at once. Test your store with ``antiphon.stores.conformance``.
 
     >>> class DictStore(SessionStore):
     ...     def __init__(self):
@@ -35,7 +35,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def save(self, session_id: str, data: dict[str, Any]) -> None:
-        """Keep the data under this id, in place of what was there.
+        """Save the data under this id and replace earlier data.
 
         >>> store.save("session-2", {"version": 1})
         >>> sorted(store.list_sessions())
@@ -44,7 +44,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def load(self, session_id: str) -> dict[str, Any] | None:
-        """The data that were saved last, or None where there are none.
+        """Return the data that were saved last, or None if there are none.
 
         >>> store.load("session-1"), store.load("session-3")
         ({'version': 1}, None)
@@ -52,7 +52,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def delete(self, session_id: str) -> bool:
-        """Remove the data. True where there were some.
+        """Delete the data. Return True if there were any.
 
         >>> store.delete("session-1"), store.delete("session-1")
         (True, False)
@@ -60,16 +60,16 @@ class SessionStore(ABC):
 
     @abstractmethod
     def list_sessions(self) -> list[str]:
-        """The ids of all saved sessions, in no particular order.
+        """Return the ids of all saved sessions, in any order.
 
         >>> store.list_sessions()
         ['session-1']
         """
 
     def stamp(self, session_id: str) -> str | None:
-        """A word that differs after every ``save``, read without the data.
+        """Return a text that changes with every ``save``, without loading the data.
 
-        None where there is no such word: the data are then loaded whenever they may have changed.
+        Return None if the store has no such text: the data are then loaded whenever they may have changed.
 
         >>> store.stamp("session-1") == store.stamp("session-1")
         True
@@ -77,7 +77,7 @@ class SessionStore(ABC):
         return None
 
     def save_stamped(self, session_id: str, data: dict[str, Any]) -> str | None:
-        """``save``, and give the stamp of what was saved.
+        """Save the data and return their stamp.
 
         >>> store.save_stamped("session-1", {"version": 1}) == store.stamp("session-1")
         True
@@ -87,7 +87,7 @@ class SessionStore(ABC):
 
 
 def encode_saved(session_id: str, data: dict[str, Any]) -> bytes:
-    """The JSON text of a session's data. Raises ``UsageError`` where they hold what JSON cannot say."""
+    """Return a session's data as JSON. Raises ``UsageError`` if they have no JSON form."""
     try:
         return msgspec.json.encode(data)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
@@ -95,10 +95,10 @@ def encode_saved(session_id: str, data: dict[str, Any]) -> bytes:
 
 
 def decode_saved(session_id: str, data: bytes | str) -> dict[str, Any]:
-    """Saved data as they were. Raises ``CorruptRecord``."""
+    """Read the JSON of a session's data. Raises ``CorruptRecord``."""
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(
-            f"What is saved of the session {session_id!r} is not readable: {exc}.", session_id=session_id
+            f"The saved data of the session {session_id!r} cannot be read: {exc}.", session_id=session_id
         ) from exc

@@ -1,4 +1,4 @@
-"""What every store must do, as one check that runs on any of them, yours included.
+"""A conformance check for session stores, including your own.
 
 from antiphon.stores.conformance import check_store
 
@@ -21,9 +21,9 @@ _IDS = ("conformance-1", "conformance 2/ä:{x}*?", "конверсация-3")
 
 
 def check_store(store: SessionStore) -> None:
-    """Raise ``AssertionError``, saying what is wrong, where a store does not do what sessions rely on.
+    """Check that a store does what sessions need. Raises ``AssertionError``, which says what is wrong.
 
-    The store's own ids are left alone; those of the check are removed again.
+    The check does not touch existing sessions, and deletes its own at the end.
     """
     before = set(store.list_sessions())
     try:
@@ -34,7 +34,7 @@ def check_store(store: SessionStore) -> None:
     finally:
         for session_id in _IDS:
             store.delete(session_id)
-    _expect(set(store.list_sessions()) == before, "what the check has deleted is still listed")
+    _expect(set(store.list_sessions()) == before, "deleted ids must not be listed")
 
 
 def _data(text: str, count: int = 1) -> dict[str, Any]:

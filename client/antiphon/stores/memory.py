@@ -11,7 +11,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(SessionStore):
-    """Keeps sessions until the process ends.
+    """Stores sessions in memory. They are lost when the process ends.
 
     >>> store = MemoryStore()
     >>> store.save("session-1", {"version": 1})
@@ -22,7 +22,7 @@ class MemoryStore(SessionStore):
     def __init__(self) -> None:
         self._saved: dict[
             str, tuple[str, bytes]
-        ] = {}  # each access is one atomic operation of the dictionary
+        ] = {}  # threads: each access is one atomic dictionary operation
 
     def save(self, session_id: str, data: dict[str, Any]) -> None:
         self.save_stamped(session_id, data)

@@ -1,4 +1,4 @@
-"""Sessions saved in Redis, beside or without the workers."""
+"""Sessions saved in Redis, with or without workers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ PAGE = 1000
 
 
 class RedisStore(SessionStore):
-    """Keeps each session in a hash ``<prefix><session id>``, on a URL or a synchronous redis-py client.
+    """Stores each session in a Redis hash with the key ``<prefix><session id>``.
 
-    ``ttl`` (seconds or a timedelta) counts from the last save; without it a session is kept for good.
+    ``redis`` is a URL or a synchronous redis-py client. ``ttl`` (seconds or a timedelta) counts from the last save;
+    without it, sessions do not expire.
 
     >>> from antiphon import Agent
     >>> store = RedisStore("redis://localhost:6379/0", ttl=3600)
@@ -79,7 +80,7 @@ class RedisStore(SessionStore):
         return _text(_explained(lambda: self._redis.hget(self.prefix + session_id, "stamp")) or "")
 
     def close(self) -> None:
-        """Close the connections of a store that was opened with a URL.
+        """Close the store's connections.
 
         >>> with RedisStore("redis://localhost:6379/0") as other:  # closed at the end
         ...     other.load("session-1")
@@ -98,11 +99,11 @@ def _opened(redis: str | Redis) -> Redis:
     if isinstance(redis, Redis):
         return redis
     if not isinstance(redis, str):
-        raise SettingsError(f"A RedisStore takes a URL or a synchronous redis-py client, not {redis!r}.")
+        raise SettingsError(f"A RedisStore needs a URL or a synchronous redis-py client, not {redis!r}.")
     try:
         return Redis.from_url(redis)
     except ValueError as exc:
-        raise SettingsError(f"The URL of the RedisStore cannot be read: {exc}.") from exc
+        raise SettingsError(f"The URL of the RedisStore is not valid: {exc}.") from exc
 
 
 def _milliseconds(ttl: float | timedelta | None) -> int | None:
@@ -110,7 +111,7 @@ def _milliseconds(ttl: float | timedelta | None) -> int | None:
         return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if not seconds > 0:
-        raise SettingsError(f"The ttl of a RedisStore is a positive number of seconds, not {ttl!r}.")
+        raise SettingsError(f"The ttl of a RedisStore must be a positive number of seconds, not {ttl!r}.")
     return max(1, int(seconds * 1000))
 
 

@@ -32,10 +32,10 @@ RETRY_SECONDS = 0.02
 
 
 class SQLiteStore(SessionStore):
-    """Keeps sessions in the file ``path``, which is made when it is first needed.
+    """Stores sessions in the SQLite file ``path``, which is created on first use.
 
-    The database is in write-ahead mode: readers do not wait for a writer, and several processes may use it at
-    once, each waiting up to ``timeout`` seconds for its turn to write. It survives a fork.
+    The database uses write-ahead logging: readers do not wait for writers. Several processes can use it at once; each
+    waits up to ``timeout`` seconds to write, and then raises ``StoreUnavailable``. The store works after a fork.
 
     >>> store = SQLiteStore("sessions.db")
     >>> store.save("session-1", {"version": 1})
@@ -49,13 +49,13 @@ class SQLiteStore(SessionStore):
         self._lock = threading.Lock()
         self._shared = (
             threading.Lock() if self.path == ":memory:" else None
-        )  # the one connection has the data
+        )  # an in-memory database exists only in its one connection
         self._idle: list[
             sqlite3.Connection
-        ] = []  # under the lock; no connection is used by two threads at once
+        ] = []  # guarded by the lock; only one thread uses a connection at a time
         self._left: list[
             sqlite3.Connection
-        ] = []  # a parent process's: closing them here would harm its locks
+        ] = []  # connections of the parent process: closing them here would release its file locks
         self._pid = os.getpid()
         self._closed = False
 
@@ -164,7 +164,7 @@ class SQLiteStore(SessionStore):
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """SQLite does not wait for others while it changes the journal's mode, so we do."""
+        """Set the journal mode and create the table. Retries, because SQLite does not wait for other processes here."""
         until = time.monotonic() + self.timeout
         while True:
             try:
@@ -184,15 +184,15 @@ def _is_busy(exc: sqlite3.Error) -> bool:
 
 @contextmanager
 def _explained(path: str) -> Generator[None]:
-    """SQLite's errors as ours."""
+    """Raise SQLite's errors as errors of Antiphon."""
     try:
         yield
     except sqlite3.Error as exc:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if _is_busy(exc):
-            raise StoreUnavailable(f"The database {path!r} is locked by another process.") from exc
+            raise StoreUnavailable(f"The database {path!r} is locked by another process: try again.") from exc
         if code == sqlite3.SQLITE_FULL:
-            raise StoreFull(f"There is no room left for the database {path!r}.") from exc
+            raise StoreFull(f"The disk of the database {path!r} is full: free some space.") from exc
         if code == sqlite3.SQLITE_READONLY:
-            raise StoreReadOnly(f"The database {path!r} cannot be written.") from exc
+            raise StoreReadOnly(f"The database {path!r} is read-only: check its permissions.") from exc
         raise StoreError(f"The database {path!r} cannot be used: {exc}.") from exc

@@ -110,8 +110,8 @@ def test_input_is_text_parts_or_a_message(given, parts):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([{"role": "robot", "content": "Hi"}], "'robot' is none of"),
-        ([{"content": "Hi"}], "None is none of"),
+        ([{"role": "robot", "content": "Hi"}], "'robot' is not one of"),
+        ([{"content": "Hi"}], "None is not one of"),
         (["Hi"], "not str 'Hi'"),
         ([{"role": "user", "content": 7}], "not int 7"),
         ([{"role": "user", "content": [{"text": "Hi"}]}], "with a type"),
@@ -122,12 +122,12 @@ def test_input_is_text_parts_or_a_message(given, parts):
         ([{"role": "assistant", "tool_calls": [{"id": "c"}]}], "tool call cannot be read"),
         (
             [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "t"}]}],
-            "no tool results",
+            "cannot contain tool results",
         ),
         ([{"role": "user", "parts": [{"type": "text", "text": 1}]}], "Expected `str`"),
         ([Message.user("\ud800")], "no JSON form"),
-        ("Hi", "come as a list"),
-        ({"role": "user", "content": "Hi"}, "come as a list"),
+        ("Hi", "must be a list"),
+        ({"role": "user", "content": "Hi"}, "must be a list"),
     ],
 )
 def test_what_is_no_message_is_refused_with_its_reason(given, says):

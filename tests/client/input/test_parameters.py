@@ -73,7 +73,7 @@ def test_a_client_hands_no_key_to_redis():
     [
         ("key", "session.submit"), ("delay", "session.submit"), ("schema", "session.json"), ("ttl", "agent.session"),
         ("tenant", "agent.session"), ("system", "Agent(system="), ("max_steps", "Agent(max_steps="),
-        ("tiemout", "is it timeout="),
+        ("tiemout", "did you mean timeout="),
     ],
 )  # fmt: skip
 def test_a_keyword_of_another_call_says_which(name, where):
@@ -86,7 +86,7 @@ def test_a_keyword_of_another_call_says_which(name, where):
     ("name", "where"),
     [
         ("instructions", "Agent(system="), ("system_prompt", "Agent(system="), ("tool", "Agent(tools="),
-        ("ttl", "agent.session"), ("key", "session.submit"), ("max_step", "is it max_steps="),
+        ("ttl", "agent.session"), ("key", "session.submit"), ("max_step", "did you mean max_steps="),
     ],
 )  # fmt: skip
 def test_a_keyword_that_an_agent_does_not_have_says_where_it_belongs(name, where):

@@ -177,7 +177,7 @@ def test_a_client_reads_all_that_a_session_reads(said, client, agent):
 
 @pytest.mark.parametrize("blank", ["", " \n", Text(""), {"role": "user", "content": " "}])
 def test_a_turn_that_says_nothing_is_refused_by_a_client(blank, client, agent):
-    with pytest.raises(InvalidMessage, match="says something"):
+    with pytest.raises(InvalidMessage, match="input is empty"):
         client.submit("s", blank, agent=agent)
 
 
@@ -185,7 +185,7 @@ def test_a_turn_that_says_nothing_is_refused_by_a_client(blank, client, agent):
 def test_a_turn_that_says_nothing_is_refused_by_a_session(blank, runtime):
     session = runtime.agent().session("s")
     for say in (session.run, session.submit, lambda text: list(session.stream(text))):
-        with pytest.raises(InvalidMessage, match="says something"):
+        with pytest.raises(InvalidMessage, match="input is empty"):
             say(blank)
     assert session.messages == []
 

@@ -104,7 +104,7 @@ def test_metadata_are_set_in_the_session_at_once(runtime):
     assert metadata == agent.session("s").metadata == {"a": 1, "b": 2, "c": 3}
     with pytest.raises(UsageError, match="set 'a' to None instead"):
         del metadata["a"]
-    with pytest.raises(UsageError, match="never taken away"):
+    with pytest.raises(UsageError, match="cannot be deleted"):
         metadata.clear()
     assert len(agent.session("s").metadata) == 3
 

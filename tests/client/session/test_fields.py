@@ -118,7 +118,7 @@ def test_an_opening_and_a_list_take_no_keywords_that_are_none():
     for call, name in ((opening_of, "closed"), (opening_of, "labl"), (wanted, "system"), (wanted, "labl")):
         with pytest.raises(TypeError, match=f"There is no keyword {name}="):
             call(**{name: None})
-    with pytest.raises(UsageError, match="system= is text, not int"):
+    with pytest.raises(UsageError, match="system= must be text, not int"):
         opening_of(system=5)
 
 

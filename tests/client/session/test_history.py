@@ -207,7 +207,7 @@ def test_files_are_kept_by_reference_and_can_be_said(runtime):
     assert lines.requests[0].messages[0].parts[1] == session.files["a.pdf"]
     with pytest.raises(UsageError, match="name"):
         session.add_file(File(url="https://example.com/a.pdf"))
-    with pytest.raises(UsageError, match="by reference"):
+    with pytest.raises(UsageError, match="references, not contents"):
         session.add_file(File(data="AAAA", media_type="application/pdf", name="a.pdf"))
 
 
@@ -343,7 +343,7 @@ def test_a_wrong_agent_names_the_argument(options, says):
         ({"metadata": {"a": object()}}, "metadata="),
         ({"system": 7}, "system="),
         ({"ttl": 0}, "ttl="),
-        ({"messages": "Hi"}, "come as a list"),
+        ({"messages": "Hi"}, "must be a list"),
     ],
 )
 def test_a_wrong_session_names_the_argument(runtime, options, says):

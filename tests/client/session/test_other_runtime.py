@@ -133,7 +133,7 @@ def test_editing_a_session_tells_those_who_watch_it(workers_runtime):
 
 def test_an_agent_with_a_script_cannot_travel(workers_runtime):
     agent = Agent(script("a"), "any", redis=workers_runtime.url)
-    with pytest.raises(UsageError, match="cannot travel"):
+    with pytest.raises(UsageError, match="cannot be sent to a worker"):
         agent.session().run("Hi")
 
 

@@ -86,7 +86,7 @@ def test_a_child_that_reports_within_its_parents_own_turn_is_told_what_to_do_ins
     (error,) = told
     assert isinstance(error, UsageError)
     assert "would wait for the turn that it is part of" in error.message
-    assert "a child's answer too" in error.message
+    assert "also a child's answer" in error.message
     assert texts(parent)[-1] == "Done."
     children[0].report()
     assert texts(parent)[-2:] == ["Done.", "The facts."]
