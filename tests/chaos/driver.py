@@ -230,7 +230,7 @@ class Chaos:
 
     async def _count_free_places(self) -> int:
         """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
-        ensemble, cell = self._ensemble, self._ensemble.client.cell_of_session("probe")  # type: ignore[arg-type]
+        ensemble, cell = self._ensemble, self._ensemble.client.connections.cell_of_session("probe")  # type: ignore[arg-type]
         probes: list[AsyncTurn] = []
         for number in range(self.places):
             first = await ensemble.submit(f"probe{number}", "probe gate:first")

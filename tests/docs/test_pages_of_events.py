@@ -15,7 +15,7 @@ from antiphon import events
 from antiphon.events import EventBase, UnknownEvent, decode_event
 from antiphon.model import ROLES, Message, Part, Response, Status, StopReason, Usage, decode_message
 from antiphon.wire.keys import Keys, rq_key
-from antiphon_worker.rq.submission import _Options
+from antiphon_worker.rq.submission import OPTIONS
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 TABLE = "\n".join(re.findall(r"^\| `.*", PAGE, re.MULTILINE))
@@ -66,7 +66,7 @@ def names_of(kinds: object) -> set[str]:
         pytest.param(names_of(Usage), id="usage"),
         pytest.param({*ROLES, *get_args(StopReason)}, id="roles and reasons to stop"),
         pytest.param(set(get_args(Status)), id="states of a turn"),
-        pytest.param(names_of(_Options), id="options of a job"),
+        pytest.param(OPTIONS, id="options of a job"),
     ],
 )
 def test_the_page_names_all_that_a_reader_may_meet(names):

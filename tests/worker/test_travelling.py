@@ -105,14 +105,22 @@ def test_what_an_app_does_not_allow_is_refused_without_a_word_of_what_it_has(ask
 
 @pytest.mark.parametrize(
     "name",
-    ["model", "tools", "extra_body", "extra_headers", "extra_query", "instructions", "messages", "input", "script",
-     "delay", "system", "mcp_servers", "previous_response_id", "functions", "n", "whatever_comes_next"],
+    ["model", "tools", "extra_body", "extra_headers", "extra_query", "script", "delay", "mcp_servers",
+     "previous_response_id", "functions", "n", "whatever_comes_next"],
 )  # fmt: skip
 def test_a_parameter_of_a_turn_cannot_take_the_place_of_what_an_agent_has(name):
+    given = {name: {} if name.startswith("extra_") else "x"}
     with pytest.raises(NotAllowed, match=name):
-        Shop().app.agent("support", {name: "x"})
-    assert Shop(Allow(parameters=[name])).app.agent("support", {name: "x"}).name == "support"
-    assert Shop(Allow(parameters="any")).app.agent("support", {name: "x"}).name == "support"
+        Shop().app.agent("support", given)
+    assert Shop(Allow(parameters=[name])).app.agent("support", given).name == "support"
+    assert Shop(Allow(parameters="any")).app.agent("support", given).name == "support"
+
+
+@pytest.mark.parametrize("name", ["instructions", "messages", "input", "system"])
+def test_what_the_provider_writes_itself_is_no_parameter_for_anyone(name):
+    for allow in (None, Allow(parameters=[name]), Allow(parameters="any")):
+        with pytest.raises(UsageError, match=f"{name}= is no parameter"):
+            Shop(allow).app.agent("support", {name: "x"})
 
 
 def test_ordinary_parameters_come_with_every_turn():
@@ -218,7 +226,7 @@ async def attack(way, shop, redis_url):
             turn = await shop.client.submit("s", "x", agent="support", params={"script": ATTACK})
         case "raw":
             payload = TurnRequest([Message.user("x")], agent).to_json()
-            cell = shop.client.cell_of_session("s")
+            cell = shop.client.connections.cell_of_session("s")
             digest = hashlib.sha256(payload).hexdigest()
             await cell.submit("s", "raw-turn", payload, digest=digest, agent=msgspec.json.encode(agent))
             turn = await shop.client.turn("raw-turn")

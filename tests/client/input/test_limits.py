@@ -109,7 +109,7 @@ async def test_a_worker_holds_turns_to_the_limits_that_came_around_the_client(re
     payload = request_.to_json()
     async with AsyncClient(redis_url) as client, running_worker(redis_url, turn_timeout=0.5):
         digest = hashlib.sha256(payload).hexdigest()
-        await client.cell_of_session("s").submit("s", "raw", payload, digest=digest)
+        await client.connections.cell_of_session("s").submit("s", "raw", payload, digest=digest)
         with pytest.raises((LimitReached, TurnFailed)) as failed:
             await (await client.turn("raw")).result(10)
         assert failed.value.code == code

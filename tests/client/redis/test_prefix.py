@@ -54,8 +54,9 @@ def test_agents_and_clients_use_the_prefix_of_the_variable(worker, monkeypatch):
 
 def test_agents_with_the_same_url_and_another_prefix_are_strangers():
     url = "redis://localhost:1/0"
-    assert agent(redis=url, prefix="a").runtime is agent(redis=url, prefix="a").runtime
-    assert agent(redis=url, prefix="a").runtime is not agent(redis=url, prefix="b").runtime
+    one, same, other = (agent(redis=url, prefix=prefix).runtime for prefix in ("a", "a", "b"))
+    assert one._connected.__self__ is same._connected.__self__
+    assert one._connected.__self__ is not other._connected.__self__
 
 
 @pytest.mark.parametrize("bad", ["a b:{c", "", "a:b", 5])

@@ -50,7 +50,7 @@ async def test_a_refused_subscription_ends_its_own_reader_alone(first, redis_url
                     await refused()
                 await (await writer.submit("a1", "two", agent=AGENT)).result(10)
                 await wait_until_async(lambda: seen.count("turn_finished") == 2)
-                feed = client.feed_of(client.cell_of_session("a1"))
+                feed = client.connections.feed_of(client.connections.cell_of_session("a1"))
                 feed.reconnect()  # everything is subscribed to again
                 await (await writer.submit("a1", "three", agent=AGENT)).result(10)
                 await wait_until_async(lambda: seen.count("turn_finished") == 3)

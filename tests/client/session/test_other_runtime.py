@@ -144,7 +144,7 @@ def test_a_store_belongs_to_agents_of_this_process(workers_runtime):
 
 def test_agents_on_one_url_share_their_connections(workers_runtime):
     one, two = workers_runtime.agent(), workers_runtime.agent()
-    assert one.runtime is two.runtime
+    assert one.runtime._connected.__self__ is two.runtime._connected.__self__
 
 
 async def test_a_turn_cancelled_while_it_is_handed_in_is_rolled_back(workers_runtime):

@@ -111,7 +111,7 @@ async def others_go_on(cell, number):
 
 
 async def rows(cell):
-    return await session_rows(cell, await session_places(cell, None, 100))
+    return await session_rows(cell, await session_places(cell, None, 100), ["tenant", "queue", "metadata"])
 
 
 @pytest.mark.one_server

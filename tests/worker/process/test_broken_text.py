@@ -14,6 +14,7 @@ from antiphon_worker.app import App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.base import StepResult
 from antiphon_worker.settings import Settings
+from antiphon_worker.travelling import Allow
 
 HALF = "half \ud800 a character"
 
@@ -62,7 +63,7 @@ async def working(url, app):
 async def test_a_turn_with_text_that_cannot_be_encoded_ends_at_once(
     answers, said, attempts, redis_url, tmp_path
 ):
-    app = App(providers={"says": Says(*answers, "Fine.")})
+    app = App(providers={"says": Says(*answers, "Fine.")}, travelling=Allow(providers=["says"]))
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
         spec = agent_spec(provider="says", tools=[])
         turn = await ensemble.submit("s", "hello", agent=spec)

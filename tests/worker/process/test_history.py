@@ -37,7 +37,7 @@ def writer(*answers) -> SummaryWriter:
 
 
 async def seen_by(cell, claimed, agent: AgentSpec, new, writer: SummaryWriter) -> VisibleHistory:
-    return await visible_history(loaded_history(cell, claimed), window_of(agent.window), new, writer)
+    return await visible_history(loaded_history(cell, claimed, agent), window_of(agent.window), new, writer)
 
 
 def field(shown: VisibleHistory) -> str:

@@ -134,7 +134,7 @@ async def suspect(ensemble, session, text):
     blocking = await ensemble.submit(session, f"go on gate:{session}")
     turn = await ensemble.submit(session, text)
     await ensemble.waits(session)
-    cell = ensemble.client.cell_of_session(session)
+    cell = ensemble.client.connections.cell_of_session(session)
     await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
     ensemble.stage.open(session)
     await blocking.result(20)
@@ -179,7 +179,7 @@ async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_p
 
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         turn = await ensemble.submit("s", "go on gate:g")
-        cell, app = ensemble.client.cell_of_session("s"), make_app(ensemble.stage)
+        cell, app = ensemble.client.connections.cell_of_session("s"), make_app(ensemble.stage)
         monkeypatch.setattr(LeaseKeeper, "run", ends)
         with pytest.raises(RuntimeError, match="keeper's thread"):
             await run_one_turn(turn.id, Settings(), app, lambda: Cell(open_redis(redis_url)), "w")

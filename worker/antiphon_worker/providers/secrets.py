@@ -67,6 +67,8 @@ def secrets_in_url(url: str) -> list[str]:
         _ = parts.port
         found = [parts.username or "", parts.password or ""]
         found += [value for name, value in parse_qsl(parts.query) if is_credential(name)]
+        if not parts.netloc and not parts.path:
+            return []  # a scheme alone
         if not parts.hostname or parts.fragment or "@" in parts.path + parts.query or not url.isprintable():
             return [url]  # a password may hold a sign that ends the host, and then it stands anywhere
     except ValueError:

@@ -14,11 +14,11 @@ from antiphon.input.request import TurnRequest, encode_request
 from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell
 
-__all__ = ["submit_job"]
+__all__ = ["OPTIONS", "submit_job"]
 
 
 # What the job does not say: the input is its text, and nobody waits for structured output.
-_OPTIONS = {*TurnRequest.__struct_fields__} - {"messages", "output", "version"}
+OPTIONS = {*TurnRequest.__struct_fields__} - {"messages", "output", "version"}
 
 
 async def submit_job(
@@ -38,7 +38,7 @@ async def submit_job(
             raise InvalidMessage(
                 "The job's arguments are neither a turn id that is known nor (session_id, text, options)."
             )
-    for name in given.keys() - _OPTIONS:
+    for name in given.keys() - OPTIONS:
         raise InvalidMessage(f"The job's options are not those of a turn: {name!r} is none.")
     try:
         request = msgspec.convert({**given, "messages": []}, TurnRequest)
