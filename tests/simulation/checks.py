@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from simulation.model import ENDED, LOOK_AGAIN_MS, Model
+from simulation.model import ENDED, LOOK_AGAIN_MS, QUARANTINE_MS, Model
 from simulation.state import SessionState, State
 
 __all__ = ["KEEP_EVENTS", "Broken", "Checks"]
@@ -41,6 +41,11 @@ class Checks:
 
     def next_seqs(self) -> dict[str, int]:
         return {name: self.read.get(name, 0) + 1 for name in self.model.sessions}
+
+    def forget(self, session: str, ended: list[tuple[str, int]]) -> None:
+        """It was deleted, together with the events that ended its delayed turns."""
+        self.read[session] = 0
+        self.ends.update(ended)
 
     def check(self, state: State) -> None:
         require(
@@ -77,7 +82,8 @@ class Checks:
             found,
         )
         kept = found.seq - found.oldest_seq + 1 if found.oldest_seq else 0
-        require(kept >= min(found.seq, KEEP_EVENTS), "G5 so many events are kept", name, kept)
+        published = found.seq - self.model.sessions[name].base
+        require(kept >= min(published, KEEP_EVENTS), "G5 so many events are kept", name, kept)
         require(seen == expected, "G5 each act is published once, no other is", name, seen, expected)
         expected.clear()
 
@@ -90,6 +96,7 @@ class Checks:
         holder = (found.fence, found.holder, found.stop, found.batch)
         expected = (session.fence, session.holder, session.stop, session.batch)
         require(holder == expected, "G3 the holder", name, holder, expected)
+        require(found.kept == session.kept, "G2 a life that is over leaves nothing", name, found.kept)
         for life in found.lives:
             require(
                 life == -2 or (life == -1) == bool(inbox),
@@ -105,9 +112,11 @@ class Checks:
         if not session.inbox:
             return
         require(found.look_at is not None, "G4 `active` names every session with turns", name)
-        head, now = session.inbox[0], self.model.now
+        head, now = session.inbox[0], self.model.now + self.model.slipped
         if session.fence:
             require(head.status == "running" and found.lease == found.look_at, "G4 leased", name, found)
+        elif name in self.model.quarantined:
+            require(session.look_at <= now + QUARANTINE_MS, "G4 what is set aside is looked at", name, found)
         elif head.status == "retrying":
             require(head.retry_at == found.look_at, "G4 a retry has its time", name, found)
         else:
@@ -119,6 +128,9 @@ class Checks:
         """G1, G6 and RQ's view of the turn."""
         turn, found = self.model.turns[name], state.turns[name]
         status = "queued" if turn.status == "delayed" else turn.status
+        if turn.damaged in ("attempt", "crashes", "errors"):
+            require(getattr(found, turn.damaged) == -1, "nobody mends a field by chance", name, turn.damaged)
+            setattr(found, turn.damaged, getattr(turn, turn.damaged))
         facts = (found.status, found.run, found.attempt, found.crashes, found.errors, found.cancel)
         expected = (status, turn.run, turn.attempt, turn.crashes, turn.errors, turn.cancel)
         require(facts == expected, "G1 a turn is what was done to it", name, facts, expected)
@@ -168,6 +180,8 @@ class Checks:
             require(token == self.model.tokens.get(worker, ""), "the last claim's token", worker, token)
             held = {s.id: s.fence or s.alone for s in sessions if s.holder == worker}
             require(found == held, "G3 what a worker holds", worker, found, held)
+        aside = state.quarantined
+        require(aside == self.model.quarantined, "what is set aside", aside, self.model.quarantined)
         live = sum(bool(session.inbox) for session in sessions)
         require(state.active == live, "G4 `active` names nothing else", state.active, live)
         delayed = sum(turn.status == "delayed" for turn in self.model.turns.values())

@@ -16,6 +16,8 @@ RQ_STATUS = {
     "finished": "finished", "failed": "failed", "cancelled": "canceled",
 }  # fmt: skip
 LOOK_AGAIN_MS = 30_000
+QUARANTINE_MS = 60_000
+BACK_MS = 1_000
 IN_RQ = "cancelled in RQ"
 
 
@@ -35,6 +37,7 @@ class Turn:
     cancel: str = ""
     done: str = ""
     given_back: str = ""
+    damaged: str = ""  # the field that holds junk
     journal: list[bytes] = field(default_factory=list)
 
 
@@ -50,6 +53,10 @@ class Session:
     stop: str = ""
     batch: int = 0
     look_at: int | None = None
+    kept: str = ""  # what its hash says of an archive
+    over: bool = False  # its life: all but its hash has ended
+    base: int = 0  # the seq of this life's first event, less one
+    seq: int = 0
 
 
 class Model:
@@ -65,10 +72,14 @@ class Model:
         self.viewed: set[str] = set()
         self.tokens: dict[str, str] = {}
         self.events: dict[str, list[tuple[str, str, int, int]]] = defaultdict(list)
+        self.quarantined: set[str] = set()
+        self.clock = 0  # the time when a reaper looked last
+        self.slipped = 0  # how far the clock was put back and nothing was moved with it
 
     # what the scripts are made of
 
     def publish(self, turn: Turn, kind: str, mark: int = 0) -> None:
+        turn.session.seq += 1
         self.events[turn.session.id].append((kind, turn.id, turn.run, mark))
 
     def become(self, turn: Turn, status: str) -> None:
@@ -132,6 +143,14 @@ class Model:
             self.ready(turn.session)
         return True
 
+    def begin_anew(self, session: Session) -> None:
+        """Of the life that is over, the seq alone stays."""
+        if session.over:
+            session.over, session.kept = False, ""
+
+    def delayed(self, session: Session) -> list[Turn]:
+        return [turn for turn in self.turns.values() if turn.session is session and turn.status == "delayed"]
+
     # the scripts
 
     def submit(self, session_id: str, turn_id: str, queue: str, due_in_ms: int, reject: bool) -> int | str:
@@ -140,6 +159,8 @@ class Model:
         session = self.sessions.setdefault(session_id, Session(session_id))
         if session.inbox and reject:
             return "SessionBusy"
+        if not session.inbox:
+            self.begin_anew(session)
         turn = self.turns[turn_id] = Turn(turn_id, session, queue)
         if due_in_ms:
             turn.due_at, turn.position = self.now + due_in_ms, len(session.inbox)
@@ -176,7 +197,11 @@ class Model:
         self, turn: Turn, worker: str, token: str, lease_ms: int, taken: list[str], alone: list[str] | None
     ) -> None:
         session = turn.session
+        if turn.damaged:
+            return
         if turn.status == "failed" and self.rq[turn.id] == "queued":
+            if not session.inbox:
+                self.begin_anew(session)
             turn.run, turn.attempt, turn.crashes, turn.errors = turn.run + 1, 0, 0, 0
             turn.cancel = turn.done = turn.given_back = ""
             self.enter(turn)
@@ -266,9 +291,26 @@ class Model:
             return "requested"
         return "cancelled" if self.withdraw(turn, reason) else "requested"
 
+    def delete(self, session: Session) -> bool | str:
+        """Whether there was anything; the last turn of its inbox where it is in use."""
+        if session.inbox:
+            return session.inbox[-1].id
+        existed = session.seq > 0 or bool(self.delayed(session))
+        for turn in self.delayed(session):
+            self.withdraw(turn, "The session was deleted.")
+        self.quarantined.discard(session.id)
+        self.events[session.id].clear()
+        session.history, session.kept, session.over, session.base, session.seq = [], "", False, 0, 0
+        return existed
+
+    def end_life(self, session: Session) -> None:
+        """Nobody has used it for its `ttl`: Redis drops all but its hash."""
+        session.history, session.over, session.base = [], True, session.seq
+
     def reap_holder(self, holder: str, held: Sequence[str], crash_limit: int) -> list[tuple[str, str, str]]:
         """``held`` are the sessions that the dead worker held, in the order in which Redis keeps them."""
         acts: list[tuple[str, str, str]] = []
+        self._follow_clock()
         self.tokens.pop(holder, None)
         for session in (self.sessions[session_id] for session_id in held):
             if session.fence:
@@ -279,6 +321,7 @@ class Model:
 
     def reap(self, limit: int, crash_limit: int) -> list[tuple[str, str, str]]:
         acts: list[tuple[str, str, str]] = []
+        self._follow_clock()
         looked_at = [s for s in self.sessions.values() if s.look_at is not None and s.look_at <= self.now]
         for session in sorted(looked_at, key=lambda s: (s.look_at or 0, s.id))[:limit]:
             if not session.fence:
@@ -289,6 +332,11 @@ class Model:
             turn for turn in self.turns.values() if turn.status == "delayed" and turn.due_at <= self.now
         ]
         for turn in sorted(delayed, key=lambda turn: (turn.due_at, turn.id))[:limit]:
+            if turn.damaged:
+                turn.due_at = self.now + QUARANTINE_MS
+                self._quarantine(turn.id, ("", turn.id, "quarantined"), acts)
+                continue
+            self.quarantined.discard(turn.id)
             if self.rq[turn.id] == "canceled":
                 self.withdraw(turn, IN_RQ)
                 acts.append((turn.session.id, turn.id, "cancelled"))
@@ -297,8 +345,28 @@ class Model:
                 acts.append((turn.session.id, turn.id, "due"))
         return acts
 
+    def _follow_clock(self) -> None:
+        """What is to come moves with a clock that was put back."""
+        back, self.clock = self.clock - self.now, self.now
+        if back < BACK_MS:
+            return
+        self.slipped = max(0, self.slipped - back)
+        for session in self.sessions.values():
+            if session.look_at is not None:
+                session.look_at -= back
+                session.lease -= back
+                session.inbox[0].retry_at -= back
+        for turn in self.turns.values():
+            turn.due_at -= back
+
+    def _quarantine(self, name: str, act: tuple[str, str, str], acts: list[tuple[str, str, str]]) -> None:
+        if name not in self.quarantined:
+            self.quarantined.add(name)
+            acts.append(act)
+
     def _crashed(self, session: Session, crash_limit: int, acts: list[tuple[str, str, str]]) -> None:
         turn = session.inbox[0]
+        self.quarantined.discard(session.id)
         turn.crashes += 1
         self.let_go(session)
         if turn.crashes < crash_limit:
@@ -312,6 +380,11 @@ class Model:
     def _look(self, session: Session, acts: list[tuple[str, str, str]]) -> None:
         self.let_go(session)
         turn = session.inbox[0]
+        if turn.damaged:
+            session.look_at = self.now + QUARANTINE_MS
+            self._quarantine(session.id, (session.id, "", "quarantined"), acts)
+            return
+        self.quarantined.discard(session.id)
         if self.rq[turn.id] == "canceled":
             acts.append((session.id, turn.id, "cancelled" if self.withdraw(turn, IN_RQ) else "repaired"))
         elif turn.status == "retrying" and turn.retry_at > self.now:

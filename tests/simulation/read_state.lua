@@ -13,6 +13,7 @@ for i, pair in ipairs(ask.sessions) do
     {redis.call('PTTL', 'ant:session:' .. s), redis.call('PTTL', 'ant:history:' .. s), redis.call('PTTL', 'ant:events:' .. s)},
     redis.call('XRANGE', 'ant:events:' .. s, '-', '+', 'COUNT', 1),
     redis.call('HGET', 'ant:turn:' .. (redis.call('LINDEX', 'ant:inbox:' .. s, 0) or ''), 'first_seq'),
+    redis.call('HGET', 'ant:session:' .. s, 'restored'),
   }
 end
 for i, pair in ipairs(ask.turns) do
@@ -34,5 +35,5 @@ for i, w in ipairs(ask.workers) do found[3][i] = redis.call('HGETALL', 'ant:held
 for i, q in ipairs(ask.queues) do
   found[4][i] = {redis.call('LRANGE', 'rq:queue:' .. q, 0, -1), redis.call('ZRANGE', 'rq:wip:' .. q, 0, -1, 'WITHSCORES')}
 end
-found[5] = {redis.call('ZCARD', 'ant:active'), redis.call('ZCARD', 'ant:due')}
+found[5] = {redis.call('ZCARD', 'ant:active'), redis.call('ZCARD', 'ant:due'), redis.call('HKEYS', 'ant:quarantined')}
 return found

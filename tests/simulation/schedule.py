@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -31,10 +32,10 @@ class Failure:
         return f"{type(self.error).__name__}: {self.error}\nafter\n{lines}"
 
 
-def make(seed: int, steps: int) -> list[Step]:
-    """The schedule of a seed, always the same."""
+def make(seed: int, steps: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
+    """The schedule of a seed, always the same; ``weights`` say how often each actor acts."""
     random = Random(seed)
-    names = random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)
+    names = random.choices(list(weights), list(weights.values()), k=steps)
     return [(name, random.getrandbits(32)) for name in names]
 
 

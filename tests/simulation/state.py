@@ -34,6 +34,7 @@ class SessionState:
     lives: list[int]
     oldest_seq: int
     first_seq: int  # of the head's run, 0 before it has begun
+    kept: str
 
 
 @dataclass
@@ -60,6 +61,7 @@ class State:
     started: dict[str, dict[str, str]] = field(default_factory=dict)
     active: int = 0
     due: int = 0
+    quarantined: set[str] = field(default_factory=set)
 
 
 def look_command(
@@ -86,8 +88,8 @@ def answer_to(redis: DirectRedis, command: tuple[Any, ...]) -> Any:
 def read_state(command: tuple[Any, ...], found: Any) -> State:
     """The answer to ``look_command``. What does not exist is left out."""
     asked = json.loads(command[3])
-    of_sessions, of_turns, of_workers, of_queues, (active, due) = found
-    state = State(active=active, due=due)
+    of_sessions, of_turns, of_workers, of_queues, (active, due, quarantined) = found
+    state = State(active=active, due=due, quarantined={name.decode() for name in quarantined})
     for (name, _), raw in zip(asked["sessions"], of_sessions, strict=True):
         state.sessions[name] = _session(raw)
     for (name, _), raw in zip(asked["turns"], of_turns, strict=True):
@@ -102,19 +104,21 @@ def read_state(command: tuple[Any, ...], found: Any) -> State:
 
 
 def _session(raw: Any) -> SessionState:
-    (fence, holder, lease, seq, stop, batch), inbox, history, events, look_at, lives, oldest, first = raw
+    (fence, holder, lease, seq, stop, batch), inbox, history, events, look_at, lives, oldest, first, kept = (
+        raw
+    )
     return SessionState(
         _text(fence), _text(holder), int(lease or 0), int(seq or 0), _text(stop), int(batch or 0),
         [turn.decode() for turn in inbox], history, [(entry.decode(), fields[1]) for entry, fields in events],
         None if look_at is None else int(float(look_at)), lives,
-        int(oldest[0][0].split(b"-")[0]) if oldest else 0, int(first or 0),
+        int(oldest[0][0].split(b"-")[0]) if oldest else 0, int(first or 0), _text(kept),
     )  # fmt: skip
 
 
 def _turn(raw: Any) -> TurnState:
     (status, run, attempt, crashes, errors, cancel), journal, rq_status, registries, lives, due_at = raw
     return TurnState(
-        _text(status), int(run), int(attempt), int(crashes), int(errors), _text(cancel), journal,
+        _text(status), int(run), _count(attempt), _count(crashes), _count(errors), _text(cancel), journal,
         None if rq_status is None else rq_status.decode(),
         [name for name, member in zip(REGISTRIES, registries, strict=True) if member], lives,
         None if due_at is None else int(float(due_at)),
@@ -123,6 +127,11 @@ def _turn(raw: Any) -> TurnState:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode()
+
+
+def _count(value: bytes) -> int:
+    """-1 for junk."""
+    return int(value) if value.isdigit() else -1
 
 
 def _pairs(flat: list[bytes]) -> dict[str, str]:

@@ -18,9 +18,11 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
 
-from antiphon.errors import CorruptRecord, KeyReused, SessionBusy, UsageError
+from antiphon.errors import CorruptRecord, KeyReused, SessionBusy, SessionNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
+from antiphon.wire.editing import delete_session
+from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import DirectRedis, run
 from simulation.model import ENDED, Model
@@ -50,6 +52,7 @@ class World:
         self.state = State()
         self.log: list[str] = []
         self.workers: dict[str, None] = {}
+        self.damaged: dict[str, bytes] = {}  # what stood in the field of a turn
         self.marks = itertools.count(1)
         self.ways: set[tuple[str, str]] = set()  # which status became which
         self.redis.calls([("FLUSHDB",), ("SET", CLOCK, START_MS, "EX", 3600)])
@@ -104,6 +107,59 @@ class World:
         self.model.now += ms
         self.note(f"{ms} ms pass")
 
+    def jump(self, ms: int) -> None:
+        """The server's clock is put forward, or back, just after one of the reapers has looked, as they always do."""
+        self.reap()
+        self.wait(ms)
+        self.model.slipped += max(0, -ms)
+        self.note(f"the clock was put {'back' if ms < 0 else 'forward'}")
+
+    # what becomes of a session
+
+    def end_life(self, session: str) -> None:
+        """Nobody uses a session that came out of an archive for its `ttl`, while no worker is there to save it."""
+        known = self.model.sessions[session]
+        if known.inbox or not known.seq or self.model.delayed(known):
+            return
+        keys = [f"ant:{kind}:{session}" for kind in ("history", "events", "turns")]
+        record = f"ant:session:{session}"
+        self._next_look()
+        self.redis.call("HSET", record, "restored", "1")
+        self.redis.calls([("DEL", *keys), ("PEXPIRE", record, HASH_LIVES_ON_MS // 2)])
+        known.kept = "1"
+        self.model.end_life(known)
+        self._done(f"the life of {session} is over", None, None)
+
+    def delete(self, session: str) -> None:
+        known = self.model.sessions[session]
+        ended = [(turn.id, turn.run) for turn in self.model.delayed(known)]
+        self._next_look()
+        answer: Any = run(delete_session(self.cell, SessionId(session)))
+        expected = self.model.delete(known)
+        if not isinstance(expected, str):
+            self.checks.forget(session, ended)
+        self._done(f"delete {session}", getattr(answer, "turn_id", answer), expected)
+
+    def damage(self, turn: str, field: str, junk: str) -> None:
+        """A field of a turn that nobody runs gets a value that is none."""
+        known = self.model.turns[turn]
+        head = known.session.inbox[:1] == [known] and not known.session.fence
+        if known.damaged or not (head or known.status == "delayed"):
+            return
+        record = f"ant:turn:{turn}"
+        self.damaged[turn] = self.redis.call("HGET", record, field)
+        self._next_look()
+        self.redis.call("HSET", record, field, junk)
+        known.damaged = field
+        self._done(f"{field} of {turn} becomes {junk!r}", None, None)
+
+    def mend(self, turn: str) -> None:
+        known = self.model.turns[turn]
+        self._next_look()
+        self.redis.call("HSET", f"ant:turn:{turn}", known.damaged, self.damaged.pop(turn))
+        known.damaged = ""
+        self._done(f"{turn} is mended", None, None)
+
     def forget_scripts(self) -> None:
         self.redis.call("SCRIPT", "FLUSH")
         self.note("SCRIPT FLUSH")
@@ -134,14 +190,17 @@ class World:
 
     def snapshot(self, session: str) -> None:
         known = self.model.sessions[session]
-        if not self.checks.read.get(session) and not known.inbox:
-            return
         self._next_look()
-        found = run(self.cell.snapshot(SessionId(session)))
+        try:
+            found = run(self.cell.snapshot(SessionId(session)))
+        except SessionNotFound:
+            gone = known.over or not (known.seq or self.model.delayed(known))
+            self._done(f"snapshot {session}", "SessionNotFound", "SessionNotFound" if gone else known)
+            return
         answer = (found.history, found.inbox, found.cursor, found.turn_id)
         inbox = [turn.id for turn in known.inbox]
         begun = self.state.sessions[session].first_seq
-        place = (begun - 1, inbox[0]) if begun else (self.checks.read[session], None)
+        place = (begun - 1, inbox[0]) if begun else (known.seq, None)
         self._done(f"snapshot {session}", answer, (known.history, inbox, *place))
 
     # workers
@@ -286,6 +345,8 @@ class World:
 
     def settle(self) -> None:
         """Nothing more breaks: every turn must reach its end, and leave nothing behind."""
+        for turn in [*self.damaged]:
+            self.mend(turn)
         for round_number in range(30):
             failed = [
                 t
