@@ -124,7 +124,7 @@ class Quoting:
                 self.asked.set()
                 await asyncio.Event().wait()
             case "tool":
-                yield result([ToolCall("c1", "raises", {"text": told.text})], "tool_calls")
+                yield result([ToolCall("c1", "raises", {"text": told.text})], "tool_use")
             case _:
                 yield result([Text(f"you wrote {told.text}")])
 

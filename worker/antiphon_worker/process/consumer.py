@@ -64,6 +64,10 @@ class Consumer:
         """Turns under way."""
         return len(self._tasks)
 
+    def running(self) -> list[tuple[str, str]]:
+        """Turns under way and their fences, those begun first in front."""
+        return [(lease.turn_id, lease.fence) for lease in self.leases()]
+
     def leases(self) -> list[Lease]:
         return [lease for lease in self._tasks.values() if lease is not None]
 
