@@ -392,4 +392,7 @@ def _held(name: str, answer: Any) -> bool:
 
 
 def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} gave an unknown answer: {answer!r}.")
+    """The answer may hold what users wrote: the error names its first word alone."""
+    word = answer[0] if isinstance(answer, list) and answer else answer
+    said = repr(word[:40]) if isinstance(word, bytes) else type(word).__name__
+    return CorruptRecord(f"The script {script!r} gave an unknown answer: {said}.")

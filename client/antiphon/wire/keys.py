@@ -85,6 +85,9 @@ RQ_KEYS: dict[str, str] = {
     "rq_workers": "workers",
     "rq_suspended": "suspended",
     "rq_executions": "executions:{}",
+    "rq_results": "results:{}",
+    "rq_worker_executions": "worker:{}:executions",
+    "rq_execution": "execution:{}:{}",
 }
 
 _TEMPLATES = {kind.name: kind.template for kind in KINDS} | CHANNELS

@@ -24,6 +24,7 @@ async def test_the_job_stands_in_the_failed_registry_with_its_message(redis_url)
             failed = Job.fetch(job.id, connection=redis)
             assert failed.is_failed
             assert redis.hget(failed.key, "exc_info") == b'It is "no" turn.\n'
+            assert failed.latest_result().exc_string == 'It is "no" turn.\n'
             assert failed.ended_at.year == 2030
             assert FailedJobRegistry("antiphon", connection=redis).get_job_ids() == [job.id]
             assert queue.started_job_registry.get_job_ids() == []

@@ -156,6 +156,55 @@ async def test_rq_info_changes_nothing(redis_url):
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("It broke.", "It broke."), ("", ""), ("\x00\xff ü €\n", "\x00\xff ü €\n"), ("ab" * 2048, "ab" * 2048),
+        ("a" + "é" * 3000, "a" + "é" * 2047), ("aa" + "€" * 3000, "aa" + "€" * 1364),
+    ],
+    ids=["short", "empty", "odd", "4 KB", "cut in a character of two", "cut in a character of three"],
+)  # fmt: skip
+async def test_rqs_latest_result_says_why_a_turn_failed(error, shown, redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        await cell.end(await cell.take_one("w7"), "failed", error=error, error_code="provider")
+        result = rq.job().latest_result()
+        assert (result.type, result.worker_name) == (result.Type.FAILED, "w7")
+        assert (result.exc_string or "") == shown
+        assert 6 * 86400 < rq.redis.ttl("rq:results:t1") <= 7 * 86400
+
+
+async def test_rqs_latest_result_is_of_the_last_run(redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed", error="It broke.")
+        await cell.requeue("t1")
+        turn = await cell.take_one()
+        assert rq.job().latest_result() is None
+        await cell.end(turn)
+        assert rq.job().latest_result() is None
+        await cell.put("t2")
+        await cell.end(await cell.take_one(), "cancelled", error="enough")
+        assert rq.redis.keys("rq:results:*") == []
+
+
+async def test_rqs_latest_result_says_that_the_workers_of_a_turn_died(redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        await cell.take_one()
+        await cell.wait(LEASE_MS)
+        await cell.reap(crash_limit=1)
+        assert rq.job().latest_result().exc_string == "The turn was given up after 1 crashes of its worker."
+
+
+async def test_a_damaged_result_of_rq_keeps_no_turn_from_its_end(redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        rq.redis.set("rq:results:t1", "no stream")
+        assert await cell.end(await cell.take_one(), "failed", error="It broke.")
+        assert await cell.status("t1") == "failed"
+
+
 async def test_rq_requeue_runs_a_failed_turn_again(redis_url):
     async with both(redis_url) as (cell, rq):
         await cell.put("t1")

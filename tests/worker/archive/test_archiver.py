@@ -360,7 +360,7 @@ async def test_while_the_store_fails_sessions_are_kept_and_saved_when_it_works_a
         assert sorted(own.texts) == sessions
         lines = [record.getMessage() for record in caplog.records]
         assert len(lines) == 2, lines
-        assert lines[0].startswith("the archive fails: the database is away")
+        assert lines[0].startswith("the archive fails: ConnectionError. ")
         assert lines[1].startswith("the archive works again")
 
 

@@ -78,6 +78,7 @@ class Renews:
 
 
 async def test_a_keeper_that_meets_an_error_of_its_own_says_so_and_goes_on(caplog):
+    caplog.set_level("DEBUG", "antiphon")
     cell = Renews(ValueError("odd"), RecursionError(), "")
     keeper, lease = LeaseKeeper(lambda: cell, "w", 0.5), lease_of(0.5)
     keeper.add(lease)
@@ -86,7 +87,13 @@ async def test_a_keeper_that_meets_an_error_of_its_own_says_so_and_goes_on(caplo
     await wait_until_async(lambda: lease.mono_deadline > before)
     keeping.cancel()
     await asyncio.wait([keeping])
-    assert caplog.text.count("the keeper begins anew") == 2
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["keeper begins anew: ValueError\n" in errors[0], "odd" in errors[0], len(errors)] == [
+        True,
+        False,
+        2,
+    ]
+    assert "in _keep\n" in errors[0]
     assert "ValueError: odd" in caplog.text
 
 

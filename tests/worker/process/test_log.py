@@ -1,5 +1,6 @@
 """What an operator reads in a worker's log: each change of state by its word, and why turns fail."""
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 
@@ -7,9 +8,16 @@ import pytest
 from support.ensemble import open_ensemble
 from support.eventually import wait_until, wait_until_async
 
-from antiphon import Client
-from antiphon.errors import ProviderUnauthorized
+from antiphon import Agent, Client
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, ProviderUnauthorized
 from antiphon.input.request import AgentSpec
+from antiphon.model import Message, Text, ToolCall, Usage
+from antiphon.tools import tool
+from antiphon_worker import App
+from antiphon_worker.process.worker import Worker
+from antiphon_worker.providers.base import StepResult
+from antiphon_worker.settings import Settings
 
 pytestmark = pytest.mark.one_server
 
@@ -52,8 +60,9 @@ async def test_a_turn_that_failed_says_why_and_is_a_warning(working, caplog):
             await turn.result(10)
         record = await line(caplog, "turn_failed")
         assert record.levelname == "WARNING"
-        assert "provider_unauthorized: " in record.getMessage()
-        assert "does not accept the key" in record.getMessage()
+        assert ", code provider_unauthorized, provider stage" in record.getMessage()
+        assert (record.code, record.provider) == ("provider_unauthorized", "stage")
+        assert "does not accept the key" not in record.getMessage()
 
 
 async def test_a_turn_that_is_tried_again_says_why_and_when(working, caplog):
@@ -63,7 +72,7 @@ async def test_a_turn_that_is_tried_again_says_why_and_when(working, caplog):
         record = await line(caplog, "turn_retrying")
         assert record.levelname == "WARNING"
         assert "retrying after" in record.getMessage()
-        assert "again in 0.0 s: provider_stream_broken: " in record.getMessage()
+        assert ", code provider_stream_broken, again_in 0.0, provider stage" in record.getMessage()
 
 
 async def test_a_delayed_turn_that_is_due_is_no_warning(working, caplog):
@@ -81,3 +90,99 @@ def test_every_line_of_a_worker_process_shows_its_action(redis_url, processes):
         turn.result(timeout=10)
     wait_until(lambda: f"INFO    [turn_finished] turn {turn.id}" in worker.output, 10, "the line of the turn")
     assert "[started] worker" in worker.output
+
+
+def result(parts, stop_reason="end"):
+    return StepResult(Message.assistant(parts), Usage(), stop_reason, None, "any")
+
+
+class Quoting:
+    """A service whose errors quote the user, who says which one it is to be."""
+
+    name = "quoting"
+
+    def __init__(self):
+        self.asked = asyncio.Event()
+
+    async def aclose(self):
+        """There is nothing to close."""
+
+    async def stream(self, request):
+        told = request.messages[-1]
+        if told.role == "tool":
+            yield result([Text("done")])
+            return
+        where = {"status": 422, "request_id": "req_7"}
+        match told.text.split()[0]:
+            case "rejected":
+                raise ProviderRejected(f"you wrote {told.text}", **where)
+            case "overloaded":
+                raise ProviderOverloaded(f"you wrote {told.text}", retry_after=0.01, **where)
+            case "bug":
+                raise ValueError(told.text)
+            case "wait":
+                self.asked.set()
+                await asyncio.Event().wait()
+            case "tool":
+                yield result([ToolCall("c1", "raises", {"text": told.text})], "tool_use")
+            case _:
+                yield result([Text(f"you wrote {told.text}")])
+
+
+@tool
+async def raises(text: str) -> str:
+    """Raise an exception that says what the user wrote."""
+    raise LookupError(text)
+
+
+async def test_what_users_wrote_is_in_no_line_above_debug_and_in_no_record_of_rq(redis_url, caplog):
+    caplog.set_level(logging.DEBUG)
+    service, mark = Quoting(), "4111-1111"
+    agent = Agent(name="quoter", provider="quoting", model="any", tools=[raises])
+    app = App(agents=[agent], providers={"quoting": service})
+    worker = Worker(Settings(error_limit=2, retry_delay=0.01), app, url=redis_url)
+    running = asyncio.create_task(worker.run())
+    ended = {}
+    try:
+        async with AsyncClient(redis_url) as client:
+            for text in ("fine", "rejected", "overloaded", "bug", "tool"):
+                turn = await client.submit(text, f"{text} {mark}", agent="quoter")
+                try:
+                    ended[text] = (await turn.result(10)).text
+                except AgentError as error:
+                    ended[text] = error.code
+            turn = await client.submit("wait", f"wait {mark}", agent="quoter")
+            await service.asked.wait()
+            await turn.cancel(f"because of {mark}")
+            with pytest.raises(AgentError, match=mark):
+                await turn.result(10)
+            await line(caplog, "turn_cancelled")
+            redis = client.connections.cell_of_session("wait").redis
+            jobs = [await redis.hgetall(key) async for key in redis.scan_iter("rq:job:*")]
+            workers = [await redis.hgetall(key) async for key in redis.scan_iter("rq:worker:*")]
+    finally:
+        worker.abort()
+        await running
+        await app.aclose()
+    assert ended == {
+        "fine": f"you wrote fine {mark}", "rejected": "provider_rejected", "overloaded": "provider_overloaded",
+        "bug": "internal_error", "tool": "done",
+    }  # fmt: skip
+    above = [record for record in caplog.records if record.levelno > logging.DEBUG]
+    assert [text for text in map(logging.Formatter().format, above) if mark in text] == []
+    assert [record for record in above if mark in repr(vars(record))] == []
+    at_debug = "".join(
+        r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG and "antiphon" in r.name
+    )
+    assert f"you wrote rejected {mark}" in at_debug
+    assert f"because of {mark}" in at_debug
+    failed = [record for record in above if getattr(record, "action", "") == "turn_failed"]
+    assert [(r.code, getattr(r, "status", None), getattr(r, "request_id", None)) for r in failed] == [
+        ("provider_rejected", 422, "req_7"), ("provider_overloaded", 422, "req_7"), ("internal_error", None, None),
+    ]  # fmt: skip
+    assert "in stream\n" in next(r for r in above if getattr(r, "action", "") == "turn_broke").getMessage()
+    assert len(jobs) == 6
+    assert mark not in repr(workers)
+    reasons = [job.pop(b"exc_info").decode() for job in jobs]
+    assert mark not in repr(jobs)
+    assert sorted(reason.split(" ")[0] for reason in reasons if mark in reason) == ["because", "you", "you"]

@@ -16,6 +16,7 @@ from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Job
 from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
+from rq.worker import Worker as RQWorker
 from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
 
@@ -113,6 +114,31 @@ async def test_rq_info_shows_our_worker_idle_and_busy(redis_url, tmp_path, proce
         await wait_until_async(lambda: shown([worker.name, "idle", "2 finished", "127.0.0.1:"]), 15)
         await wait_until_async(lambda: shown(["jobs: 2 finished, 0 failed"]), 20)
     assert worker.name not in await asyncio.to_thread(rq, processes, redis_url, "info")
+
+
+async def test_rqs_worker_shows_its_current_job(redis, redis_url, tmp_path):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        async with ensemble.worker() as worker:
+            turns = {(await ensemble.submit(f"s{i}", f"{i} gate:g")).id for i in range(2)}
+            await ensemble.waits("g", 2)
+
+            def shown():
+                for found in RQWorker.all(connection=redis, serializer=JSONSerializer):
+                    if found.name == worker.name:
+                        jobs = {execution.job_id for execution in found.get_current_executions()}
+                        return jobs, found.current_execution_count, found.get_state()
+                return None
+
+            await wait_until_async(lambda: shown() == (turns, 2, "busy"), 15)
+            (found,) = RQWorker.all(connection=redis, serializer=JSONSerializer)
+            assert found.get_current_job().id in turns
+            assert redis.hget(f"rq:worker:{worker.name}", "current_job").decode() in turns
+            assert 0 < min(redis.ttl(key) for key in redis.scan_iter("rq:execution:*")) <= 60
+            ensemble.stage.open("g")
+            await wait_until_async(lambda: shown() == (set(), 0, "idle"), 15)
+            (found,) = RQWorker.all(connection=redis, serializer=JSONSerializer)
+            assert found.get_current_job() is None
+        assert redis.keys("rq:execution:*") == redis.keys("rq:worker:*") == []
 
 
 async def test_rq_requeue_runs_a_failed_turn_again(redis, redis_url, tmp_path, processes):

@@ -100,9 +100,10 @@ class Archiver:
                     )  # fmt: skip
         except CorruptRecord as exc:
             log.error(
-                "session %s cannot be archived: %s", work.session_id, exc,
+                "session %s cannot be archived: a stored record cannot be read", work.session_id,
                 extra={"action": "archive_corrupt", "session": work.session_id},
             )  # fmt: skip
+            log.debug("session %s cannot be archived: %s", work.session_id, exc)
         return True
 
     async def _save(self, ending: Ending, asked: float) -> None:

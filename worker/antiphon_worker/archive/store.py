@@ -68,15 +68,17 @@ class Archive:
         except TimeoutError as exc:
             raise self._failed(f"no answer within {STORE_SECONDS:g} s") from exc
         except Exception as exc:
-            raise self._failed(str(exc) or type(exc).__name__) from exc
+            log.debug("the archive fails", exc_info=exc)
+            raise self._failed(str(exc) or type(exc).__name__, type(exc).__name__) from exc
         self._works()
         return answer
 
-    def _failed(self, why: str) -> ArchiveUnavailable:
+    def _failed(self, why: str, kind: str = "") -> ArchiveUnavailable:
         if not self._failing_since:
             self._failing_since = monotonic()
             log.error(
-                "the archive fails: %s. Turns of sessions that it may hold wait until it works again", why,
+                "the archive fails: %s. Turns of sessions that it may hold wait until it works again",
+                kind or why,
                 extra={"action": "archive_fails"},
             )  # fmt: skip
         retry_after = max(FIRST_RETRY_SECONDS, monotonic() - self._failing_since)

@@ -68,9 +68,10 @@ class SummaryWriter:
                 text = await self._ask([*head, *portion, Message.user(asked)])
             except Exception as exc:
                 log.warning(
-                    "session %s: no summary could be written, its older turns are left out: %s",
-                    self._session_id, exc, exc_info=not isinstance(exc, AgentError),
+                    "session %s: no summary could be written, its older turns are left out: %s", self._session_id,
+                    exc.code if isinstance(exc, AgentError) else type(exc).__name__,
                 )  # fmt: skip
+                log.debug("session %s: no summary could be written", self._session_id, exc_info=exc)
                 break
             summary = SavedSummary((summary.messages if summary else 0) + len(portion), text)
         return summary

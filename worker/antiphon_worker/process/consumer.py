@@ -12,6 +12,7 @@ from contextlib import suppress
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
+from antiphon_worker.process.faults import log_fault
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.settings import Settings
 
@@ -62,6 +63,10 @@ class Consumer:
     def busy(self) -> int:
         """Turns under way."""
         return len(self._tasks)
+
+    def running(self) -> list[tuple[str, str]]:
+        """Turns under way and their fences, those begun first in front."""
+        return [(lease.turn_id, lease.fence) for lease in self.leases()]
 
     def leases(self) -> list[Lease]:
         return [lease for lease in self._tasks.values() if lease is not None]
@@ -182,10 +187,8 @@ class Consumer:
         self._room.set()
         if not self._tasks:
             self._rest.set()
-        if not task.cancelled() and task.exception() is not None:
-            log.error(
-                "%s ended with an error; its lease will expire", task.get_name(), exc_info=task.exception()
-            )
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log_fault(log, exc, "%s ended with an error; its lease will expire", task.get_name())
 
     async def _bell(self) -> asyncio.Task[None]:
         """Begin to wait for a bell; return when it has rung, or when nothing is under way here.

@@ -19,6 +19,7 @@ from antiphon.errors import StoreError
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon_worker.loop.stopping import TurnStopped
+from antiphon_worker.process.faults import log_fault
 
 __all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
 
@@ -137,8 +138,8 @@ class LeaseKeeper:
         while not self._stopping.is_set():
             try:
                 asyncio.run(self._keep(loop))
-            except Exception:
-                log.exception("leases are not renewed for the moment: the keeper begins anew")
+            except Exception as exc:  # noqa: BLE001 - a lease that is not renewed costs its turn
+                log_fault(log, exc, "leases are not renewed for the moment: the keeper begins anew")
                 self._stopping.wait(min(REPAIR_SECONDS, self._lease_seconds / 8))
 
     async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:

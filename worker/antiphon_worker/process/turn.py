@@ -26,6 +26,7 @@ from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
 from antiphon_worker.loop.run_turn import TimeLimit, run_turn
 from antiphon_worker.loop.steps import messages_of
+from antiphon_worker.process.faults import log_fault
 from antiphon_worker.process.history import loaded_history, restore_before, window_field
 from antiphon_worker.process.journal import TurnJournal, patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
@@ -54,9 +55,13 @@ class Finished(Struct, tag="finished"):
 class Failed(Struct, tag="failed"):
     code: str
     message: str
+    status: int | None = None  # the model service's, as the request's id
+    request_id: str | None = None
 
     @classmethod
     def of(cls, exc: AgentError) -> Failed:
+        if isinstance(exc, ProviderError):
+            return cls(str(exc.code), exc.message, exc.status, exc.request_id)
         return cls(str(exc.code), exc.message)
 
 
@@ -96,15 +101,26 @@ class TurnRunner:
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
         began = time.monotonic()
-        outcome = await _Run(self, turn, lease).run()
+        run = _Run(self, turn, lease)
+        outcome = await run.run()
         name, took = str(outcome.__struct_config__.tag), time.monotonic() - began
         self._count(outcome, took)
+        fields = {
+            "action": f"turn_{name}",
+            "session": turn.session_id,
+            "turn": turn.turn_id,
+            "fence": turn.fence,
+        }
+        facts, said = _why(outcome, run.provider)
         log.log(
             logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
             "turn %s of session %s: %s after %.2f s%s",
-            turn.turn_id, turn.session_id, name.replace("_", " "), took, _why(outcome),
-            extra={"action": f"turn_{name}", "session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence},
+            turn.turn_id, turn.session_id, name.replace("_", " "), took,
+            "".join(f", {fact} {value}" for fact, value in facts.items()),
+            extra=fields | facts,
         )  # fmt: skip
+        if said:
+            log.debug("turn %s of session %s: %s", turn.turn_id, turn.session_id, said, extra=fields | facts)
         return name
 
     def _count(self, outcome: Outcome, seconds: float) -> None:
@@ -126,6 +142,7 @@ class _Run:
         self._sink = TurnSink(turn, lease, runner.publisher)
         self._request: TurnRequest | None = None
         self._journal: TurnJournal | None = None
+        self.provider = ""  # of its agent, once that is known
 
     async def run(self) -> Outcome:
         try:
@@ -155,10 +172,11 @@ class _Run:
             return Failed.of(exc)
         except UnicodeEncodeError:
             return Failed("internal_error", "The answer holds text that cannot be stored: half a character.")
-        except Exception as exc:
-            log.exception(
-                "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id
-            )
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this turn's outcome
+            log_fault(
+                log, exc, "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id,
+                action="turn_broke", session=self._turn.session_id, turn=self._turn.turn_id,
+            )  # fmt: skip
             return Failed("internal_error", f"The worker's code failed: {type(exc).__name__}.")
 
     @contextmanager
@@ -191,6 +209,7 @@ class _Run:
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             agent = app.agent(_asked(turn, request), request.params, bool(turn.system))
+            self.provider = agent.provider
             provider = await app.provider(agent.provider)
             before = _variables(turn)
             inp = loop_input(agent, request, app.tools(agent.tools), _own_system(turn), before)
@@ -213,7 +232,7 @@ class _Run:
         match outcome:
             case Finished():
                 return await self._complete(outcome)
-            case Failed(code, message):
+            case Failed(code, message, _, _):
                 event = TurnFailedEvent(code=code, message=message)
                 return await self._finish("failed", event, error_code=code, error=message)
             case Cancelled(reason):
@@ -303,8 +322,8 @@ def _encodable(outcome: Outcome) -> Outcome:
     Providers and tools of an App say what they like; half a character becomes U+FFFD.
     """
     match outcome:
-        case Failed(code, message):
-            return Failed(valid(code), valid(message))
+        case Failed(code, message, status, request_id):
+            return Failed(valid(code), valid(message), status, request_id)
         case Retry(error, delay):
             error.args = (valid(error.message),)
             return Retry(error, delay)
@@ -316,19 +335,22 @@ def _encodable(outcome: Outcome) -> Outcome:
             return outcome
 
 
-def _why(outcome: Outcome) -> str:
-    """What the log adds to the outcome's name."""
+def _why(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
+    """What the log adds to the outcome's name, and the text for debug alone: services and callers may quote users."""
     match outcome:
-        case Failed(code, message):
-            return f": {code}: {message}"
+        case Failed(code, message, status, request_id):
+            facts, said = {"code": code, "status": status, "request_id": request_id}, message
         case Retry(error, delay):
-            return f", again in {delay:.1f} s: {error.code}: {error.message}"
+            facts, said = {"code": str(error.code), "status": error.status}, error.message
+            facts |= {"request_id": error.request_id, "again_in": f"{delay:.1f}"}
         case GivenBack(reason, code):
-            return f": {code}: {reason}"
+            return {"code": code}, reason
         case Cancelled(reason):
-            return f": {reason}"
+            return {}, reason
         case _:
-            return ""
+            return {}, ""
+    facts["provider"] = provider or None
+    return {fact: value for fact, value in facts.items() if value is not None}, said
 
 
 def _stopped(stop: Stop, lease: Lease) -> Outcome:

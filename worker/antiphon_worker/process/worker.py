@@ -87,7 +87,12 @@ class Worker:
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell, self.name, self.settings.queues, lambda: consumer.busy, lambda: runner.ended
+            cell,
+            self.name,
+            self.settings.queues,
+            lambda: consumer.busy,
+            consumer.running,
+            lambda: runner.ended,
         )
         try:
             async with asyncio.TaskGroup() as group:

@@ -62,7 +62,9 @@ class ForeignJobs:
             raise
         except (AgentError, *DAMAGE) as exc:
             why = exc.message if isinstance(exc, AgentError) else f"It cannot be read ({type(exc).__name__})."
-            log.error("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
+            code = exc.code if isinstance(exc, AgentError) else type(exc).__name__
+            log.error("job %r in queue %s is no turn: %s", job.job_id, job.queue, code)
+            log.debug("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
             return await self._cell.fail_job(job, self._worker, why)
         return await self._forget_claim(job)
 

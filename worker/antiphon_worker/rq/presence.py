@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -20,6 +21,7 @@ __all__ = ["Presence"]
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 1.0
 TTL_SECONDS = 60
+MOST_SHOWN = 20  # turns of one worker: what RQ shows costs the same for a worker that runs thousands
 
 
 class Presence:
@@ -31,12 +33,15 @@ class Presence:
         worker: str,
         queues: tuple[str, ...],
         busy: Callable[[], int],
+        running: Callable[[], list[tuple[str, str]]],
         ended: Callable[[], tuple[int, int, float]],
     ) -> None:
         self._cell = cell
         self._worker = worker
         self._queues = queues
         self._busy = busy
+        self._running = running  # turns and their fences, which are RQ's ids of executions
+        self._shown: dict[tuple[str, str], float] = {}  # those of them in RQ's records, and since when
         self._ended = ended  # turns that finished, turns that failed, the seconds of both
         self._address = ""
         self._birth = _now()
@@ -46,10 +51,11 @@ class Presence:
         state, beat_at = "", 0.0
         try:
             while True:
-                now = time.monotonic()
-                if state != self._state() or now - beat_at >= HEARTBEAT_SECONDS:
+                now, running = time.monotonic(), self._running()[:MOST_SHOWN]
+                changed = state != self._state() or running != list(self._shown)
+                if changed or now - beat_at >= HEARTBEAT_SECONDS:
                     state, beat_at = self._state(), now
-                    await self._beat(state)
+                    await self._beat(state, running)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             await self._leave()
@@ -57,7 +63,7 @@ class Presence:
     def _state(self) -> str:
         return "busy" if self._busy() else "idle"
 
-    async def _beat(self, state: str) -> None:
+    async def _beat(self, state: str, running: list[tuple[str, str]]) -> None:
         key = rq_key("rq_worker", self._worker)
         finished, failed, seconds = self._ended()
         await self._find_address()
@@ -68,6 +74,7 @@ class Presence:
                 "birth": self._birth, "last_heartbeat": _now(), "queues": ",".join(self._queues), "pid": os.getpid(),
                 "hostname": socket.gethostname(), "ip_address": self._address, "version": "antiphon",
                 "python_version": platform.python_version(), "state": state,
+                "current_job": running[0][0] if running else "",  # for RQ before its index of executions
                 "successful_job_count": finished, "failed_job_count": failed, "total_working_time": seconds,
             },
         )  # fmt: skip
@@ -76,10 +83,29 @@ class Presence:
         for queue in self._queues:
             pipe.sadd(rq_key("rq_workers_of", queue), key)
             pipe.sadd(rq_key("rq_queues"), rq_key("rq_queue", queue))
+        self._show(pipe, running)
         try:
             await pipe.execute()
         except (RedisError, OSError):
             return  # the consumer says that Redis is away; the next beat makes up for this one
+
+    def _show(self, pipe: Any, running: list[tuple[str, str]]) -> None:
+        """Write RQ's index of what this worker executes, and a record of each."""
+        index, now = rq_key("rq_worker_executions", self._worker), time.time()
+        gone, self._shown = self._shown, {one: self._shown.get(one, now) for one in running}
+        pipe.delete(index, *(rq_key("rq_execution", *one) for one in gone if one not in self._shown))
+        for (turn, fence), since in self._shown.items():
+            record = rq_key("rq_execution", turn, fence)
+            pipe.hset(
+                record,
+                mapping={
+                    "id": fence, "job_id": turn, "created_at": since, "last_heartbeat": now,
+                    "worker_name": self._worker,
+                },
+            )  # fmt: skip
+            pipe.expire(record, TTL_SECONDS)
+            pipe.sadd(index, f"{turn}:{fence}")
+        pipe.expire(index, TTL_SECONDS)
 
     async def _find_address(self) -> None:
         """As RQ: the address that Redis sees; nothing where the user may not ask."""
@@ -97,6 +123,7 @@ class Presence:
         for queue in self._queues:
             pipe.srem(rq_key("rq_workers_of", queue), key)
         pipe.delete(key)
+        self._show(pipe, [])
         try:
             await pipe.execute()
         except (RedisError, OSError):

@@ -18,4 +18,8 @@ local function conclude(session, turn, status, now, bodies, keep_events)
   trim(session, turn, seq, keep_events)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
   rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+  if status == 'failed' then
+    local f = redis.call('HMGET', key_turn(turn), 'worker', 'error')
+    rq_failure(turn, f[1] or '', f[2] or '')
+  end
 end

@@ -4,6 +4,7 @@ local function requeue(session, turn, now)
   if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
   local run = redis.call('HINCRBY', key_turn(turn), 'run', 1)
   redis.call('PERSIST', key_turn(turn))
+  redis.call('DEL', key_rq_results(turn)) -- which say why the last run failed
   redis.call('HSET', key_turn(turn), 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1)
   redis.call('HDEL', key_turn(turn), 'cancel', 'error', 'error_code', 'done', 'given_back', 'first_seq', 'last_seq',
     'started_at', 'ended_at', 'retry_at', 'response')
