@@ -86,6 +86,12 @@ class Subscription:
             self.cursor = await self.patiently(self._newest)
         self._events = self._follow(self._listener, self.cursor)
 
+    def go_on(self, after: int) -> None:
+        """Go on behind another event than the last one, after a ``StreamGap``: the channel was never left."""
+        assert self._listener is not None
+        self._entry, self._at = None, 0
+        self._events = self._follow(self._listener, after)
+
     async def aclose(self) -> None:
         """Stop listening."""
         if self._events is not None:

@@ -19,6 +19,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
 from antiphon.session.reentry import own_turns, waits_for_itself
 from antiphon.wire.cell import TurnRecord
+from antiphon.wire.inspection import place_of_turn
 from antiphon.wire.records import readable
 
 __all__ = ["AsyncTurn", "error_of"]
@@ -74,7 +75,7 @@ class AsyncTurn:
             ) from None  # fmt: skip
 
     async def stream(self, after: int | str | None = None) -> AsyncGenerator[Event, None]:
-        """The turn's events from its first one (or after a cursor) to its terminal event.
+        """The turn's events from its first one that is kept (or after a cursor) to its terminal event.
 
         Of a turn that ended long ago and whose events are no longer kept, only the terminal event comes.
         Raises ``StreamGap`` where a running turn's events after ``after`` are no longer kept.
@@ -85,17 +86,24 @@ class AsyncTurn:
         record = await self._record()
         start = after if after is not None else max(record.queued_seq - 1, 0)
         async with self._subscription(start) as events:
-            try:
-                async for event in events:
-                    if event.turn_id != self.id:
-                        continue
-                    yield event
-                    if event.terminal and event.run >= record.run:
-                        return
-            except StreamGap:
-                record = await events.patiently(self._record)
-                if record.status not in TERMINAL:
-                    raise
+            while True:
+                try:
+                    async for event in events:
+                        if event.turn_id != self.id:
+                            continue
+                        after = event.seq
+                        yield event
+                        if event.terminal and event.run >= record.run:
+                            return
+                except StreamGap:
+                    record = await events.patiently(self._record)
+                    if after is None:
+                        after = await events.patiently(self._beginning)
+                        events.go_on(after)
+                    elif record.status in TERMINAL:
+                        break
+                    else:
+                        raise
         yield _terminal_event(record)
 
     async def cancel(self, reason: str = "cancelled by the client") -> str:
@@ -119,6 +127,10 @@ class AsyncTurn:
 
     async def _record(self) -> TurnRecord:
         return await self._connections.cell_of_turn(self.id).turn(self.id)
+
+    async def _beginning(self) -> int:
+        """The cursor before the turn's first event that is kept."""
+        return await place_of_turn(self._connections.cell_of_turn(self.id), self.session_id, self.id)
 
     def _subscription(self, after: int | str | None) -> Subscription:
         cell = self._connections.cell_of_turn(self.id)

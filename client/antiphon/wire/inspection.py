@@ -17,6 +17,7 @@ __all__ = [
     "FailedTurn",
     "SessionRow",
     "failed_turns",
+    "place_of_turn",
     "session_places",
     "session_rows",
     "statuses",
@@ -86,6 +87,20 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str:
     return (
         f"No worker serves the queue {_text(queue)} now: the turn waits. `antiphon worker{named}` starts one."
     )
+
+
+async def place_of_turn(cell: Cell, session_id: SessionId, turn_id: TurnId) -> int:
+    """The seq before the turn's first event that is kept; while it has none, that of the session's newest one."""
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hmget(cell.keys.turn(turn_id), "queued_seq", "first_seq", "last_seq")
+    pipe.hget(cell.keys.session(session_id), "seq")
+    pipe.xrange(cell.keys.events(session_id), count=1)
+    found, newest, oldest = await _ask(pipe.execute())
+    queued, started, ended = map(_number, found)
+    if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
+        return queued - 1
+    begun = started or ended
+    return begun - 1 if begun else _number(newest)
 
 
 async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:

@@ -370,3 +370,38 @@ async def test_many_sessions_are_followed_over_one_connection(redis_url, tmp_pat
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def types_of(turn, seen):
+    async for event in turn.stream():
+        seen.append(event.type)
+
+
+@pytest.mark.parametrize("state", ["delayed", "waiting", "running"])
+async def test_a_turn_is_read_along_though_what_came_before_it_is_no_longer_kept(state, redis_url, tmp_path):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        first = await ensemble.submit("s", "one words:3 gate:first")
+        delay = 3600 if state == "delayed" else None
+        turn = await ensemble.submit("s", "two words:2 gate:g", delay=delay)
+        with Redis.from_url(redis_url) as redis:
+            async with ensemble.worker():
+                await ensemble.waits("first")
+                redis.xtrim("ant:events:s", maxlen=1, approximate=False)
+                ensemble.stage.open("first")
+                if state == "delayed":
+                    await first.result(10)
+                if state == "running":
+                    await ensemble.waits("g")
+                seen = []
+                reader = asyncio.create_task(types_of(turn, seen))
+                cell = ensemble.client.connections.cell_of_session("s")
+                channel = cell.keys.live(cell.database, "s")
+                await wait_until_async(lambda: reader.done() or redis.pubsub_numsub(channel)[0][1] == 1)
+                if state == "delayed":
+                    redis.zadd("ant:due", {turn.id: 1})
+                ensemble.stage.open("g")
+                await turn.result(10)
+                await asyncio.wait_for(reader, 10)
+        own = [event for event in seen if event != "text_delta"]
+        expected = ["turn_started", "step_finished", "turn_finished"]
+        assert own == (["turn_queued", *expected] if state == "delayed" else expected)
