@@ -1,7 +1,6 @@
-"""How requests leave this process: one pool of connections per provider and event loop, and what can go wrong there.
+"""Sends requests over one pool of connections per provider and event loop, and converts transport errors.
 
-The two modules that own an SDK derive from ``Connection`` and say how its client is made and which of its exceptions
-mean what.
+The two modules that own an SDK derive from ``Connection``. They create its client and convert its exceptions.
 """
 
 from __future__ import annotations
@@ -78,11 +77,12 @@ TransportErrors = (
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How to reach a model service.
+    """The options for the connection to a model service.
 
-    ``timeout`` is the longest silence in seconds, before the first byte and between any two; ``max_retries`` is for
-    requests that brought no byte of an answer. Proxies come from ``proxy`` or the usual environment variables.
-    ``allowed_headers`` are names that ``extra_headers`` of a turn may bring besides the usual ones.
+    ``timeout`` is the longest time in seconds without data, before the first byte and between two bytes.
+    ``max_retries`` applies to requests without a byte of an answer. Proxies come from ``proxy`` or
+    the usual environment variables.
+    ``allowed_headers`` are additional names that the ``extra_headers`` of a turn may contain.
     """
 
     base_url: str | None = None
@@ -105,7 +105,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, frozen=True):
-    """One request: the path under the base URL, the JSON body, and what the caller adds for this one."""
+    """One request: the path under the base URL, the JSON body, and the caller's additions."""
 
     path: str
     body: bytes
@@ -115,7 +115,7 @@ class Call(Struct, frozen=True):
 
 
 class Answer:
-    """A response whose status is fine and whose body has not been read yet."""
+    """A successful response whose body has not been read yet."""
 
     __slots__ = ("_pieces", "_response", "into")
 

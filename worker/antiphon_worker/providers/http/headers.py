@@ -1,7 +1,7 @@
-"""Which headers a request may bring, and which ones the transport writes itself.
+"""Checks which headers a request may contain, and which ones only the transport sets.
 
-The people who submit turns are not the people who run the worker. A header of theirs goes out with the worker's key
-and over connections that other turns use too, so it must stand in a list.
+The submitter of a turn is not the operator of the worker. Headers of a turn are sent with the worker's key, over
+connections that it shares between turns. Therefore they must be in a list.
 """
 
 from __future__ import annotations
