@@ -1,4 +1,4 @@
-"""What a worker knows: agents, tools and providers by name. ``antiphon worker --app module:app`` loads it."""
+"""``App``: the agents, tools and providers of a worker. ``antiphon worker --app module:app`` loads it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "openai-ch
 
 
 class App:
-    """Agents, tools and providers of a deployment.
+    """The agents, tools and providers of a deployment.
 
-    ``agents`` are known by their name, ``tools`` are those that agents which travel with a turn may name (an agent's
-    own tools are known as well), ``providers`` are model services under names of their own. ``store`` is where sessions
-    are archived before their life in Redis ends, and restored from when they are used again; it may block.
+    Turns name ``agents`` by their names. ``tools`` are additional tools, which agents sent with a turn may use; the
+    tools of ``agents`` are included automatically. ``providers`` are model services by name. ``store`` archives
+    sessions before they expire in Redis and restores them when they are used again; it may block.
 
-    An App with agents, tools or providers runs its own agents alone. ``travelling`` says what else turns may bring:
-    see ``Allow``. An App with none of them runs every agent that travels with a turn, with the model services whose
-    keys the worker has. ``tool_errors`` is what models and clients are told of an exception of a tool: ``"message"``
-    (its type and message), ``"type"``, or a function of the exception that returns a sentence.
+    An App with agents, tools or providers runs only its own agents; ``travelling`` allows more (see ``Allow``). An
+    empty App runs every agent that is sent with a turn, with the model services whose API keys the worker has.
+    ``tool_errors`` is what models and clients see of an exception in a tool: ``"message"`` (its type and message),
+    ``"type"``, or a function that takes the exception and returns a sentence.
 
-    Raises ``SettingsError`` where two agents or two tools have one name, and ``UnknownProvider`` for an agent whose
+    Raises ``SettingsError`` if two agents or two tools have the same name, and ``UnknownProvider`` if an agent's
     provider is neither built in nor given.
 
     >>> from antiphon import Agent, tool
@@ -64,10 +64,10 @@ class App:
         tool_errors: ToolErrors = "message",
     ) -> None:
         if travelling is not None and not isinstance(travelling, Allow):
-            raise SettingsError(f"travelling= is an Allow(providers=…), not {travelling!r}.")
+            raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
         if store is not None and not isinstance(store, SessionStore):
             raise SettingsError(
-                f"store= is a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
+                f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
             )
         self._store = store
         self._archive: Archive | None = None
@@ -86,13 +86,13 @@ class App:
 
     def _add_agent(self, agent: Agent) -> None:
         if not isinstance(agent, Travelling):
-            raise SettingsError(f"agents= is a list of Agents, not of {type(agent).__name__}.")
+            raise SettingsError(f"agents= must be a list of Agents, not of {type(agent).__name__}.")
         spec = agent.spec()
         if not spec.name:
-            raise SettingsError("An agent of an App needs a name: Agent(name=…).")
+            raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
         if spec.name in self._agents:
             raise SettingsError(
-                f"Two agents of the App are called {spec.name!r}: give each a name of its own."
+                f"Two agents of the App have the name {spec.name!r}: give each agent a different name."
             )
         check_provider(spec.provider, self._providers)
         self._agents[spec.name] = spec
@@ -103,7 +103,7 @@ class App:
         known = self._tools.setdefault(tool.name, tool)
         if known is not tool and _what(known) != _what(tool):
             raise SettingsError(
-                f"Two tools of the App are called {tool.name!r}, and turns name them: give each a name of its own."
+                f"Two tools of the App have the name {tool.name!r}: give each tool a different name."
             )
 
     def agent(
@@ -112,11 +112,10 @@ class App:
         parameters: Mapping[str, Any] | None = None,
         own_system: bool = False,
     ) -> AgentSpec:
-        """The agent a turn asks for: one of ours by name, the only one there is, or one that came with the turn.
+        """Return the agent for a turn: the App's agent with this name, its only agent, or the one sent with the turn.
 
-        ``parameters`` are those of the turn, ``own_system`` says whether the session has a system prompt of its own.
-        Raises ``UnknownAgent``, and ``NotAllowed``, ``UnknownProvider`` or ``UnknownTool`` for what the App does not
-        allow.
+        ``parameters`` are those of the turn. ``own_system`` is true if the session has its own system prompt. Raises
+        ``UnknownAgent``, and ``NotAllowed``, ``UnknownProvider`` or ``UnknownTool`` if the App does not allow it.
 
         >>> app.agent("support").tools, app.agent(None).name
         (['add'], 'support')
@@ -124,7 +123,7 @@ class App:
         return self._door.agent(asked, parameters or {}, own_system)
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
-        """Tools by name. Raises ``UnknownTool``.
+        """Return tools by name. Raises ``UnknownTool``.
 
         >>> app.tools(["add"])[0](1, 2)
         3
@@ -135,9 +134,10 @@ class App:
         return [self._tools[name] for name in names]
 
     async def provider(self, name: str) -> Provider:
-        """The provider of this name, opened once. Raises ``UnknownProvider``, ``MissingPackage``.
+        """Return the provider with this name, opened on first use. Raises ``UnknownProvider`` and ``MissingPackage``.
 
-        The first one of its kind loads its SDK, which takes a second: in a thread, so that other turns go on.
+        Opening a provider can load its SDK, which takes about a second. This happens in a thread, so that other turns
+        keep running.
 
         >>> (await app.provider("scripted")).name
         'scripted'
@@ -153,9 +153,9 @@ class App:
             raise
 
     def archive(self, url: str = "") -> Archive | None:
-        """Where sessions are archived: the App's store, or the one that ``url`` (``ANTIPHON_ARCHIVE``) names.
+        """Return the archive for sessions: the App's store, or the store at ``url`` (``ANTIPHON_ARCHIVE``), or None.
 
-        Raises ``SettingsError`` where there are two, or where the URL names none.
+        Raises ``SettingsError`` if both are given or the URL is not valid.
 
         >>> from antiphon.stores import MemoryStore
         >>> App(agents=[support], store=MemoryStore()).archive() is not None, app.archive()
@@ -163,14 +163,14 @@ class App:
         """
         if url and self._store is not None:
             raise SettingsError(
-                "ANTIPHON_ARCHIVE (--archive) names a store, and the App has one too (store=…): give one of them."
+                "ANTIPHON_ARCHIVE (--archive) names a store, and the App also has store=…: use only one of them."
             )
         if self._archive is None and (url or self._store):
             self._archive = Archive(self._store or store_at(url))
         return self._archive
 
     async def preload(self) -> None:
-        """Open the providers of the App's agents, or without agents those whose key is set, before the first turn.
+        """Open providers before the first turn: those of the App's agents, or without agents those with an API key.
 
         >>> await app.preload()
         """
@@ -183,7 +183,7 @@ class App:
                 log.warning("provider %s cannot be opened: %s", name, exc)
 
     async def aclose(self) -> None:
-        """Close the connections to the model services, and the archive that a URL named.
+        """Close the connections to the model services, and the archive if it was opened from a URL.
 
         >>> await app.aclose()
         """
@@ -197,30 +197,30 @@ class App:
 
 def _listed(things: Any, name: str) -> Iterable[Any]:
     if not isinstance(things, Iterable) or isinstance(things, str):
-        raise SettingsError(f"{name}= is a list, not {type(things).__name__}.")
+        raise SettingsError(f"{name}= must be a list, not {type(things).__name__}.")
     return things
 
 
 def _checked_providers(providers: Any) -> dict[str, Provider]:
     if not isinstance(providers, Mapping):
         raise SettingsError(
-            f"providers= is a dictionary of providers by name, not {type(providers).__name__}."
+            f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."
         )
     for name, provider in providers.items():
         if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
             raise SettingsError(
-                f"providers= has {provider!r} under {name!r}: it takes a provider, such as OpenAIChat(base_url=…)."
+                f"providers= has {provider!r} for {name!r}: use a provider, such as OpenAIChat(base_url=…)."
             )
     return dict(providers)
 
 
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
-    """What a tool does and how: agents may each make one of the same function."""
+    """Return what makes two tools equal. Several agents may each create a tool from the same function."""
     return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict
 
 
 def load_app(path: str) -> App:
-    """The App that ``module:attribute`` names; an empty one for an empty path. Raises ``SettingsError``."""
+    """Load the App at ``module:attribute``, or return an empty App for an empty path. Raises ``SettingsError``."""
     if not path:
         return App()
     module_name, _, attribute = path.partition(":")
@@ -229,9 +229,7 @@ def load_app(path: str) -> App:
     try:
         app = getattr(importlib.import_module(module_name), attribute or "app")
     except (ImportError, AttributeError) as exc:
-        raise SettingsError(f"ANTIPHON_APP (--app) names {path!r}, which cannot be loaded: {exc}.") from exc
+        raise SettingsError(f"ANTIPHON_APP (--app) {path!r} cannot be loaded: {exc}.") from exc
     if not isinstance(app, App):
-        raise SettingsError(
-            f"ANTIPHON_APP (--app) names {path!r}, which is {type(app).__name__}, not an App."
-        )
+        raise SettingsError(f"ANTIPHON_APP (--app) {path!r} must be an App, not {type(app).__name__}.")
     return app

@@ -1,4 +1,4 @@
-"""The commands that run turns. Each takes its arguments and gives the exit code."""
+"""The subcommands that need the worker's packages. Each takes its arguments and returns the exit code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def worker(argv: list[str]) -> int:
     from antiphon_worker.supervisor.supervisor import Supervisor
 
     set_up_logging(settings.log_level)
-    app = load_app(settings.app)  # a wrong one is said here, once, and not by every process
+    app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     asyncio.run(Supervisor(settings).run())
     return 0
@@ -78,7 +78,7 @@ def _check_workers(argv: list[str]) -> int:
             ours = [name for name in known if is_of_this_host(name)]
             if not ours:
                 raise AgentError(
-                    f"No worker of this host ({socket.gethostname()}) lives on {redact(url)}: its log says why."
+                    f"No worker of this host ({socket.gethostname()}) is alive on {redact(url)}: read the worker's log."
                 )
             print("\n".join(ours))
 
@@ -212,7 +212,7 @@ def _port(text: str) -> int:
 
 @contextmanager
 def _sigterm_interrupts() -> Generator[None]:
-    """SIGTERM ends this process as Ctrl-C does, so that what it started ends with it."""
+    """Make SIGTERM end this process like Ctrl-C, so that the processes it started are stopped too."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,1 +1,1 @@
-"""What callers pass in: each value is checked here, once, and takes the form in which it travels."""
+"""Checks the values that callers pass in, once, and converts them to their stored form."""

@@ -1,4 +1,4 @@
-"""``Session`` and what every runtime has in common: turns, streams, properties and the saved form."""
+"""``Session`` and the parts that all runtimes share: turns, streams, properties and the saved form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where sessions are saved: in memory, in SQLite, in Redis, or in a store of your own."""
+"""Stores for saved sessions: in memory, in SQLite, in Redis, or your own."""
 
 from __future__ import annotations
 

@@ -145,10 +145,10 @@ def test_answers_are_read_as_their_type(type_, text, value):
         (Person, "", "not JSON"),
         (Person, '{"name":', "not JSON"),
         (Person, "[" * 100_000, "not JSON"),
-        (Person, '{"name":"Ann","age":-1}', r"does not fit Person: .* at `\$.age`"),
+        (Person, '{"name":"Ann","age":-1}', r"does not match Person: .* at `\$.age`"),
         (Model, '{"key_points":[1],"conclusion":"b"}', r"at `\$.key_points\[0\]`"),
         (Model, '{"key_points":[],"conclusion":"' + "b" * 30 + '"}', "at most 20 characters"),
-        (list[int], '{"value":["a"]}', "does not fit list"),
+        (list[int], '{"value":["a"]}', "does not match list"),
         ({"type": "object"}, "[]", "object"),
     ],
 )

@@ -350,7 +350,7 @@ def test_an_answer_that_does_not_fit_may_be_repaired_once(runtime):
     session = runtime.agent().session()
     response = session.json("Plan", schema=StructPlan)
     assert response.output == StructPlan(**PLAN)
-    assert "does not fit StructPlan" in lines.requests[1].messages[-1].text
+    assert "does not match StructPlan" in lines.requests[1].messages[-1].text
     assert roles(session) == ["user", "assistant"]
     assert texts(session)[0] == "Plan"
     assert msgspec.json.decode(texts(session)[1]) == PLAN

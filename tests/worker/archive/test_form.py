@@ -241,7 +241,7 @@ def test_an_app_has_one_archive_at_the_most():
     assert App().archive() is None
     app = App(store=store)
     assert app.archive() is app.archive()
-    with pytest.raises(SettingsError, match="give one of them"):
+    with pytest.raises(SettingsError, match="use only one of them"):
         app.archive("sqlite:///tmp/archive.db")
-    with pytest.raises(SettingsError, match="store= is a SessionStore"):
+    with pytest.raises(SettingsError, match="store= must be a SessionStore"):
         App(store="archive.db")  # type: ignore[arg-type]

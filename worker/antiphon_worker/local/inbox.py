@@ -1,4 +1,4 @@
-"""The inbox of a local session: its turns and edits are served one at a time, in the order they came."""
+"""The inbox of a local session, which runs turns and edits one at a time, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -22,23 +22,26 @@ class Place:
     def __init__(self, name: str = "") -> None:
         self.turn_id = name  # empty for an edit
         self.step = 1  # written by the turn's sink, read by status
-        self.joined = False  # written by the inbox, as the next one
+        self.joined = False  # written by the inbox, like ``future``
         self.future: Future[None] = Future()
 
 
 class Inbox:
-    """Serves turns and edits of one session in order, whichever thread or event loop they come from."""
+    """Runs the turns and edits of one session in order. They can come from any thread and event loop."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._lock = threading.Lock()
-        self._waiting: deque[Place] = deque()  # under the lock
+        self._waiting: deque[Place] = deque()  # guarded by the lock
         self.current: Place | None = None  # written under the lock
 
     @asynccontextmanager
     async def place(self, place: Place, *, reject: bool = False) -> AsyncGenerator[None, None]:
-        """Wait for one's turn, and hold it. Raises ``SessionBusy`` at once where asked to, or ``UsageError`` to whom
-        would wait for itself."""
+        """Wait until this place is the current one, and keep it current inside the block.
+
+        With ``reject``, raises ``SessionBusy`` at once instead of waiting. Raises ``UsageError`` if waiting would
+        deadlock.
+        """
         if not place.joined:
             if not reject:
                 await self.check_others_turn()
@@ -50,10 +53,10 @@ class Inbox:
             self.leave(place)
 
     def join(self, place: Place, *, reject: bool = False) -> None:
-        """Stand in the inbox from now on. Raises ``SessionBusy``."""
+        """Add the place to the inbox. With ``reject``, raises ``SessionBusy`` if the inbox is not empty."""
         with self._lock:
             if self.current is not None and reject:
-                raise SessionBusy("The session runs a turn: try again when it has ended.")
+                raise SessionBusy("The session is running a turn: try again when it has ended.")
             place.joined = True
             if self.current is None:
                 self.current = place
@@ -62,14 +65,16 @@ class Inbox:
                 self._waiting.append(place)
 
     async def check_others_turn(self) -> None:
-        """Before waiting: raises ``UsageError`` in a tool of the turn that is at work, and to the reader of its
+        """Check before waiting. Raises ``UsageError`` in a tool of the running turn and in the reader of its
         events."""
         if self._turn_id in own_turns(self._session_id):
             raise waits_for_itself(self._session_id)
         for _ in range(CLOSING_STEPS):
             if self._turn_id not in turns_read_here():
                 return
-            await asyncio.sleep(0)  # a reader who has left ``async for`` closes it a moment later
+            await asyncio.sleep(
+                0
+            )  # after a reader leaves ``async for``, the stream closes a few loop steps later
         raise waits_for_its_reader(self._session_id)
 
     @property
@@ -88,12 +93,12 @@ class Inbox:
         try:
             await asyncio.wrap_future(place.future)
         except asyncio.CancelledError:
-            if not place.future.cancel():  # it had been served already
+            if not place.future.cancel():  # it was already served
                 self.leave(place)
             raise
 
     def leave(self, place: Place) -> None:
-        """Let the next one in, where this one was still in."""
+        """Make the next place current, if this one still is."""
         with self._lock:
             if self.current is not place:
                 return

@@ -1,7 +1,7 @@
-"""The local runtime: sessions and their turns in this process, without a server.
+"""The local runtime, which stores sessions and runs their turns in this process, without a server.
 
-A turn runs on the event loop of its caller (the background loop for synchronous calls), so that asynchronous tools
-find the connections that the caller has opened there.
+A turn runs on the event loop of its caller (the background loop for synchronous calls), so that asynchronous tools can
+use connections that the caller opened on that loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["LocalRuntime"]
 
 
 class LocalRuntime:
-    """Keeps sessions in memory, or in the stores that their agents name, and runs their turns here."""
+    """Stores sessions in memory or in the stores of their agents, and runs their turns in this process."""
 
     def __init__(self) -> None:
         self._sessions = LocalSessions()
@@ -75,7 +75,7 @@ class LocalRuntime:
             async with aclosing(turn.run()) as batches:
                 async for batch in batches:
                     if batch[-1].terminal:
-                        live.inbox.leave(place)  # whoever reads the last event may use the session
+                        live.inbox.leave(place)  # the reader of the last event may use the session
                     yield batch
 
     async def submit(self, session: SessionRef, work: Work) -> SubmittedTurn:
@@ -139,7 +139,7 @@ class LocalRuntime:
         target = await self._read(fork)
         async with target.inbox.place(Place()):
             if target.exists:
-                raise SessionExists(f"There is a session {fork.id!r} already.", session_id=fork.id)
+                raise SessionExists(f"The session {fork.id!r} already exists.", session_id=fork.id)
             state = source.state.shallow()
             state.session_id, state.created = fork.id, now_ms()
             state.parent, state.children, state.closed = None, [], False
@@ -172,7 +172,7 @@ class LocalRuntime:
     async def sessions(
         self, store: SessionStore | None, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        """Those of this process, the one used last first; those of a store in the order of their ids."""
+        """Yield the sessions of this process, most recently used first, or those of a store in reverse id order."""
         if store is None:
             live = {(one.state.updated, one.session_id): one for one in self._sessions.kept()}
             for place in sorted(live, reverse=True):
@@ -186,7 +186,7 @@ class LocalRuntime:
                     yield (0, session_id), one.info()
 
     def forget(self) -> None:
-        """Forget all sessions of this process, for tests. Stores keep theirs."""
+        """Remove all sessions from the memory of this process, for tests. Sessions in stores stay."""
         self._sessions.clear()
 
     async def aclose(self) -> None:
@@ -196,7 +196,7 @@ class LocalRuntime:
             await provider.aclose()
 
     async def _prepared(self, session: SessionRef, work: Work, place: Place) -> LocalTurn:
-        """The turn, ready to run: its session has no other one now."""
+        """Return the turn, ready to run. It must be current in the inbox of its session."""
         live = self._sessions.get(session)
         await refresh(live)
         _check_open(live)
@@ -205,7 +205,7 @@ class LocalRuntime:
         return LocalTurn(live, place, agent, work, await self._provider(agent), toolbox)
 
     async def _read(self, session: SessionRef) -> LocalSession:
-        """The session as it is now; while a turn runs, as it was before."""
+        """Return the current session. While a turn runs, this is the state before the turn."""
         live = self._sessions.get(session)
         if live.inbox.current is None:
             await refresh(live)
@@ -214,7 +214,7 @@ class LocalRuntime:
     async def _begin(
         self, live: LocalSession, opening: Opening, messages: list[Message], *, hold: bool
     ) -> None:
-        """Begin, and save where no turn does (``hold``): the turn that runs saves what it finds at its end."""
+        """Apply an opening. With ``hold`` save the session too; otherwise the running turn saves it at its end."""
         parent = await self._parent(opening, live)
         if parent is not None and live.session_id not in parent.state.children:
             _check_open(parent)
@@ -232,7 +232,7 @@ class LocalRuntime:
             await _add_child(parent, live.session_id)
 
     async def _replace(self, live: LocalSession, opening: Opening) -> None:
-        """Put what the opening brings in place of an empty history."""
+        """Replace the history by that of the opening. Raises ``SessionExists`` if there is another history."""
         saved = opening.saved
         if saved is None:
             if live.state.messages:
@@ -241,7 +241,7 @@ class LocalRuntime:
             return
         if live.state.messages and live.state.messages != saved.messages and not opening.replace:
             raise SessionExists(
-                "The session is live with another history: give replace=True to put the saved one in its place.",
+                "The session already has another history: use replace=True to replace it by the saved one.",
                 session_id=live.session_id,
             )
         if saved.tenant is not None and (live.state.tenant or saved.tenant) != saved.tenant:
@@ -264,11 +264,13 @@ class LocalRuntime:
             return asked
         found = self._agents.get(asked or "")
         if found is None:
-            raise UnknownAgent(f"No agent named {asked!r} has worked in this process: give the Agent itself.")
+            raise UnknownAgent(
+                f"No agent named {asked!r} was used in this process yet: pass the Agent itself."
+            )
         return found
 
     async def _provider(self, agent: AgentLike) -> Provider:
-        """The agent's provider. Connections belong to an event loop, so each loop has its own."""
+        """Return the agent's provider for this event loop. Connections cannot be shared between loops."""
         if isinstance(agent.provider, Script):
             return ScriptedProvider(agent.provider)
         if not isinstance(agent.provider, str):
@@ -284,12 +286,12 @@ class LocalRuntime:
                 raise UnknownProvider(
                     f"There is no provider {name!r}. Known here: {', '.join(sorted(BUILT_IN))}."
                 )
-            made = await asyncio.to_thread(make)  # the first one loads its SDK, which takes a second
+            made = await asyncio.to_thread(make)  # loading an SDK takes about a second
             opened.setdefault(name, made)
         return opened[name]
 
     def _after_fork(self) -> None:
-        """The child has the sessions, but neither the turns that ran nor their connections."""
+        """Reset the child of a fork. It keeps the sessions, but not the running turns and their connections."""
         self._providers = WeakKeyDictionary()
         self._sessions.after_fork()
 
@@ -300,7 +302,7 @@ def _check_open(live: LocalSession) -> None:
 
 
 async def _add_child(parent: LocalSession, child: str) -> None:
-    """Note the child; where a turn of the parent runs, the end of the turn saves it."""
+    """Add a child to its parent. If a turn of the parent runs, the end of that turn saves it."""
     parent.state.children.append(child)
     if parent.store is not None and parent.inbox.current is None:
         async with parent.inbox.place(Place()):
@@ -309,7 +311,7 @@ async def _add_child(parent: LocalSession, child: str) -> None:
 
 
 def _request(work: Work) -> bytes:
-    """What a turn asks for, to tell whether a key comes with another request."""
+    """Return the contents of a request, to detect a key that is used for another request."""
     agent = work.agent if work.agent is None or isinstance(work.agent, str) else work.agent.described()
     return encode((work.messages, agent, work.params, work.output, work.metadata, work.timeout))
 

@@ -1,4 +1,4 @@
-"""A session of this process: what it holds, and how it is read from its store and saved there."""
+"""A session in this process: its state, and how it is loaded from and saved to its store."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ def now_ms() -> int:
 
 
 class LocalSession:
-    """What a session of this process holds. Written by the holder of the inbox's current place."""
+    """The state of a session in this process. Only the turn or edit that is current in the inbox writes it."""
 
     def __init__(self, session_id: str) -> None:
         self.inbox = Inbox(session_id)
         self.session_id = session_id
         self.state = SavedSession(session_id, created=now_ms(), updated=now_ms())
         self.window = WindowPlace(0, 0)  # of the last turn
-        self.turns: dict[str, Any] = {}  # submitted turns by id, while somebody may ask for them
+        self.turns: dict[str, Any] = {}  # submitted turns that have not ended, by id
         self.keys: dict[str, Any] = {}  # submitted turns by idempotency key
         self.openings: set[str] = set()
         self.expires: float | None = None
         self.store: SessionStore | None = None
-        self.stamp: str | None = None  # of the store, when it was last read or written
-        self._seqs = itertools.count(1)  # turns and edits of several threads take from it
+        self.stamp: str | None = None  # the store's stamp at the last load or save
+        self._seqs = itertools.count(1)  # used by turns and edits in several threads
 
     @property
     def exists(self) -> bool:
-        """False for a session that was only looked at."""
+        """False for a session that was only read."""
         state = self.state
         return bool(state.messages or state.agent or self.openings or self.stamp or state.closed)
 
     @property
     def used(self) -> bool:
-        """True from the first turn or change that was asked for."""
+        """True from the first turn or change on, even while it is still waiting."""
         return self.exists or self.inbox.current is not None
 
     def restore(self, saved: SavedSession) -> None:
-        """Become what was saved; children that have begun meanwhile stay."""
+        """Replace the state by a saved one. Children that were created in the meantime stay."""
         before, self.state = self.state, saved.shallow()
         if len(saved.messages) < len(before.messages):
             self.window = WindowPlace(0, 0)
@@ -66,7 +66,7 @@ class LocalSession:
         self.state.updated = saved.updated or before.updated
 
     def begin(self, opening: Opening, parent: LocalSession | None) -> None:
-        """Take over what an opening asks for, but for its messages. Raises ``UsageError`` to another tenant."""
+        """Apply an opening, except for its messages. Raises ``UsageError`` for another tenant."""
         state, of_parent = self.state, parent and partial(getattr, parent.state)
         for name, value in opening.changes(self.session_id, partial(getattr, state), of_parent).items():
             setattr(state, name, value)
@@ -96,7 +96,7 @@ class LocalSession:
         )  # fmt: skip
 
     def numbered(self, event: EventT, turn_id: str) -> EventT:
-        """The event as one of this session's: which turn it belongs to, its seq and its time."""
+        """Set the session, turn, seq and time of an event, and return the event."""
         event.seq, event.at = next(self._seqs), now_ms()
         event.session_id, event.turn_id = self.session_id, turn_id
         event.run = event.attempt = 1
@@ -104,7 +104,7 @@ class LocalSession:
 
 
 async def refresh(session: LocalSession) -> None:
-    """Read the session from its store, where another process may have saved it since."""
+    """Load the session from its store if another process has saved it in the meantime."""
     store = session.store
     if store is None:
         return
@@ -115,13 +115,13 @@ async def refresh(session: LocalSession) -> None:
     session.stamp = stamp
     if data is not None:
         session.restore(read_saved(data))
-    elif session.state.messages or session.state.closed:  # it was deleted there
+    elif session.state.messages or session.state.closed:  # it was deleted in the store
         session.state.children.clear()
         session.restore(SavedSession(session.session_id, created=session.state.created))
 
 
 async def commit(session: LocalSession, state: SavedSession) -> None:
-    """Make this the session's state: first in its store, so that a store that fails changes nothing."""
+    """Save the state to the store, then make it the session's state. If the store fails, nothing changes."""
     state.updated = now_ms()
     if session.store is not None:
         session.stamp = await in_store(session.store.save_stamped, session.session_id, state.to_dict())
@@ -129,7 +129,7 @@ async def commit(session: LocalSession, state: SavedSession) -> None:
 
 
 async def in_store(method: Callable[..., T], *args: Any) -> T:
-    """Call a store in a thread. Whatever it raises is an ``AgentError``."""
+    """Call a store in a thread. Raises all its exceptions as ``AgentError``."""
     try:
         return await asyncio.to_thread(method, *args)
     except AgentError:

@@ -1,4 +1,4 @@
-"""The sessions of this process by id: which of them are kept, and for how long."""
+"""The sessions in this process by id, and how long each is kept in memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ RECENT = 256
 
 
 class LocalSessions:
-    """The sessions of this process by id.
+    """The sessions in this process by id.
 
-    Those without a store are kept until they expire. Of those with one, which can be read again, the ones used last
-    and the ones in use are kept.
+    Sessions without a store stay in memory until they expire. Sessions with a store can be loaded again: only those in
+    use and the most recently used ones stay in memory.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, LocalSession] = {}
         self._stored: WeakValueDictionary[tuple[int, str], LocalSession] = WeakValueDictionary()
-        self._recent: dict[tuple[int, str], LocalSession] = {}  # the last used one last
+        self._recent: dict[tuple[int, str], LocalSession] = {}  # in the order of their last use
         self._swept = time.monotonic()
 
     def get(self, ref: SessionRef) -> LocalSession:
-        """The session, a new one where there is none or its time is over."""
+        """Return the session, or a new one if it does not exist or has expired."""
         with self._lock:
             if ref.store is not None:
                 return self._of_store(ref.store, ref.id)
@@ -52,7 +52,7 @@ class LocalSessions:
                 self._stored.pop((id(ref.store), ref.id), None)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all sessions from memory."""
         with self._lock:
             self._swept = time.monotonic()
             self._kept.clear()
@@ -60,13 +60,13 @@ class LocalSessions:
             self._stored.clear()
 
     def kept(self) -> list[LocalSession]:
-        """Those without a store that are something."""
+        """Return the sessions without a store that have contents or open turns."""
         with self._lock:
             kept = [session for session in self._kept.values() if not _expired(session)]
         return [session for session in kept if session.exists or session.info().turns]
 
     def after_fork(self) -> None:
-        """In the child: what held the locks and the places stayed behind."""
+        """Reset locks and inboxes in the child of a fork, which does not have the parent's threads and tasks."""
         self._lock = threading.Lock()
         for session in [*self._kept.values(), *self._stored.values()]:
             session.inbox = Inbox(session.session_id)

@@ -1,4 +1,4 @@
-"""A submitted turn of this process: it runs on the background loop, and anybody may watch it from any other."""
+"""A submitted turn of this process. It runs on the background loop, and can be read from every event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SubmittedTurn"]
 
 
 class SubmittedTurn:
-    """The handle of a turn that does not depend on its caller, and what drives it."""
+    """A turn that runs independently of its caller, and the task that runs it."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class SubmittedTurn:
         prepare: Callable[[Place], Awaitable[LocalTurn]],
         delay: float | None = None,
     ) -> None:
-        self.request = b""  # what a repetition under the same key must ask for
+        self.request = b""  # compared with later requests that have the same key
         self._session = session
         self._place = place
         self._prepare = prepare
         self._delay = delay
         self._lock = threading.Lock()
-        self._events: list[Event] = []  # under the lock, as all below it
+        self._events: list[Event] = []  # guarded by the lock, like all below it
         self._watchers: list[Future[None]] = []
         self._status: Status = "queued" if delay is None else "waiting"
         self._error: AgentError | None = None
@@ -57,7 +57,7 @@ class SubmittedTurn:
         return f"SubmittedTurn(id={self.id!r}, session_id={self.session_id!r})"
 
     def start(self, *, reject: bool) -> None:
-        """Take the place in the inbox, and run on the background loop. Raises ``SessionBusy``."""
+        """Add the turn to the inbox, and start it on the background loop. Raises ``SessionBusy``."""
         if self._delay is None:
             self._session.inbox.join(self._place, reject=reject)
         self._session.turns[self.id] = self
@@ -66,13 +66,13 @@ class SubmittedTurn:
         spawn(self._run())
 
     async def status(self) -> Status:
-        """Where the turn is now."""
+        """Return the current status."""
         return self._status
 
     async def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response; raises as the turn ended, or ``ResultTimeout``.
+        """Wait for the turn to end and return its response. Raises the turn's error, or ``ResultTimeout``.
 
-        Without ``timeout`` it raises ``UsageError`` where the turn at work waits for the caller.
+        Without ``timeout``, raises ``UsageError`` if the running turn waits for the caller.
         """
         seconds = patience(timeout)
         if seconds is None and self._status not in TERMINAL:
@@ -83,7 +83,7 @@ class SubmittedTurn:
                     last = [event async for event in events][-1]
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {seconds:g} s; it goes on.",
+                f"The turn has not ended within {seconds:g} s; it is still running.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
         if isinstance(last, TurnFinished) and last.response is not None:
@@ -91,7 +91,7 @@ class SubmittedTurn:
         raise self._error or TurnCancelled(self._cancelled, session_id=self.session_id, turn_id=self.id)
 
     async def stream(self, after: int | str | None = None) -> AsyncGenerator[Event, None]:
-        """The turn's events from its first one, or after a cursor, to its terminal event."""
+        """Yield the turn's events, from the first one or after a cursor, up to its terminal event."""
         cursor, seen = parse_cursor(after) or 0, 0
         while True:
             batch, changed = self._after(seen)
@@ -105,7 +105,10 @@ class SubmittedTurn:
                 await asyncio.wrap_future(changed)
 
     async def cancel(self, reason: str = "cancelled by the client") -> str:
-        """Cancel the turn; its finished steps stay in the history. Gives ``requested``, or how it had ended."""
+        """Cancel the turn; its finished steps stay in the history.
+
+        Returns ``requested``, or the final status if the turn had already ended.
+        """
         with self._lock:
             if self._status in TERMINAL:
                 return self._status
@@ -134,7 +137,7 @@ class SubmittedTurn:
             self._session.turns.pop(self.id, None)
 
     async def _work(self) -> None:
-        """Run the turn. What is raised here has become its terminal event."""
+        """Run the turn. Errors become its terminal event."""
         self._status = "running"
         turn: LocalTurn | None = None
         failed: Event | None = None
@@ -143,7 +146,7 @@ class SubmittedTurn:
             async with aclosing(turn.run()) as batches:
                 async for batch in batches:
                     if isinstance(batch[-1], TurnFailedEvent):
-                        failed = batch[-1]  # told when the error is there too
+                        failed = batch[-1]  # published below, once the error is set
                     else:
                         self._log(batch)
         except AgentError as exc:
@@ -181,7 +184,7 @@ class SubmittedTurn:
                 watcher.set_result(None)
 
     def _after(self, seen: int) -> tuple[list[Event], Future[None] | None]:
-        """The events after the first ``seen``, or a future that says when there are more."""
+        """Return the events after the first ``seen``, or a future that is done when there are more."""
         with self._lock:
             if len(self._events) > seen:
                 return self._events[seen:], None

@@ -1,4 +1,4 @@
-"""One turn of a local session: the agent loop, its events as they come, and what it leaves."""
+"""One turn of a local session: it runs the agent loop, yields the events and saves the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FULL = 1000
 
 
 class _EventQueue:
-    """The loop's sink: numbers events and holds them until they are asked for. One task puts, one takes."""
+    """The sink of the agent loop: numbers events and queues them. One task puts events, another takes them."""
 
     def __init__(self, session: LocalSession, place: Place) -> None:
         self._session = session
@@ -62,7 +62,7 @@ class _EventQueue:
         self._changed.set()
 
     async def take(self) -> list[Event]:
-        """What has come since the last call, at least one event; nothing when the loop has ended."""
+        """Wait for events and return all since the last call. Returns an empty list when the loop has ended."""
         while not self._events and not self._ended:
             self._changed.clear()
             await self._changed.wait()
@@ -72,7 +72,7 @@ class _EventQueue:
 
 
 class _Journal:
-    """The journal of a turn that ends with this process: a list."""
+    """The journal of a local turn: a list in memory, which does not survive this process."""
 
     def __init__(self, queue: _EventQueue) -> None:
         self.entries: list[JournalEntry] = []
@@ -85,7 +85,7 @@ class _Journal:
             self._queue.put(event)
 
     async def checkpoint(self) -> None:
-        """There is no lease to look after."""
+        """Return at once, because local turns have no lease."""
 
     @property
     def finished_steps(self) -> list[Message]:
@@ -93,7 +93,7 @@ class _Journal:
 
 
 class LocalTurn:
-    """One turn, from its place in the inbox to what it leaves."""
+    """One turn, from its place in the inbox to its saved result."""
 
     def __init__(
         self,
@@ -117,7 +117,10 @@ class LocalTurn:
         self._context = Context(session.session_id, place.turn_id, variables=variables)
 
     async def run(self) -> AsyncGenerator[list[Event], None]:
-        """Give the events as they come; the history has changed when the terminal one comes. Then raise."""
+        """Yield the events as they arrive, then raise the error of a failed turn.
+
+        The history is updated before the terminal event.
+        """
         loop = asyncio.create_task(self._answer(), name=f"turn {self._place.turn_id}")
         try:
             yield [self._numbered(TurnStarted(worker="local"))]
@@ -136,7 +139,7 @@ class LocalTurn:
             await _end(loop)
 
     async def keep_finished_steps(self) -> int:
-        """Make the steps that a cancelled turn has finished history. Gives the number of messages."""
+        """Add the finished steps of a cancelled turn to the history. Returns the number of messages."""
         steps = self._journal.finished_steps
         if not steps:
             return 0
@@ -147,7 +150,7 @@ class LocalTurn:
         return self._session.numbered(event, self._place.turn_id)
 
     async def _answer(self) -> TurnResult:
-        """The agent loop, within its time. Every failure is an ``AgentError``."""
+        """Run the agent loop within the turn's timeout. Raises all failures as ``AgentError``."""
         session, agent = self._session, self._agent
         try:
             async with TimeLimit(self._work.timeout):
@@ -167,7 +170,7 @@ class LocalTurn:
             self._queue.end()
 
     def _loaded_history(self) -> LoadedHistory:
-        """The history from where the last window began."""
+        """Return the history from the start of the last window on."""
         session, state = self._session, self._session.state
 
         async def read(start: int, stop: int) -> list[Message]:
@@ -204,8 +207,8 @@ class LocalTurn:
 
 
 async def _end(loop: asyncio.Task[Any]) -> None:
-    """Stop the loop, and wait until it has cleaned up."""
+    """Cancel the loop, and wait for its cleanup."""
     loop.cancel()
     await asyncio.wait([loop])
     if not loop.cancelled():
-        loop.exception()  # what it raised has been raised, or nobody owns the turn any more
+        loop.exception()  # marks the exception as retrieved: it was raised above, or the caller has left

@@ -1,4 +1,4 @@
-"""Which tool calls a process has under way, for whoever must say what it was doing when it stood still."""
+"""Tracks the running tool calls of a process, for reports about a stalled process."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["CallsUnderWay"]
 
 
 class CallsUnderWay:
-    """The tool calls that have begun and not returned; used from the event loop and from the tools' threads."""
+    """The tool calls that are running. Used from the event loop and from the threads of tools."""
 
     def __init__(self) -> None:
         self._calls: dict[object, str] = {}
         self._tell: Callable[[Iterable[str]], None] | None = None
 
     def on_change(self, tell: Callable[[Iterable[str]], None]) -> None:
-        """Call this with all calls under way, each as a sentence, whenever one begins or returns."""
+        """Set a function that is called with descriptions of all running calls whenever one starts or returns."""
         self._tell = tell
 
     @contextmanager
     def of(self, tool: str, turn_id: str) -> Generator[None]:
-        """A call is under way within this."""
+        """Track a call while this context is active."""
         call = object()
         self._calls[call] = f"{tool} in turn {turn_id}"
         self._changed()

@@ -1,4 +1,4 @@
-"""What the agent loop works with: the agent, the turn and the session put together, the same for every runtime."""
+"""Builds the input of the agent loop from the agent, the turn and the session, for every runtime."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _NAME = re.compile(r"\{([^\W\d]\w*)\}")
 
 
 class LoopInput(Struct):
-    """What a turn works with. ``window`` says which part of the session's history becomes ``history``; ``tools`` are
-    those that the model may call."""
+    """The input of the agent loop for one turn.
+
+    ``window`` selects the part of the session's history that becomes ``history``. ``tools`` are the tools that the
+    model may call.
+    """
 
     model: str
     system: str | None = None
@@ -45,10 +48,10 @@ def loop_input(
     system: str | None,
     variables: Mapping[str, Any],
 ) -> LoopInput:
-    """The input of a turn, without the history. What the turn asks for comes before what the agent says.
+    """Return the input of a turn, without the history.
 
-    ``system`` is the session's own system prompt, which comes before the agent's. Raises ``UsageError`` where the
-    agent's window is none.
+    Parameters of the turn override those of the agent. ``system`` is the session's own system prompt, which overrides
+    the agent's. Raises ``UsageError`` if the agent's window is not valid.
     """
     params = {**agent.params, **turn.params}
     prompt = system or agent.system
@@ -65,7 +68,7 @@ def loop_input(
 
 
 def fill_prompt(prompt: str, variables: Mapping[str, Any]) -> str:
-    """The prompt with ``{name}`` replaced by each variable of that name; every other brace stays as it is.
+    """Replace each ``{name}`` in the prompt by the variable with that name. Other braces stay unchanged.
 
     >>> fill_prompt('Greet {user}. Answer as {"text": …}, not {format}.', {"user": "Alice"})
     'Greet Alice. Answer as {"text": …}, not {format}.'
@@ -79,8 +82,7 @@ def fill_prompt(prompt: str, variables: Mapping[str, Any]) -> str:
 
 
 def stamp(messages: Sequence[Message], turn_id: str, author: str | None = None) -> list[Message]:
-    """Mark messages as the history keeps them: the turn they belong to, when they were created, and the name of the
-    agent that wrote the answers."""
+    """Set the turn id and the time of messages, and the name of the agent on answers, before they are stored."""
     now = int(time.time() * 1000)
     for message in messages:
         message.turn_id = turn_id

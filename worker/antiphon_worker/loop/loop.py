@@ -1,21 +1,20 @@
-"""The agent loop: model call, tool calls, journal, repeat, until the model has answered.
+"""The agent loop: call the model, run its tool calls, write the journal, and repeat until the model has answered.
 
-A pure function over a provider, tools, a journal and a sink; it knows no Redis. Whoever calls it owns the
-turn: what ``journal.append`` has accepted survives this process, what goes to the sink is only published.
+The loop works with a provider, tools, a journal and a sink. It does not use Redis. The caller owns the turn: entries
+accepted by ``journal.append`` survive a crash of this process, events in the sink do not.
 
-- Steps count from 1. A step whose tool calls are to be run is journalled before they start, each result when
-  it is there. The last step of a turn is never journalled: it comes back in the ``LoopResult``, so that a
-  plain text turn costs no append at all.
-- With entries of an earlier attempt the loop goes on where they end: no finished step is called again, no
-  finished tool call run again. A call that was started without a result is run again, but for tools marked
-  ``at_most_once``: those were announced by ``ToolStarted``, and the model is told that it is unknown whether
-  they ran.
-- Tools are run when the step stopped for them (``tool_use``, or ``end`` from servers that do not tell the two
-  apart). Where the model was cut off (``max_tokens``, a filter, a refusal), none of its calls is run: each
-  gets an error result that says so, and the turn ends with that stop reason.
-- After ``max_steps`` model calls the turn ends: with stop reason ``limit`` if the last answer has text, else
-  with ``StepLimitReached``. Calls of that last answer are not run, because nobody would read their results.
-- Thus a ``LoopResult`` never holds a tool call without its result.
+- Steps count from 1. A step with tool calls is written to the journal before the calls start, and each result when it
+  is available. The last step of a turn is returned in the ``LoopResult`` and is not written to the journal, so that a
+  turn without tools needs no append.
+- If the journal has entries of an earlier attempt, the loop continues after them. It does not repeat finished steps and
+  tool calls. It repeats a call that was started without a result, except for ``at_most_once`` tools: these have a
+  ``ToolStarted`` entry, and the model is told that it is unknown whether they ran.
+- Tool calls are run if the model stopped for them (``tool_use``, or ``end`` from servers that do not distinguish the
+  two). If the answer was cut off (``max_tokens``, a filter, a refusal), they are not run: each gets an error result
+  that says so, and the turn ends with that stop reason.
+- After ``max_steps`` model calls the turn ends: with the stop reason ``limit`` if the last answer has text, else with
+  ``StepLimitReached``. The calls of the last answer are not run, because the model would not see their results.
+- A ``LoopResult`` therefore has a result for each tool call.
 """
 
 from __future__ import annotations
@@ -58,25 +57,25 @@ UNKNOWN_WHETHER_RUN = (
 
 
 class Journal(Protocol):
-    """What a turn has achieved so far, kept by whoever runs the turn."""
+    """The journal of a turn: its finished steps and tool calls. Each runtime implements it."""
 
     @property
     def entries(self) -> Sequence[JournalEntry]:
-        """What earlier attempts achieved; read once, when the loop starts."""
+        """The entries of earlier attempts. Read once, when the loop starts."""
         ...
 
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Keep the entries and publish the events, after everything put into the sink. Durable when it
-        returns."""
+        """Store the entries and publish the events, after all events of the sink. The entries are durable when
+        this returns."""
         ...
 
     async def checkpoint(self) -> None:
-        """A safe point: may raise a stop signal, or wait while the lease is in doubt."""
+        """A safe point to stop. May raise a stop signal, or wait while the lease is uncertain."""
         ...
 
 
 class LoopResult(Struct):
-    """What a turn brought. ``messages`` are the assistant and tool messages, in order, without the input."""
+    """The result of a turn. ``messages`` are the assistant and tool messages in order, without the input."""
 
     messages: list[Message]
     usage: Usage
@@ -85,7 +84,7 @@ class LoopResult(Struct):
     model: str
 
     def response(self, turn_id: str = "", session_id: str = "") -> Response:
-        """The response of the turn; its text is that of the last answer."""
+        """Return the response of the turn. Its text is that of the last answer."""
         answers = [message for message in self.messages if message.role == "assistant"]
         results = {(i, r.call_id): r for i, m in enumerate(self.messages) for r in m.tool_results}
         outcomes = [
@@ -110,10 +109,10 @@ class LoopResult(Struct):
 async def run_loop(
     provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
 ) -> LoopResult:
-    """Work on a turn until the model has answered, or go on with one that an earlier attempt began.
+    """Run a turn until the model has answered, or continue a turn that an earlier attempt began.
 
-    ``toolbox`` says how tools are run; which ones the model may call is in ``inp.tools``. Raises what the
-    provider and the journal raise, and ``StepLimitReached``; never what a tool raised.
+    ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. Raises the errors of the provider and
+    the journal, and ``StepLimitReached``. Exceptions of tools are not raised.
     """
     return await _Loop(provider, inp, toolbox.offering(inp.tools), journal, sink, context).run()
 
@@ -139,7 +138,7 @@ class _Loop:
         if changed is not None:
             context.variables.clear()
             context.variables.update(changed)
-        self.variables = plain_variables(context.variables)  # as the journal knows them
+        self.variables = plain_variables(context.variables)  # the values in the journal
         self.input = [*inp.history, *inp.new_messages]
 
     async def run(self) -> LoopResult:
@@ -175,7 +174,7 @@ class _Loop:
             await self.journal.append([entry], events)
 
     async def _stream(self, number: int) -> StepResult:
-        """One model call: every increment becomes an event at once; waits only while the sink is full."""
+        """Call the model. Each increment becomes an event at once. Waits only while the sink is full."""
         stream = self.provider.stream(self._request())
         return await answered(stream, StepEvents(number, self.provider.name, self.sink))
 
@@ -191,7 +190,7 @@ class _Loop:
         )
 
     async def _run_tools(self, step: Step) -> None:
-        """Run the calls of a step that have no result yet, all at once, and journal results as they come."""
+        """Run the calls of a step that have no result yet, in parallel, and write each result to the journal."""
         await self.journal.checkpoint()
         lost = [call for call in step.open_calls if call.call_id in step.started]
         if lost:
@@ -224,11 +223,11 @@ class _Loop:
     def _finish_at_limit(self, last: Step) -> LoopResult:
         limit = self.inp.max_steps
         if not last.entry.message.text.strip():
-            raise StepLimitReached(f"The turn used all its {limit} steps without an answer.")
+            raise StepLimitReached(f"The turn used all its {limit} steps without an answer: raise max_steps.")
         return self._finish(last, "limit")
 
     def _finish(self, last: Step, stop_reason: StopReason) -> LoopResult:
-        """The result; calls that will not be run any more get a result that says why."""
+        """Return the result. Calls that will not be run get an error result that says why."""
         for call in last.open_calls:
             result = _error(
                 call, UNKNOWN_WHETHER_RUN if call.call_id in last.started else _not_run(stop_reason)
@@ -252,8 +251,8 @@ class _Loop:
 
 
 def _ends_turn(entry: StepEntry) -> bool:
-    """False where tools are to be run, or where the provider's own tools have not finished and it is to be
-    called again (it says ``tool_use``, and the message holds its items but no call of ours)."""
+    """Return False if tools must be run, or if the provider must be called again to finish its own tools: its stop
+    reason is then ``tool_use``, and the message has items of the provider but no tool calls."""
     message = entry.message
     if message.tool_calls:
         return entry.stop_reason not in RUNS_TOOLS
@@ -281,7 +280,7 @@ def _not_run(stop_reason: StopReason) -> str:
 
 
 async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
-    """Stop tool calls whose turn is over; one that ignores it is left behind after a few seconds."""
+    """Cancel the tool calls of an ended turn. A call that ignores the cancellation is abandoned after a few seconds."""
     if not tasks:
         return
     for task in tasks:

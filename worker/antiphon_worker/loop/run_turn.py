@@ -1,4 +1,4 @@
-"""A turn from its input and its session's history to its result, the same for every runtime."""
+"""Runs a turn from its input and its session's history to its result, for every runtime."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["TimeLimit", "TurnResult", "WindowPlace", "run_turn"]
 
 
 class WindowPlace(Struct, frozen=True):
-    """Where the window of a turn began in the history, and the tokens that the provider counted (0: unknown)."""
+    """The start of a turn's window in the history, and the tokens that the provider counted (0: unknown)."""
 
     start: int
     counted: int
 
 
 class TurnResult(Struct):
-    """What a turn leaves to its session. ``loop.usage`` includes what a summary took.
+    """The result of a turn, for saving to its session. ``loop.usage`` includes the tokens of a summary.
 
-    ``window`` is None where everything was sent, ``summary`` None where no new one was written. ``variables`` are all
-    variables of the session after the turn.
+    ``window`` is None if the whole history was sent, ``summary`` is None if no new one was written. ``variables`` are
+    all variables of the session after the turn.
     """
 
     loop: LoopResult
@@ -53,9 +53,9 @@ async def run_turn(
     sink: Sink,
     context: Context,
 ) -> TurnResult:
-    """Choose what the model is sent of the history, and run the agent loop.
+    """Select the part of the history for the model, and run the agent loop.
 
-    Raises what reading the history and ``run_loop`` raise, and ``TurnFailed`` where a variable has no JSON form.
+    Raises the errors of reading the history and of ``run_loop``, and ``TurnFailed`` if a variable has no JSON form.
     """
     with within(context.session_id, context.turn_id):
         writer = SummaryWriter(provider, inp, journal, context.session_id)
@@ -68,7 +68,7 @@ async def run_turn(
 
 
 class TimeLimit:
-    """Cancels what runs inside after so many seconds, and raises ``TurnFailed`` with the code ``turn_timed_out``."""
+    """Cancels the block after this many seconds, and raises ``TurnFailed`` with the code ``turn_timed_out``."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -89,6 +89,6 @@ class TimeLimit:
 
 
 def _counted(result: LoopResult) -> int:
-    """The tokens that the provider counted for what was sent and answered; 0 where several calls share them."""
+    """Return the tokens that the provider counted for a turn of one model call, or 0 for several calls."""
     calls = sum(message.role == "assistant" for message in result.messages)
     return result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0

@@ -1,4 +1,4 @@
-"""What a model call says, as events of its step."""
+"""Converts the increments of a model call to events."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ __all__ = ["Sink", "StepEvents", "answered"]
 
 
 class Sink(Protocol):
-    """Where events that need not survive are published."""
+    """Publishes events that may be lost in a crash."""
 
     def put(self, event: Event) -> None:
-        """Take an event; never waits."""
+        """Accept an event without waiting."""
         ...
 
     def text(self, step: int, text: str) -> None:
-        """Take a piece of the answer's text: what putting a ``TextDelta`` does, but for the object."""
+        """Accept a piece of the answer's text. Like ``put(TextDelta(…))``, but without creating the event."""
         ...
 
     @property
     def full(self) -> bool: ...
 
     async def drain(self) -> None:
-        """Return when there is room again."""
+        """Wait until there is room again."""
         ...
 
 
 class StepEvents:
-    """The increments of one model call on their way to a sink; a provider's ``Outlet``."""
+    """A provider's ``Outlet`` that puts the increments of one model call into a sink, as events."""
 
     def __init__(self, step: int, provider: str, sink: Sink) -> None:
         self._step = step
@@ -75,7 +75,7 @@ class StepEvents:
 
 
 async def answered(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
-    """Put all that a model call says into an outlet, and give its result. Raises what the provider raises."""
+    """Put all increments of a model call into an outlet, and return its result. Raises the provider's errors."""
     into = getattr(stream, "into", None)
     return await (into(outlet) if into is not None else _forwarded(stream, outlet))
 

@@ -1,4 +1,4 @@
-"""What a turn has achieved so far: the entries of its journal, and the steps that they make up."""
+"""The entries of a turn's journal, and the steps that they form."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ToolStarted(Struct, tag="tool_started", tag_field="type"):
 
 
 class ToolFinished(Struct, tag="tool_finished", tag_field="type", omit_defaults=True):
-    """A tool call that has its result. ``variables`` are the session's after it, where it changed them."""
+    """A tool call with its result. ``variables`` are the session's variables after the call if it changed them."""
 
     step: int
     result: ToolResult
@@ -61,7 +61,7 @@ _entry_decoder: msgspec.json.Decoder[JournalEntry] = msgspec.json.Decoder(Journa
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """The stored form of a journal entry."""
+    """Return the stored form of a journal entry."""
     return msgspec.json.encode(entry)
 
 
@@ -70,11 +70,11 @@ def decode_entry(data: bytes) -> JournalEntry:
     try:
         return _entry_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"A journal entry is not readable: {exc}.") from exc
+        raise CorruptRecord(f"A journal entry cannot be read: {exc}.") from exc
 
 
 class Step:
-    """A finished model call and what is known of its tool calls."""
+    """A finished model call, with the results of its tool calls so far."""
 
     __slots__ = ("entry", "results", "started")
 
@@ -96,7 +96,7 @@ class Step:
 
 
 def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
-    """The finished steps of a journal as history; a step counts when all its tool calls have results."""
+    """Return the messages of a journal's finished steps. A step is finished when all its tool calls have results."""
     messages: list[Message] = []
     for step in steps_of(entries):
         if step.open_calls:
@@ -106,35 +106,35 @@ def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
 
 
 def usage_of(entries: Iterable[JournalEntry]) -> Usage:
-    """What the model calls of a journal have used."""
+    """Return the total usage of a journal's model calls."""
     return sum((entry.usage for entry in entries if isinstance(entry, StepEntry)), Usage())
 
 
 def plain_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the variables as JSON says them. Raises ``TurnFailed`` where it cannot, ``LimitReached``."""
+    """Copy the variables as JSON types. Raises ``LimitReached``, and ``TurnFailed`` if they have no JSON form."""
     try:
         encoded = msgspec.json.encode(variables)
         found = msgspec.json.decode(encoded, type=dict[str, Any])
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as exc:
-        raise TurnFailed(f"A tool set a variable that JSON cannot say: {exc}.", code="variables") from exc
+        raise TurnFailed(f"A tool set a variable that has no JSON form: {exc}.", code="variables") from exc
     check_size("variables_bytes", len(encoded), "The session's variables in bytes")
     return found
 
 
 def variables_of(entries: Iterable[JournalEntry]) -> dict[str, Any] | None:
-    """The session's variables as the finished tool calls of a journal left them; None where none changed them."""
+    """Return the session's variables after the finished tool calls of a journal, or None if none changed them."""
     changed = [entry.variables for entry in entries if isinstance(entry, ToolFinished)]
     return next((variables for variables in reversed(changed) if variables is not None), None)
 
 
 def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
-    """The steps that the entries tell of. Raises ``CorruptRecord`` for a tool call without its step."""
+    """Return the steps of the entries. Raises ``CorruptRecord`` for a tool call without its step."""
     steps: list[Step] = []
     for entry in entries:
         if isinstance(entry, StepEntry):
             steps.append(Step(entry))
         elif not steps or steps[-1].entry.step != entry.step:
-            raise CorruptRecord(f"The journal holds a tool call of step {entry.step} without that step.")
+            raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
         elif isinstance(entry, ToolStarted):
             steps[-1].started.add(entry.call_id)
         else:
@@ -143,7 +143,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
 
 
 def with_distinct_calls(message: Message) -> Message:
-    """The message with a call id of its own for each call: some servers send none, or the same one twice."""
+    """Return the message with a unique id for each tool call. Some servers send no ids, or the same id twice."""
     calls = message.tool_calls
     if all(call.call_id for call in calls) and len({call.call_id for call in calls}) == len(calls):
         return message

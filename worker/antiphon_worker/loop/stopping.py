@@ -1,4 +1,4 @@
-"""What ends a turn from outside."""
+"""The signal that stops a running turn."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["TurnStopped"]
 
 
 class TurnStopped(BaseException):
-    """The turn must stop: the only exception but a cancellation that a tool call lets through."""
+    """The turn must stop. Apart from a cancellation, this is the only exception that a tool call lets through."""

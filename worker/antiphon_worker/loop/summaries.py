@@ -1,8 +1,9 @@
-"""Summaries, which the model writes of what a ``Summary`` window leaves out of the history.
+"""Lets the model summarise the turns that a ``Summary`` window drops from the history.
 
-A summary is one model call between the claim and the first step. Its request begins as the turn's last one did (system
-prompt, tools, the older turns), so that the model services find it in their caches. It is kept when the turn finishes:
-a turn that is tried again, after a crash or a provider error, writes it again, which costs tokens and does no harm.
+A summary is one model call between the claim and the first step. Its request begins like the previous request of the
+session (system prompt, tools, older turns), so that the model services can use their caches. The summary is saved when
+the turn finishes. If the turn is retried after a crash or a provider error, the summary is written again, which costs
+tokens but is harmless.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TOKENS_PER_WORD_OF_SUMMARY = 10  # of the window's limit
 LEAST_WORDS, MOST_WORDS = 50, 1_000
 PORTION_TOKENS = 50_000  # for a window without a limit of tokens
 COMPLETE = ("end", "stop_sequence", "max_tokens")
-# What an agent's parameters say about its answers, which a summary is not.
+# Parameters that apply to an agent's answers, but not to a summary.
 ABOUT_ANSWERS = {
     "max_completion_tokens", "max_output_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop",
     "stop_sequences", "text", "tool_choice", "verbosity",
@@ -42,7 +43,7 @@ ABOUT_ANSWERS = {
 
 
 class SummaryWriter:
-    """Has the provider and the model of a turn write summaries. ``usage`` is what that took."""
+    """Writes summaries with the provider and the model of a turn. ``usage`` is the total usage of these calls."""
 
     def __init__(self, provider: Provider, inp: LoopInput, journal: Journal, session_id: str) -> None:
         self.usage = Usage()
@@ -54,9 +55,9 @@ class SummaryWriter:
     async def write(
         self, window: Window, summary: SavedSummary | None, older: Sequence[Message]
     ) -> SavedSummary | None:
-        """A summary of what the last one tells and of these messages, written in portions that the window could hold.
+        """Summarise the last summary and these messages, in portions that fit into the window.
 
-        Where a call fails it is the last one that was written, and the turn goes on without the rest.
+        If a call fails, return the last summary that was written: the turn continues without the rest.
         """
         limit = window.tokens or PORTION_TOKENS
         words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
@@ -68,8 +69,8 @@ class SummaryWriter:
                 text = await self._ask([*head, *portion, Message.user(asked)])
             except Exception as exc:
                 log.warning(
-                    "session %s: no summary could be written, its older turns are left out: %s", self._session_id,
-                    exc.code if isinstance(exc, AgentError) else type(exc).__name__,
+                    "session %s: no summary could be written, so the model will not see the older turns: %s",
+                    self._session_id, exc.code if isinstance(exc, AgentError) else type(exc).__name__,
                 )  # fmt: skip
                 log.debug("session %s: no summary could be written", self._session_id, exc_info=exc)
                 break
@@ -77,7 +78,7 @@ class SummaryWriter:
         return summary
 
     async def _ask(self, messages: list[Message]) -> str:
-        """One model call, without tools. Raises what the provider raises, and where it gives no text."""
+        """Call the model without tools. Raises the provider's errors, and ``ProviderRejected`` if there is no text."""
         inp = self._inp
         params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
         request = ModelRequest(
@@ -87,24 +88,24 @@ class SummaryWriter:
         self.usage += result.usage
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
-            raise ProviderRejected(f"The model wrote none (it stopped with {result.stop_reason!r}).")
+            raise ProviderRejected(f"The model wrote no summary (its stop reason is {result.stop_reason!r}).")
         return text
 
 
 class _Discard:
-    """The outlet of a summary's model call: the text is taken from its result."""
+    """An outlet that discards increments. The text of a summary comes from the result of the call."""
 
     full = False
 
     def append(self, increment: Increment) -> None:
-        """Drop it."""
+        """Discard the increment."""
 
     async def drain(self) -> None:
-        """There is always room."""
+        """Return at once, because this outlet is never full."""
 
 
 def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message]]:
-    """Whole turns, together as many as fit into this many tokens, at least one."""
+    """Yield groups of whole turns. Each has as many turns as fit into this many tokens, and at least one."""
     portion: list[Message] = []
     for begin, end in pairwise([*turn_starts(messages), len(messages)]):
         turn = messages[begin:end]

@@ -1,9 +1,9 @@
 """Threads for synchronous tools.
 
-Not ``ThreadPoolExecutor``: its threads are waited for when the interpreter ends, so that one tool that hangs
-would keep a worker from stopping. These are daemon threads. They are used again (libraries keep connections
-per thread), and one whose call was given up on no longer counts, so that hanging tools do not starve the
-others. No tool takes them all either: each may have half of the threads that the others leave.
+``ThreadPoolExecutor`` is not used, because the interpreter waits for its threads when it exits: one hanging tool would
+keep a worker from stopping. These threads are daemon threads. They are reused, because libraries keep connections per
+thread. A thread whose call was abandoned no longer counts, so that hanging tools do not block others. A tool can use at
+most half of the threads that the other tools leave free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Job", "Threads"]
 
 
 class Job:
-    """One call. ``admitted`` is done when there is a thread for it; None where there was one at once."""
+    """One call. ``admitted`` is done when the call has a thread, and None if it had one at once."""
 
     __slots__ = ("admitted", "call", "context", "future", "given_up", "running", "share")
 
@@ -36,17 +36,17 @@ class Job:
         self.given_up = False  # written under the condition
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Call, and return what happened as a value: a future refuses some exceptions (StopIteration)."""
+        """Call, and return the result or the exception, because futures do not accept every exception."""
         try:
             return self.context.run(self.call), None
-        except BaseException as exc:  # noqa: BLE001 - handed to the caller, who decides
+        except BaseException as exc:  # noqa: BLE001 - returned to the caller
             return None, exc
 
 
 class Threads:
-    """At most ``limit`` calls at a time, each with a copy of the caller's context variables.
+    """Runs at most ``limit`` calls at a time, each with a copy of the caller's context variables.
 
-    Calls of one ``share`` have at most half of the threads that the other shares leave, and always one.
+    The calls of one ``share`` use at most half of the threads that the other shares leave free, and at least one.
     """
 
     def __init__(self, limit: int = 128) -> None:
@@ -57,18 +57,18 @@ class Threads:
         self._pid = os.getpid()
         self._condition = threading.Condition()
         self._waiting: list[Job] = []  # in order
-        self._admitted: deque[Job] = deque()  # a thread comes for each
+        self._admitted: deque[Job] = deque()  # each gets a thread
         self._busy: Counter[str] = Counter()  # calls admitted and not ended, by share
         self._idle = 0
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Call in a thread. When cancelled, a call that has begun runs on, and its outcome is dropped."""
+        """Run a call in a thread. If this is cancelled, a call that has started keeps running; its result is lost."""
         return await self.outcome(self.put(call))
 
     def put(self, call: Callable[[], Any], share: str = "") -> Job:
-        """Call in a thread, as soon as there is one for this share."""
+        """Run a call in a thread as soon as its share has one free."""
         if self._pid != os.getpid():
-            self._begin()  # a fork leaves the threads behind
+            self._begin()  # a forked child does not have the parent's threads
         job = Job(call, share)
         with self._condition:
             if self._has_room(share):
@@ -79,7 +79,7 @@ class Threads:
         return job
 
     async def outcome(self, job: Job) -> Any:
-        """What the call returns; raises what it raises."""
+        """Wait for the call and return its result, or raise its exception."""
         try:
             value, error = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
@@ -90,7 +90,7 @@ class Threads:
         return value
 
     def withdraw(self, job: Job) -> bool:
-        """Take back a call that waits for a thread. False where it has one."""
+        """Remove a call that waits for a thread. Return False if it already has one."""
         with self._condition:
             if job not in self._waiting:
                 return False
@@ -111,7 +111,7 @@ class Threads:
             threading.Thread(target=self._serve, name="antiphon tool", daemon=True).start()
 
     def _release(self, job: Job) -> None:
-        """The call has ended, or was given up on: others have its place."""
+        """Free the place of a call that has ended or was abandoned, for others."""
         self._busy[job.share] -= 1
         for waiting in self._waiting.copy():
             if self._has_room(waiting.share):
@@ -122,7 +122,7 @@ class Threads:
                         waiting.admitted.get_loop().call_soon_threadsafe(_resolve, waiting.admitted)
 
     def give_up(self, job: Job) -> None:
-        """Nobody waits for the call any more: it is not begun, or runs on and counts no longer."""
+        """Abandon a call. If it has not started, it never runs; if it has, it keeps running but no longer counts."""
         with self._condition:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -147,7 +147,9 @@ class Threads:
                     self._idle += 1
                     self._release(job)
             if outcome is not None:
-                job.future.set_result(outcome)  # only now: whoever waits for it finds this thread idle
+                job.future.set_result(
+                    outcome
+                )  # set last, so that this thread is idle when the caller continues
             if given_up:
                 return
 

@@ -1,8 +1,7 @@
-"""Running tool calls: every call ends in a result, and every failure is told to the model, never raised.
+"""Runs tool calls. Each call has a result: a failure is sent to the model as an error result and is not raised.
 
-What the model is told on a failure is one sentence (the exception's type and message, or the reason why the
-call could not be made), never a traceback: that goes to the log, at the level debug. ``tool_errors`` says how much of
-an exception the sentence holds.
+An error result is one sentence: the type and message of the exception, or the reason why the tool was not run. The
+traceback goes to the log at the level debug. ``tool_errors`` sets how much of an exception the sentence contains.
 """
 
 from __future__ import annotations
@@ -43,19 +42,18 @@ THREAD_SECONDS = 60.0
 
 
 def tool_specs(tools: Sequence[AnyTool]) -> list[ToolSpec]:
-    """The tools as they are offered to a model."""
+    """Return the descriptions of tools for a model."""
     return [ToolSpec(tool.name, tool.description, tool.parameters, tool.strict) for tool in tools]
 
 
 class ToolBox:
-    """Tools by name, and how they are run.
+    """Runs tools by name.
 
-    ``timeout`` (seconds) holds for tools that name none, ``limit`` is the number of characters of a result's
-    text beyond which its middle is left out. Synchronous tools run in ``threads``, and their time counts from there
-    on: one that does not return in time goes on in its thread, its outcome is dropped; one that has no thread after
-    ``patience`` seconds is not run. ``tool_errors`` is what the model and the clients are told of an exception of a
-    tool: its type and message, its ``"type"``, or what a function says of it. Raises ``InvalidTool``,
-    ``SettingsError``.
+    ``timeout`` (seconds) applies to tools without their own. The middle of a result's text is left out if it has more
+    than ``limit`` characters. Synchronous tools run in ``threads``, and their timeout starts when they get a thread. A
+    tool that exceeds it keeps running in its thread, but its result is discarded. A tool that gets no thread within
+    ``patience`` seconds is not run. ``tool_errors`` is what models and clients see of an exception in a tool: its type
+    and message, its ``"type"``, or the text that a function returns. Raises ``InvalidTool`` and ``SettingsError``.
     """
 
     def __init__(
@@ -70,12 +68,12 @@ class ToolBox:
         tool_errors: ToolErrors = "message",
     ) -> None:
         if tool_errors not in ("message", "type") and not callable(tool_errors):
-            raise SettingsError(f'tool_errors= is "message", "type" or a function, not {tool_errors!r}.')
+            raise SettingsError(f'tool_errors= must be "message", "type" or a function, not {tool_errors!r}.')
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) < len(tools):
             names = [tool.name for tool in tools]
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise InvalidTool(f"Tools must have different names; these come twice: {', '.join(twice)}.")
+            raise InvalidTool(f"Tools must have different names; these appear twice: {', '.join(twice)}.")
         self.timeout = timeout
         self.limit = limit
         self.threads = threads or Threads()
@@ -84,7 +82,7 @@ class ToolBox:
         self.tool_errors: ToolErrors = tool_errors
 
     def offering(self, tools: Sequence[AnyTool]) -> ToolBox:
-        """A toolbox that runs only these tools, in the same way."""
+        """Return a toolbox with the same settings that runs only these tools."""
         if len(tools) == len(self.tools) and all(self.tools.get(tool.name) is tool for tool in tools):
             return self
         return ToolBox(
@@ -93,18 +91,18 @@ class ToolBox:
         )  # fmt: skip
 
     def at_most_once(self, name: str) -> bool:
-        """True where a call of this tool must never be started twice."""
+        """Return True if a call of this tool must never be started twice."""
         tool = self.tools.get(name)
         return tool is not None and tool.at_most_once
 
     async def run(self, call: ToolCall, context: Context) -> ToolResult:
-        """Run one call. Raises only when this task is cancelled, and ``TurnStopped``."""
+        """Run one call and return its result. Raises only ``TurnStopped``, and when this task is cancelled."""
         try:
             with self.calls.of(call.name, context.turn_id):
                 content, is_error = await self._call(call, context), False
         except ToolError as exc:
             content, is_error = _told(exc), True
-            if exc.__cause__ is not None:  # it went wrong, and was not said on purpose
+            if exc.__cause__ is not None:  # not a ToolError that the tool raised itself
                 _log(call, context, exc)
         return ToolResult(call.call_id, _shortened(content, self.limit), call.name, is_error)
 
@@ -126,18 +124,18 @@ class ToolBox:
             if task is None or task.cancelling():
                 raise
             raise ToolRaised("The tool was cancelled from within.") from exc
-        except BaseException as exc:  # a tool may raise KeyboardInterrupt, and must not end more than itself
+        except BaseException as exc:  # also KeyboardInterrupt, which must only end the tool
             raise ToolRaised(self._said_of(exc)) from exc
 
     def _said_of(self, exc: BaseException) -> str:
-        """What the model and the clients are told of an exception that a tool raised."""
+        """Return the text that the model and the clients see of an exception in a tool."""
         if self.tool_errors == "message":
             return _described(exc)
         if self.tool_errors == "type":
             return type(exc).__name__
         try:
             return str(self.tool_errors(exc))
-        except Exception as broken:  # noqa: BLE001 - the function is the App's, and the turn goes on
+        except Exception as broken:  # noqa: BLE001 - an error in the App's function must not fail the turn
             log.warning("tool_errors= of the App raised %s", type(broken).__name__)
             return type(exc).__name__
 
@@ -160,10 +158,10 @@ class ToolBox:
     async def _in_thread(
         self, tool: AnyTool, args: list[Any], kwargs: dict[str, Any], context: Context
     ) -> Job:
-        """The call of a synchronous tool, once there is a thread for it."""
+        """Return the call of a synchronous tool as soon as it has a thread."""
 
         def in_thread() -> Any:
-            with self.calls.of(tool.name, context.turn_id):  # it may go on when the call was given up on
+            with self.calls.of(tool.name, context.turn_id):  # may still run after the call was abandoned
                 return tool.function(*args, **kwargs)
 
         job = self.threads.put(in_thread, share=tool.name)
@@ -181,7 +179,7 @@ class ToolBox:
 
 
 def _log(call: ToolCall, context: Context, exc: ToolError) -> None:
-    """What the exception says may be what a user wrote: above debug the log names its type alone."""
+    """Log a failed call. Exception texts may contain user data: above the level debug only the type is logged."""
     where = {
         "action": str(exc.code), "tool": call.name, "turn": context.turn_id, "session": context.session_id
     }  # fmt: skip
@@ -211,7 +209,7 @@ def _text_of(value: object) -> str:
 
 
 def _shortened(content: Content, limit: int) -> Content:
-    """Within the limit as a whole, and without lone surrogates, which no service and no store takes."""
+    """Shorten the content to the limit, and replace lone surrogates, which services and stores do not accept."""
     if isinstance(content, str):
         return shorten(_encodable(content), limit)
     room, parts = limit, list(content)
@@ -232,7 +230,7 @@ def _encodable(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, or its head and tail with the number of characters left out between them."""
+    """Return the text, or its start and end with the number of omitted characters between them."""
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 2, limit // 2

@@ -1,4 +1,4 @@
-"""The part of a session's history that a model is sent: what the agent's window keeps, and the summary of the rest."""
+"""Selects the part of a session's history for the model: the agent's window, and a summary of the rest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["LoadedHistory", "VisibleHistory", "visible_history"]
 
 
 class LoadedHistory(Struct):
-    """A history as it was read, from index ``start`` on, and what its session keeps about the last window.
+    """The loaded part of a history, from index ``start`` on, and the session's data about the last window.
 
-    ``counted`` are the tokens of the last model call, where they are known. ``read`` gives the messages from one index
-    to before another, for those before ``start``.
+    ``counted`` is the number of tokens of the last model call, or None. ``read`` loads the messages between two
+    indexes, for those before ``start``.
     """
 
     messages: list[Message]
@@ -28,10 +28,10 @@ class LoadedHistory(Struct):
 
 
 class VisibleHistory(Struct):
-    """What a model is sent of a history.
+    """The messages of a history that the model receives.
 
-    ``start`` is the index of the first message of the history in it, None where everything is sent. ``summary`` is a
-    new one, to be kept with the turn.
+    ``start`` is the index of the first one in the history, or None if the whole history is sent. ``summary`` is a new
+    summary to save with the turn, or None.
     """
 
     messages: list[Message]
@@ -42,9 +42,9 @@ class VisibleHistory(Struct):
 async def visible_history(
     loaded: LoadedHistory, window: Window, new: Sequence[Message], writer: SummaryWriter
 ) -> VisibleHistory:
-    """The part of the history that the window keeps, after its summary. Where the window leaps, a new one is written.
+    """Return the summary and the messages in the window. If the window leaps, a new summary is written first.
 
-    The earlier summary counts as part of the first turn, and goes into the next one together with it.
+    The previous summary counts as part of the first turn, and is summarised again together with it.
     """
     if window.turns is None and window.tokens is None:
         before = await loaded.read(0, loaded.start) if loaded.start else []

@@ -1,1 +1,1 @@
-"""What is needed to try Antiphon without a server or a key: a Valkey, a model server and the demo."""
+"""Tools to try Antiphon without a server or an API key: a Valkey, a model server and the demo."""

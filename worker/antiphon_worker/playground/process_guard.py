@@ -1,4 +1,4 @@
-"""Nothing that this process starts outlives it, however it ends, ``kill -9`` included.
+"""Stops the child processes of this process when it ends, also after ``kill -9``.
 
 A small process reads from a pipe whose other end dies with this one, and then kills the groups of processes and
 removes the folders that it was told of.
@@ -43,7 +43,7 @@ PATIENCE_SECONDS = 10.0
 
 
 class Guard:
-    """Starts processes, each leading a group of its own, and makes temporary folders; leaving it ends all of it."""
+    """Starts processes in their own process groups and creates temporary folders. Leaving it removes all of them."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[Any]] = []
@@ -62,21 +62,21 @@ class Guard:
         self.close()
 
     def folder(self) -> Path:
-        """A temporary folder."""
+        """Create a temporary folder."""
         path = Path(tempfile.mkdtemp(prefix="antiphon-"))
         self._folders.append(path)
         self._tell(f"folder {path}")
         return path
 
     def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process; signals of the terminal do not reach it."""
+        """Start a process that does not receive signals of the terminal."""
         process = subprocess.Popen(command, start_new_session=True, **options)
         self._processes.append(process)
         self._tell(f"group {process.pid}")
         return process
 
     def end(self, process: subprocess.Popen[Any], number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask a process to end, wait, and kill what is left of its group."""
+        """Terminate a process, wait for it, and kill the rest of its group."""
         if process not in self._processes:
             return
         self._processes.remove(process)
@@ -92,12 +92,12 @@ class Guard:
         self._tell(f"ended {process.pid}")
 
     def kill(self) -> None:
-        """End every process now."""
+        """Kill all processes."""
         for process in reversed(self._processes.copy()):
             self.end(process, signal.SIGKILL)
 
     def close(self) -> None:
-        """End every process, the last one first, and remove every folder."""
+        """Stop all processes, the newest first, and remove all folders."""
         for process in reversed(self._processes.copy()):
             self.end(process)
         for folder in self._folders:

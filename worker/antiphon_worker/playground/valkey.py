@@ -1,4 +1,4 @@
-"""A Valkey server of one's own, from the wheel that pip brings: for trying things out, and for the demo."""
+"""An embedded Valkey server from a pip package, for experiments and the demo."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LOG = "valkey.log"
 
 
 class EmbeddedValkey:
-    """A Valkey that keeps a log of its writes in ``folder``, synced every second, and ends with ``guard``."""
+    """A Valkey server that logs its writes in ``folder``, synced every second. It stops together with ``guard``."""
 
     def __init__(self, guard: Guard, folder: Path, port: int | None = None) -> None:
-        """Start it. Raises ``UsageError`` where the port is taken, ``MissingPackage``, ``StoreError``."""
+        """Start it. Raises ``UsageError`` if the port is in use, ``MissingPackage`` and ``StoreError``."""
         self._guard = guard
         self._binary = _binary()
         self._folder = folder.resolve()
@@ -56,7 +56,7 @@ class EmbeddedValkey:
         )
 
     def _wait(self) -> bool:
-        """True when it answers, False when it has ended or takes too long."""
+        """Return True if it answers, and False if it has ended or takes too long."""
         deadline = time.monotonic() + START_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             if self._answers():
@@ -101,7 +101,7 @@ def _checked(port: int) -> int:
             probe.bind((HOST, port))
         except OSError as exc:
             raise UsageError(
-                f"Port {port} cannot be used ({exc.strerror}): give another one with --port."
+                f"Port {port} cannot be used ({exc.strerror}): use --port to choose another one."
             ) from exc
     return port
 

@@ -1,1 +1,1 @@
-"""Model services behind one small protocol. Providers know no Redis and no session."""
+"""Model services behind one small interface, which does not depend on Redis or sessions."""

@@ -1,10 +1,10 @@
-"""What a provider takes, gives and promises.
+"""The interface of providers: requests, increments and results of model calls.
 
-``Provider.stream(request)`` yields the increments of one model call as they arrive and, last, exactly one
-``StepResult``; it ends early only by raising a ``ProviderError``. Closing the iterator closes the connection.
+``Provider.stream(request)`` yields the increments of one model call as they arrive, and then exactly one
+``StepResult``. It ends earlier only by raising a ``ProviderError``. Closing the iterator closes the connection.
 
-An iterator may have ``async def into(outlet) -> StepResult`` too: the same answer, handed to an ``Outlet`` where it is
-read, without a task being woken for each piece. It is used instead of the iteration where it is there.
+An iterator may also have ``async def into(outlet) -> StepResult``. It puts the same increments into an ``Outlet`` as
+they are read, without waking a task for each one. If it exists, it is used instead of the iteration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as it is offered to a model; ``parameters`` is a JSON schema of type object."""
+    """The description of a tool for a model. ``parameters`` is a JSON schema of the type object."""
 
     name: str
     description: str
@@ -43,7 +43,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 class OutputSchema(Struct, frozen=True):
-    """Structured output: the answer's text is JSON that fits ``schema``."""
+    """Structured output: the answer's text must be JSON that matches ``schema``."""
 
     name: str
     schema: dict[str, Any]
@@ -51,10 +51,10 @@ class OutputSchema(Struct, frozen=True):
 
 
 class ModelRequest(Struct):
-    """One model call. ``messages`` holds no system messages in front: those are in ``system``.
+    """One model call. ``messages`` has no leading system messages: those are in ``system``.
 
-    ``params`` are the caller's (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``, …);
-    the provider renames what its service calls otherwise, and hands on what neither it nor its SDK knows.
+    ``params`` are the caller's parameters (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``,
+    …). The provider renames them for its service, and passes on parameters that it does not know.
     """
 
     model: str
@@ -86,13 +86,13 @@ class ToolCallPiece(Struct, gc=False):
 
 
 class ItemPart(Struct):
-    """A provider's own item, whole (a search, a citation, a generated image)."""
+    """A complete item in the provider's own format (a search, a citation, a generated image)."""
 
     item: dict[str, Any]
 
 
 class StepResult(Struct):
-    """The whole answer of one model call. ``message`` is what the history keeps and the next request sends."""
+    """The complete answer of one model call. ``message`` is stored in the history and sent with later requests."""
 
     message: Message
     usage: Usage
@@ -109,20 +109,20 @@ class Increments(Protocol):
     """Where increments are appended: a list, or an ``Outlet``."""
 
     def append(self, increment: Increment, /) -> None:
-        """Take an increment; never waits."""
+        """Accept an increment without waiting."""
         ...
 
 
 class Outlet(Increments, Protocol):
-    """Where the increments of a model call go as they come."""
+    """Receives the increments of a model call as they arrive."""
 
     @property
     def full(self) -> bool:
-        """Whether to wait before more is put."""
+        """True if the caller must await ``drain`` before it appends more."""
         ...
 
     async def drain(self) -> None:
-        """Return when there is room again."""
+        """Wait until there is room again."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""What a model service says when it fails, as one of our errors.
+"""Converts failures of model services to errors of Antiphon.
 
-Knows no outside library: it is given a status, headers and a decoded body. ``retryable`` follows the service's own
-``x-should-retry`` where it sends one. What a service says is shortened, and what looks like a key is taken out of it.
+This module uses no outside library: its input is a status, headers and a decoded body. ``retryable`` follows the
+service's ``x-should-retry`` header if there is one. Messages of services are shortened, and texts that look like keys
+are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BY_STATUS: dict[int, type[ProviderError]] = {
     522: ProviderTimedOut,
     524: ProviderTimedOut,
 }
-# Parts of the words that services use for kinds of errors, the first that fits decides.
+# Parts of the names that services use for kinds of errors. The first match decides.
 _BY_WORD: tuple[tuple[str, type[ProviderError]], ...] = (
     ("insufficient_quota", ProviderRateLimited),
     ("rate_limit", ProviderRateLimited),
@@ -68,17 +69,17 @@ _BY_WORD: tuple[tuple[str, type[ProviderError]], ...] = (
     ("residency", ProviderRejected),
 )
 _ADVICE: dict[type[ProviderError], str] = {
-    ProviderUnauthorized: "Check the key in the environment of the process that runs the turns, and what it may use.",
+    ProviderUnauthorized: "Check the key in the environment of the process that runs the turns, and its permissions.",
     ProviderRateLimited: "Wait, or ask the service for a higher limit.",
     ProviderOverloaded: "Try again later.",
     ProviderTimedOut: "Try again, or raise the provider's timeout.",
     ProviderRejected: "Change the request: model, parameters or messages.",
 }
-_NO_QUOTA = "The account has no quota left: check plan and billing."
+_NO_QUOTA = "The account has no quota left: check its plan and billing."
 
 
 class Failure:
-    """What a service said: the kind of error in its own words, a message, and codes where it sent some."""
+    """A failure as a service reported it: its name of the error, a message, a status and a request id if known."""
 
     __slots__ = ("kind", "message", "request_id", "status")
 
@@ -90,7 +91,7 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """What was said, in one sentence and without keys."""
+        """The failure in one sentence, without keys."""
         said = str(self.status or "an error") + (f" ({self.kind})" if self.kind else "")
         message = without_keys(" ".join(self.message[:_MOST_READ].split()))[:_LONGEST_MESSAGE]
         if not message:
@@ -99,7 +100,7 @@ class Failure:
 
     @classmethod
     def read(cls, body: object) -> Failure:
-        """Find the error in whatever a service sent as one."""
+        """Read the error from the body that a service sent."""
         error: object = body
         request_id: object = None
         if isinstance(body, Mapping):
@@ -123,7 +124,7 @@ def error_of_status(
     headers: Mapping[str, str],
     request_id: str | None = None,
 ) -> ProviderError:
-    """The error for an answer with this HTTP status."""
+    """Return the error for an answer with this HTTP status."""
     failure = Failure.read(body)
     failure.status = status
     return _error(provider, failure, _class_of_status(status), headers, request_id)
@@ -135,7 +136,7 @@ def error_of_body(
     request_id: str | None = None,
     default: type[ProviderError] = ProviderOverloaded,
 ) -> ProviderError:
-    """The error for what a service sent in place of the rest of an answer."""
+    """Return the error for a failure that a service sent inside a streamed answer."""
     failure = Failure.read(body)
     kind = "_".join(failure.kind.lower().replace("-", " ").split())
     found = next((error for word, error in _BY_WORD if word in kind), None)
@@ -170,7 +171,7 @@ def _error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How many seconds the service asks to wait; 0 only where nothing else asks for more."""
+    """Return the seconds that the service asks to wait. 0 is used only if no other header has a longer time."""
     found = None
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         value = headers.get(name)

@@ -1,4 +1,7 @@
-"""The openai SDK: how its client is made, how it sends, and what its exceptions mean. No other module imports it."""
+"""Connects with the openai SDK: creates its client, sends requests and converts its exceptions.
+
+No other module imports the SDK.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ __all__ = ["OpenAIConnection", "map_openai_error"]
 
 
 class OpenAIConnection(Connection):
-    """Sends with ``openai.AsyncOpenAI``: the key and the base URL come from the options, or from OPENAI_*."""
+    """Sends requests with ``openai.AsyncOpenAI``. Key and base URL come from the options, or from OPENAI_*."""
 
     request_id_header = "x-request-id"
 
@@ -49,7 +52,7 @@ class OpenAIConnection(Connection):
         except openai.OpenAIError as exc:
             if options.base_url is None:
                 raise ProviderUnauthorized(
-                    "There is no key for OpenAI: set OPENAI_API_KEY in the environment of the process that runs "
+                    "There is no API key for OpenAI: set OPENAI_API_KEY in the environment of the process that runs "
                     "the turns."
                 ) from exc
             return openai.AsyncOpenAI(api_key=NO_KEY, **settings)
@@ -72,7 +75,7 @@ class OpenAIConnection(Connection):
 
 
 def map_openai_error(provider: str, error: Exception) -> ProviderError | None:
-    """Our error for an exception of the openai SDK; None where it is not one."""
+    """Return the error for an exception of the openai SDK, or None for other exceptions."""
     if isinstance(error, openai.APIStatusError):
         return error_of_status(
             provider, error.status_code, error.body, headers_of(error.response), error.request_id

@@ -1,4 +1,4 @@
-"""Providers by name: those an App brings, and those built in."""
+"""Finds providers by name: those of an App and the built-in ones."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _made: dict[str, Provider] = {}
 
 
 def provider_for(name: str, providers: Mapping[str, Provider] | None = None) -> Provider:
-    """The provider of this name: the App's own first, then a built-in one, which all of this process share.
+    """Return the provider with this name: the App's own, or a built-in one, which this process shares.
 
-    Raises ``UnknownProvider``, and ``MissingPackage`` where the provider's package is not installed.
+    Raises ``UnknownProvider``, and ``MissingPackage`` if the provider's package is not installed.
     """
     provider = (providers or {}).get(name)
     if provider is not None:
@@ -54,12 +54,12 @@ def provider_for(name: str, providers: Mapping[str, Provider] | None = None) -> 
         return provider
     if name not in _made:
         check_provider(name, providers or {})
-        return _made.setdefault(name, BUILT_IN[name]())  # two threads may ask at once: both get the same
+        return _made.setdefault(name, BUILT_IN[name]())  # if two threads call at once, both get the same one
     return _made[name]
 
 
 def check_provider(name: str, providers: Mapping[str, Provider]) -> None:
-    """Raise ``UnknownProvider`` where none has this name."""
+    """Raise ``UnknownProvider`` if no provider has this name."""
     if name not in providers and name not in BUILT_IN:
         known = ", ".join(sorted({*BUILT_IN, *providers}))
         raise UnknownProvider(f"There is no provider {name!r}. Known here: {known}.")
@@ -74,7 +74,7 @@ async def close_providers() -> None:
 
 
 def _name(provider: Provider, name: str) -> None:
-    """A provider that an App registers is called as the App calls it, in messages and errors."""
+    """Tell a provider the name that the App uses for it, for messages and errors."""
     registered_as = getattr(provider, "registered_as", None)
     if registered_as is not None:
         registered_as(name)

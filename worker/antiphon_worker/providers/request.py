@@ -1,8 +1,8 @@
-"""What the requests to all services have in common: a history made fit to be sent, parameters sorted out.
+"""Prepares the history and the parameters of a request, for all services.
 
-The rules, which docs/providers.md repeats: what a service made itself goes back to it whole (``Message.provider`` says
-whose it is); to another service go the texts, refusals as text, images, files, tool calls and their results, while
-reasoning and a service's own items stay behind.
+The rules, which docs/providers.md repeats: a service gets its own messages back unchanged (``Message.provider`` names
+the service). Other services get the texts, refusals as text, images, files, tool calls and their results, but not
+reasoning and items in the service's own format.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class Extras(Struct):
-    """What a caller adds to one request beside the parameters of the model."""
+    """The additions of a caller to one request, besides the parameters of the model."""
 
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, Any] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class Extras(Struct):
 
 
 def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
-    """The parameters of the model, and ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``.
+    """Split the parameters of the model from ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``.
 
-    Raises ``ProviderRejected`` where they would change how or where the request is sent. The client has looked
-    already, but not every turn is written by ours.
+    Raises ``ProviderRejected`` if they would change how or where the request is sent. The client checks this too, but
+    turns can come from other clients.
     """
     wrong = misplaced(params)
     if wrong is not None:
@@ -67,7 +67,7 @@ def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """The JSON of a request. Raises ``InvalidMessage`` where it cannot be one."""
+    """Return the JSON of a request. Raises ``InvalidMessage`` if it has no JSON form."""
     try:
         return msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
@@ -107,7 +107,7 @@ def _close(open_calls: dict[str, str], out: list[Message]) -> None:
 
 
 def fitting_id(longest: int) -> Callable[[str], str]:
-    """A function from call ids to ids that a service accepts; ids that fit stay, and equal ids stay equal."""
+    """Return a function that maps call ids to ids that a service accepts. Valid ids stay, equal ids stay equal."""
 
     def fit(call_id: str) -> str:
         if len(call_id) <= longest and _PLAIN_ID.fullmatch(call_id):
@@ -118,12 +118,12 @@ def fitting_id(longest: int) -> Callable[[str], str]:
 
 
 def function_name(name: str) -> str:
-    """A name as services accept it: letters, digits, ``_`` and ``-``, at most 64."""
+    """Convert a name to one that services accept: at most 64 letters, digits, ``_`` and ``-``."""
     return _NAME.sub("_", name)[:64] or "unnamed"
 
 
 def media(part: Image | File) -> tuple[str, str] | None:
-    """The media type and base64 data of an image or file that brings its bytes, also as a ``data:`` URL."""
+    """Return the media type and the base64 data of an image or file that contains its data."""
     if part.data is not None:
         default = "image/png" if isinstance(part, Image) else "application/pdf"
         return part.media_type or default, part.data
@@ -134,13 +134,13 @@ def media(part: Image | File) -> tuple[str, str] | None:
 
 
 def data_url(part: Image | File) -> str | None:
-    """The URL of an image or file; its bytes as a ``data:`` URL where it brings them."""
+    """Return the URL of an image or file, or a ``data:`` URL if it contains its data."""
     found = media(part)
     return f"data:{found[0]};base64,{found[1]}" if found else part.url
 
 
 def plain_text(part: File) -> str | None:
-    """The text of a text file that brings its bytes."""
+    """Return the text of a text file that contains its data."""
     found = media(part)
     if found is None or not found[0].startswith("text/"):
         return None

@@ -1,9 +1,9 @@
-"""The provider that needs neither a key nor a network: it plays a script.
+"""A provider that plays a script and needs neither an API key nor a network.
 
-Without a script it says the user's words back, which is what ``provider="scripted"`` does in demos. A script
-made of plain data may also come with the request, as the parameter ``script``: a list of answers (a text, or
-a list of texts and message parts); the n-th one answers the request that holds n-1 answers already. The
-parameter ``delay`` is the pace in seconds. Tests give it an ``antiphon.testing.Script``.
+Without a script it repeats the user's words, as ``provider="scripted"`` does in demos. A request can also contain a
+script as its parameter ``script``: a list of answers, each a text or a list of texts and message parts. The n-th
+answer is used for a request that already contains n-1 answers. The parameter ``delay`` is the pause in seconds before
+each piece. Tests use an ``antiphon.testing.Script``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class ScriptedProvider:
-    """Plays ``script``, or says back what the user said; ``delay`` is in seconds, before each piece."""
+    """Plays ``script``, or repeats the user's words. ``delay`` is the pause in seconds before each piece."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class ScriptedProvider:
         return "scripted"
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Return at once, because there are no connections to close."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
-        """The answer of one model call, piece by piece."""
+        """Yield the answer of one model call, piece by piece."""
         said = await self.script.next(request) if self.script else _answer_by_request(request)
         delay = _delay(said, request, self.delay)
         parts: list[Part] = []
@@ -120,14 +120,14 @@ def _delay(said: Answer, request: ModelRequest, default: float) -> float:
         return said.delay
     delay = request.params.get("delay", default)
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
-        raise ProviderRejected(f"The parameter 'delay' is a number of seconds, not {delay!r}.")
+        raise ProviderRejected(f"The parameter 'delay' must be a number of seconds, not {delay!r}.")
     if "delay" in request.params:
         check_size("script_delay", delay, "The parameter 'delay'")
     return delay
 
 
 def _numbered(parts: tuple[ScriptPart, ...], request: ModelRequest) -> Iterator[Any]:
-    """The parts, with an id for each tool call: the same one when the same call is made again."""
+    """Yield the parts, with an id for each tool call. A repeated request gives the same ids."""
     number = sum(len(message.tool_calls) for message in request.messages)
     for part in parts:
         if isinstance(part, ToolCall):
@@ -152,11 +152,11 @@ def _pieces(part: Part) -> Iterator[Increment]:
         case Item(item=item):
             yield ItemPart(item)
         case _:
-            raise ProviderRejected(f"A script cannot say a {type(part).__name__}.")
+            raise ProviderRejected(f"A script cannot contain a {type(part).__name__}.")
 
 
 def _keep(parts: list[Part], part: Part) -> None:
-    """Add a part to the message; texts that follow each other are one part, as a service sends them."""
+    """Add a part to the message. Consecutive texts become one part, as in the answers of services."""
     if isinstance(part, Text) and parts and isinstance(parts[-1], Text) and not part.annotations:
         parts[-1] = Text(parts[-1].text + part.text, parts[-1].annotations)
     else:

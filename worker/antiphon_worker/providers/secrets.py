@@ -1,7 +1,7 @@
-"""Keeps keys out of messages: what looks like a key, and what this process knows to be one.
+"""Removes API keys from messages: the keys of this process, and texts that look like keys.
 
-Services repeat keys in their errors, libraries repeat URLs and headers. Whatever is said about a failure passes through
-here. Each text is read a fixed number of times, however it is made.
+Services repeat keys in their errors, and libraries repeat URLs and headers. All texts about failures pass through this
+module. The time that this takes is linear in the length of a text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["Secrets", "UrlFilter", "secrets_in_url", "without_keys"]
 
 MASK = "[key]"
 SHORTEST = 6
-"""Anything shorter is no key, and its letters stand in other words."""
+"""Shorter texts are not treated as keys, because they also occur inside other words."""
 WIDTH = 8
-"""So many signs of a key that stand together are taken for a part of it."""
+"""This many consecutive characters of a key are treated as a part of the key."""
 REMEMBERED = 16
-"""How many keys of a function are known at a time: a request may still use an earlier one."""
+"""The number of recent keys to remember per connection: a running request may still use an earlier key."""
 
 _SHAPES = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|csk|xai|nvapi|pplx|tgp)[-_]|(?:hf|fw|r8|ghp)_|AIza)[\w*.-]{4,}"
@@ -32,7 +32,7 @@ _FIELDS = re.compile(r"([?&])([\w-]+)=[^&\s]+")
 
 
 def without_keys(text: str) -> str:
-    """The text without anything that looks like a key, or like a secret in a URL."""
+    """Return the text without anything that looks like a key, or like a secret in a URL."""
     text = _FIELDS.sub(_without_value, _SHAPES.sub(MASK, text))
     return "".join(map(_without_login, _words(text))) if "//" in text and "@" in text else text
 
@@ -42,7 +42,7 @@ def _without_value(field: re.Match[str]) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The text at its spaces, each with the word before it."""
+    """Split the text after each space."""
     start = 0
     for index, sign in enumerate(text):
         if sign.isspace():
@@ -52,7 +52,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _without_login(word: str) -> str:
-    """A word without what stands between ``//`` and ``@`` in it: passwords hold any sign where nobody escapes them."""
+    """Mask the text between ``//`` and ``@`` in a word. Passwords that are not escaped can contain any character."""
     before, slashes, rest = word.partition("//")
     login, at, host = rest.rpartition("@")
     if not at or ("/" in login and ":" not in login.partition("/")[0]):
@@ -61,7 +61,7 @@ def _without_login(word: str) -> str:
 
 
 def secrets_in_url(url: str) -> list[str]:
-    """Name and password, and the fields of the query that look like secrets; all of it where it is no URL."""
+    """Return the user name, the password and the secret query fields of a URL, or the whole text if it is not valid."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -70,14 +70,14 @@ def secrets_in_url(url: str) -> list[str]:
         if not parts.netloc and not parts.path:
             return []  # a scheme alone
         if not parts.hostname or parts.fragment or "@" in parts.path + parts.query or not url.isprintable():
-            return [url]  # a password may hold a sign that ends the host, and then it stands anywhere
+            return [url]  # an unescaped password can end the host early, and then be in any part
     except ValueError:
         return [url]
     return [form for value in found if value for form in dict.fromkeys((value, unquote(value)))]
 
 
 class Secrets:
-    """What one connection must not say: its keys and the values of its headers, in every form they may come back in."""
+    """The secrets of one connection: its keys and header values, in every form in which they may be repeated."""
 
     def __init__(self, whole: Iterable[str] = ()) -> None:
         self._whole = [value for value in whole if len(value) >= SHORTEST]
@@ -85,7 +85,7 @@ class Secrets:
         self._parts: dict[int, set[str]] = {}
 
     def learn(self, key: str) -> None:
-        """Know one more key; of many, the last ones."""
+        """Remember a key. Of many keys, only the most recent ones are kept."""
         if key in self._known or len(key) < SHORTEST:
             return
         self._known[key] = None
@@ -99,7 +99,7 @@ class Secrets:
                 parts.update(form[at : at + width] for at in range(len(form) - width + 1))
 
     def out_of(self, text: str) -> str:
-        """The text without the secrets, parts of them, and what looks like a key."""
+        """Return the text without the secrets, parts of them, and texts that look like keys."""
         for value in self._whole:
             text = text.replace(value, MASK)
         for width, parts in self._parts.items():
@@ -108,14 +108,14 @@ class Secrets:
 
 
 def _forms(key: str) -> Iterator[str]:
-    """A key as it is, escaped for a URL, in hexadecimal, and in base64 wherever it begins in what was encoded."""
+    """Yield a key unchanged, escaped for a URL, in hexadecimal, and in base64 at each of the three offsets."""
     raw = key.encode("utf-8", "surrogatepass")
     yield key
     yield quote(key, safe="", errors="replace")
     yield raw.hex()
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode().rstrip("=")
-        inner = encoded[(0, 2, 3)[shift] : len(encoded) - 1]  # the signs that depend on the key alone
+        inner = encoded[(0, 2, 3)[shift] : len(encoded) - 1]  # the characters that depend only on the key
         yield inner
         yield inner.replace("+", "-").replace("/", "_")
 
@@ -132,7 +132,7 @@ def _without_parts(text: str, width: int, parts: set[str]) -> str:
 
 
 class UrlFilter(logging.Filter):
-    """Takes secrets out of the URLs that a library logs."""
+    """Removes secrets from the URLs that a library logs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

@@ -1,4 +1,4 @@
-"""What all model services are: a name, options, a connection, and requests that stream their answer."""
+"""``ModelService``: the base class of providers that call a model service over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ModelService", "OptionFields"]
 
 
 class OptionFields(TypedDict, total=False):
-    """The fields of ``Options``, as keywords of every provider."""
+    """The fields of ``Options`` as keywords of all providers."""
 
     base_url: str | None
     api_key: ApiKey | None
@@ -33,7 +33,7 @@ class OptionFields(TypedDict, total=False):
 
 
 class ModelService(ABC):
-    """A provider over HTTP. Making one connects to nothing. Raises ``SettingsError`` for headers it may not send."""
+    """A provider over HTTP. It connects on first use. Raises ``SettingsError`` for headers that it must not send."""
 
     default_name: ClassVar[str]
 
@@ -47,7 +47,7 @@ class ModelService(ABC):
         return self._name or self.default_name
 
     def registered_as(self, name: str) -> None:
-        """Take the name under which an App knows this provider, unless it was given one of its own."""
+        """Use the name from the App, unless the provider already has one."""
         self._name = self._name or name
 
     @property
@@ -56,14 +56,14 @@ class ModelService(ABC):
 
     @abstractmethod
     def stream(self, request: ModelRequest) -> AnswerStream:
-        """Send a request; yields increments and, last, the ``StepResult``. Raises ``ProviderError``."""
+        """Send a request. Yields increments and then the ``StepResult``. Raises ``ProviderError``."""
 
     def send(self, call: Call, decoder: Decoder) -> AnswerStream:
         check_allowed(self.name, call.headers, self.options.allowed_headers)
         return AnswerStream(self.connection, self.name, call, decoder)
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self.connection.aclose()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The accident: ``kill -9`` of a worker process in the middle of an answer, and how long until it goes on."""
+"""Kills a worker process (``kill -9``) in the middle of an answer, and measures how long the recovery takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 5
 
 
 class Accident(Struct):
-    """Which process was killed, when, and the turns that it cut with the ms until each went on."""
+    """The killed process, the time, and the interrupted turns with the ms until each one continued."""
 
     pid: int
     at: float
@@ -33,9 +33,9 @@ class Accident(Struct):
 async def kill_a_worker(
     cell: Cell, records: Sequence[SessionRecord], note: Callable[[str], None]
 ) -> Accident | None:
-    """Kill the process that holds most sessions once answers are under way; return when all it cut went on.
+    """Kill the process that holds most sessions while it answers. Return when all interrupted turns have continued.
 
-    None where every answer had ended before a process could be killed.
+    Returns None if every answer ended before a process could be killed.
     """
     for _ in range(TRIES):
         victim = await _victim(cell, records)
@@ -59,7 +59,7 @@ async def kill_a_worker(
 
 
 async def _victim(cell: Cell, records: Sequence[SessionRecord]) -> tuple[int, list[SessionRecord]] | None:
-    """The process that holds most sessions, one of them in the middle of an answer; None when all is over."""
+    """Return the process that holds most sessions, one of them in the middle of an answer, or None at the end."""
     while not all(record.done for record in records):
         halfway = [record for record in records if record.halfway]
         answering = {record.session_id for record in halfway if record.answering(MID_ANSWER_CHARACTERS)}
@@ -72,7 +72,7 @@ async def _victim(cell: Cell, records: Sequence[SessionRecord]) -> tuple[int, li
 
 
 async def _holders(cell: Cell, records: Sequence[SessionRecord]) -> list[tuple[int, list[SessionRecord]]]:
-    """Each worker's process id with the sessions that it holds."""
+    """Return the sessions that each worker process holds, by process id."""
     found: list[tuple[int, list[SessionRecord]]] = []
     for name, pid in (await workers(cell)).items():
         held: list[bytes] = await cell.redis.hkeys(cell.keys.held(name))  # pyright: ignore[reportGeneralTypeIssues, reportAssignmentType]

@@ -1,4 +1,4 @@
-"""The demo's own check of what was promised: G2, the history, and G5, the events. Pure functions over what was seen."""
+"""Checks the guarantees G2 (history) and G5 (events) on the recorded messages and events."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Expected = Callable[[Sequence[tuple[str, str]]], str]
 
 
 def check_history(record: SessionRecord, expected: Expected | None = None) -> list[str]:
-    """G2: the history is what the user said, in order, each with exactly one answer, whole.
+    """Check G2: the history has all user messages in order, each with exactly one complete answer.
 
-    ``expected`` proves more: that the model was shown the whole history before each turn, and nothing else.
+    ``expected`` also checks that the model received the whole history before each turn, and nothing else.
     """
     return [f"{record.conversation.name}: {problem}." for problem in _history_problems(record, expected)]
 
 
 def check_events(record: SessionRecord) -> list[str]:
-    """G5: events are dense in seq, the same for every subscriber, with one terminal event a run."""
+    """Check G5: events have no gaps in seq, are the same for every subscriber, and each run has one terminal event."""
     return [f"{record.conversation.name}: {problem}." for problem in _event_problems(record)]
 
 
@@ -70,7 +70,7 @@ def _told(answer: Message) -> str:
 
 
 def _streamed(events: Sequence[Event], turn_id: str | None) -> str:
-    """The text of the attempt that finished, piece by piece as it came."""
+    """Return the pieces of text of the attempt that finished, in order."""
     own = [event for event in events if event.turn_id == turn_id]
     last = max((event.attempt for event in own), default=0)
     finished = any(isinstance(event, TurnFinished) for event in own)

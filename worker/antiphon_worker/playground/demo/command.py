@@ -1,4 +1,4 @@
-"""``antiphon demo``: set up, play, kill, judge, and say so."""
+"""The command ``antiphon demo``."""
 
 from __future__ import annotations
 

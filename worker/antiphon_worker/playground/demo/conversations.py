@@ -1,4 +1,4 @@
-"""What is said in the demo: conversations of our own, or those of a file."""
+"""The conversations of the demo: built-in ones, or those of a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("name", "question_id", "id")
 
 
 class Conversation(Struct, frozen=True):
-    """What one user says, turn by turn, in the session of this name."""
+    """The messages of one user, turn by turn, for the session with this name."""
 
     name: str
     turns: list[str]
@@ -59,7 +59,7 @@ def _read(line: str, where: str, number: int) -> Conversation:
 
 
 def _repeated(own: list[Conversation], count: int) -> list[Conversation]:
-    """As many as asked for, by playing our own again."""
+    """Return the requested number of built-in conversations, repeating them if needed."""
     return [own[index % len(own)] for index in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""What the demo measured, and the lines that say so."""
+"""The measurements of the demo and their table."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def figure_lines(records: Sequence[SessionRecord], accident: Accident | None, se
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that this percentage of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""One performance of the demo: the play, what is shown of it, and the accident."""
+"""Runs the demo once: the conversations, their display and the killed worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SILENCE_SECONDS = 120.0
 
 
 class Performance(Struct):
-    """What is left to be judged. ``accident`` is None where no worker was killed."""
+    """The results to check. ``accident`` is None if no worker was killed."""
 
     records: Sequence[SessionRecord]
     accident: Accident | None
@@ -32,7 +32,7 @@ class Performance(Struct):
 async def perform(
     records: Sequence[SessionRecord], stage: Stage, screen: Screen, *, kill: bool
 ) -> Performance:
-    """Play every session to its end. Raises ``AgentError`` where that is not possible."""
+    """Run all sessions to their end. Raises ``AgentError`` if that is not possible."""
     began = time.monotonic()
     async with AsyncClient(stage.redis_url) as speaker, AsyncClient(stage.redis_url) as watcher:
         accident = await _until_first(

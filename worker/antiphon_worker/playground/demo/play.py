@@ -1,4 +1,4 @@
-"""The play: every session speaks its turns, while three subscribers follow it."""
+"""Runs the turns of all sessions, while three subscribers follow each session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AWAY_EVENTS = 8
 
 
 async def play(records: Sequence[SessionRecord], speaker: AsyncClient, watcher: AsyncClient) -> None:
-    """Play all sessions at once; return when each has ended and each subscriber has seen all of it.
+    """Run all sessions in parallel. Return when each has ended and every subscriber has received all events.
 
     The late and the reconnected subscribers are ``watcher``'s, on connections of their own.
     """
@@ -52,7 +52,7 @@ async def _play_one(record: SessionRecord, speaker: AsyncClient, watcher: AsyncC
 
 
 async def _speak_to_the_end(record: SessionRecord, client: AsyncClient) -> None:
-    """Say all, and return when each subscriber has seen the last event."""
+    """Submit all turns, and return when every subscriber has received the last event."""
     await _speak(record, client)
     last = record.live.cursor
     for follower in (record.live, record.late, record.reconnected):
@@ -60,7 +60,7 @@ async def _speak_to_the_end(record: SessionRecord, client: AsyncClient) -> None:
 
 
 async def _speak(record: SessionRecord, client: AsyncClient) -> None:
-    """Say one turn after the other, each when the one before has ended; stop where one fails."""
+    """Submit the turns one after the other, and stop if one fails."""
     for text in record.conversation.turns:
         turn = record.submitting(text)
         await client.submit(record.session_id, text, agent=record.agent)
@@ -75,13 +75,13 @@ async def _follow(follower: Follower, client: AsyncClient, session: str) -> None
 
 
 async def _join_late(record: SessionRecord, client: AsyncClient) -> None:
-    """Subscribe in the middle of the conversation, to all that was before."""
+    """Subscribe in the middle of the conversation, from its first event on."""
     await record.live.until(lambda: _under_way(record))
     await _follow(record.late, client, record.session_id)
 
 
 async def _reconnect(record: SessionRecord, client: AsyncClient) -> None:
-    """Subscribe from the beginning, leave in the middle, and come back later to go on from the cursor."""
+    """Subscribe from the beginning, leave in the middle, and later continue from the cursor."""
     first = asyncio.create_task(_follow(record.reconnected, client, record.session_id))
     try:
         await record.live.until(lambda: _under_way(record))
@@ -99,7 +99,7 @@ def _under_way(record: SessionRecord) -> bool:
 
 
 async def raise_when_silent(records: Sequence[SessionRecord], seconds: float) -> None:
-    """Raise ``AgentError`` when no session has said anything for so long."""
+    """Raise ``AgentError`` if no session has had an event for too long."""
     count, since = 0, time.monotonic()
     while True:
         await asyncio.sleep(1)

@@ -1,4 +1,4 @@
-"""What is seen of one session while it is played, by subscribers of three kinds."""
+"""Records the events of one session as three kinds of subscribers receive them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PlayedTurn(Struct):
 
 
 class Follower:
-    """Keeps every event that one subscriber was given. Written by its own task, read by all."""
+    """Keeps all events that one subscriber received. Only its own task writes it."""
 
     def __init__(self, notice: Callable[[Event], None] | None = None) -> None:
         self.events: list[Event] = []
@@ -67,14 +67,14 @@ class Follower:
         self._grown.set()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait until this holds; it is asked again after every event."""
+        """Wait until the condition is true. It is checked after every event."""
         while not holds():
             self._grown.clear()
             await self._grown.wait()
 
 
 class SessionRecord:
-    """One session of the demo: who says what in it, and all that was seen of it."""
+    """One session of the demo: its conversation and its recorded events."""
 
     def __init__(
         self, conversation: Conversation, agent: AgentSpec, notice: Callable[[SessionRecord, Event], None]

@@ -1,4 +1,4 @@
-"""What the demo shows: a live view on a terminal, plain lines elsewhere."""
+"""The display of the demo: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Screen(Protocol):
 
 
 def screen_for(out: TextIO, plain: bool) -> Screen:
-    """A live view where the output is a terminal that can show one."""
+    """Return a live view if the output is a terminal that can show one, else plain lines."""
     dumb = os.environ.get("TERM", "dumb") == "dumb"
     return PlainScreen(out) if plain or dumb or not out.isatty() else LiveScreen(out)
 
@@ -78,7 +78,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A row a session with the end of what its model says, drawn over and over in the same place."""
+    """A view with one row per session, which shows the end of its answer and is redrawn in place."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

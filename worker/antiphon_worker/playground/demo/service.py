@@ -1,4 +1,4 @@
-"""Which model service the demo talks to: the real one where its key is set, a model server of our own otherwise."""
+"""Chooses the model service of the demo: a real one if its API key is set, otherwise the built-in model server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Service(Struct, frozen=True):
 def choose_service(
     provider: str | None, model: str | None, environ: Mapping[str, str] = os.environ
 ) -> Service:
-    """The real service where there is a key for it, else our own."""
+    """Return the real service if there is an API key for it, otherwise the built-in server."""
     if provider is not None:
         return Service((provider,), model, own=not environ.get(KEYS[provider]))
     real = [name for name in ("openai", "anthropic") if environ.get(KEYS[name])]

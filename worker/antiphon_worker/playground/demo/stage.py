@@ -40,7 +40,7 @@ class Stage:
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     async def set_up(self) -> None:
-        """Return when the workers take turns. Raises ``AgentError`` where they cannot."""
+        """Return when the workers accept turns. Raises ``AgentError`` if they do not."""
         valkey = asyncio.to_thread(EmbeddedValkey, self._guard, self._folder / "valkey")
         served = asyncio.to_thread(self._start_model_server) if self._service.own else _nothing()
         embedded, environment = await asyncio.gather(valkey, served)
@@ -86,7 +86,7 @@ class Stage:
         return own_service_environment(urls["base_url"], urls["openai_url"])
 
     def _start_workers(self, environment: dict[str, str]) -> None:
-        """As a deployment starts them, but for the settings of whoever runs the demo."""
+        """Start workers as a deployment does, without the caller's own settings."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
         command = [sys.executable, "-m", "antiphon.cli", "worker", "--redis-url", self.redis_url]
         with Path(self._log).open("wb") as log:

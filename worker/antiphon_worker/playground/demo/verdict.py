@@ -1,4 +1,4 @@
-"""What the demo says at its end: the table, each promise, and the verdict."""
+"""The final report of the demo: the table, the guarantees and the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_SHOWN = 8
 
 
 def judge(performance: Performance, *, expected: Expected | None, kill: bool) -> tuple[list[str], bool]:
-    """The lines to print, the verdict last, and whether every promise held.
+    """Return the lines to print, with the verdict last, and True if all guarantees held.
 
     ``kill`` says that a worker was to be killed: without an accident nothing is proved.
     """

@@ -1,8 +1,8 @@
-"""A model server of our own: three wire formats over HTTP, no model behind them.
+"""A model server without a model, which speaks three wire formats over HTTP.
 
-It stands where a model service would stand, in the demo, the benchmark and the tests, behind the same SDK
-clients. What it says is a function of the conversation alone (``reply_to``), so that a checker can prove
-that the model was shown the whole history and nothing else.
+It replaces a model service in the demo, the benchmark and the tests, with the same SDK clients. Its answers depend
+only on the conversation (``reply_to``), so that a checker can prove that the model received the whole history and
+nothing else.
 
 >>> async with ModelServer(Behaviour(pace=50)) as server:
 ...     client = AsyncOpenAI(base_url=server.openai_url, api_key="any")

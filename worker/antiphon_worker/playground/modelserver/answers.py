@@ -1,4 +1,4 @@
-"""What the model says: a function of the conversation alone.
+"""The answers of the model server, which depend only on the conversation.
 
 Every answer begins with ``[turn 3, before 5d41402a]``: how many user turns the model was shown, and a
 digest of all that was said before the last one. It goes on with the words of the last user turn, and with

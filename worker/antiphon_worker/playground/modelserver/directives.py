@@ -1,4 +1,4 @@
-"""How the server behaves: by its options, and by what the last user message or a header asks of one answer.
+"""The behaviour of the model server: its options, and directives in the last user message or in headers.
 
 In the text of the last user message, anywhere:
 

@@ -1,4 +1,4 @@
-"""A value that fits a JSON schema, for requests with structured output."""
+"""Makes a value that matches a JSON schema, for requests with structured output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the three wire formats have in common: how requests are read, how answers and errors are written."""
+"""The common parts of the three wire formats: reading requests, and writing answers and errors."""
 
 from __future__ import annotations
 

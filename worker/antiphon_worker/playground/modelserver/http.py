@@ -1,4 +1,4 @@
-"""HTTP/1.1 as far as this server needs it, on a bare asyncio protocol.
+"""The part of HTTP/1.1 that this server needs, as an asyncio protocol.
 
 Connections are kept alive. Requests that arrive while one is being answered wait in the buffer, in order.
 """

@@ -1,4 +1,4 @@
-"""One timer for all streams: what is due in the same millisecond is done together."""
+"""One timer for all streams, which groups the actions that are due in the same millisecond."""
 
 from __future__ import annotations
 

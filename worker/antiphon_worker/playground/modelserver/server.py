@@ -1,4 +1,4 @@
-"""The server: routes, keys, faults, and the streams that are on their way."""
+"""The server: its routes, keys and faults, and its running streams."""
 
 from __future__ import annotations
 

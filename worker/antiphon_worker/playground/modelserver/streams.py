@@ -1,4 +1,4 @@
-"""An answer on its way: pieces at their pace, to a client that may read slowly or leave."""
+"""Streams an answer at its pace to a client that may read slowly or disconnect."""
 
 from __future__ import annotations
 

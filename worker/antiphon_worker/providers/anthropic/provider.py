@@ -15,7 +15,7 @@ __all__ = ["Anthropic"]
 
 
 class Anthropic(ModelService):
-    """``max_tokens`` is the longest answer where neither the agent nor the call says: the service demands a limit."""
+    """``max_tokens`` is the default limit of an answer, because the service requires one."""
 
     default_name = "anthropic"
 

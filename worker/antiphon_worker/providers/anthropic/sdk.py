@@ -1,4 +1,4 @@
-"""The anthropic SDK: how its client is made, how it sends, what its exceptions mean. No other module imports it."""
+"""Connects with the anthropic SDK: creates its client, sends requests and converts its exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the environme
 
 
 class AnthropicConnection(Connection):
-    """Sends with ``anthropic.AsyncAnthropic``: key and base URL come from the options, or from ANTHROPIC_*."""
+    """Sends requests with ``anthropic.AsyncAnthropic``. Key and base URL come from the options, or from ANTHROPIC_*."""
 
     request_id_header = "request-id"
 

@@ -1,4 +1,4 @@
-"""What the Messages API answers: content blocks, each started, added to and stopped."""
+"""Decodes the answers of the Messages API: content blocks, which are started, extended and stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _Block:
-    """A content block in the making: as it was started, and what was added."""
+    """A content block that is being streamed: its start, and the additions."""
 
     __slots__ = ("start", "texts")
 

@@ -1,6 +1,6 @@
-"""The way to a host that has several addresses: the one that answers first is taken.
+"""Connects to a host with several addresses, and uses the first one that answers.
 
-A machine whose IPv6 leads nowhere reaches a service by IPv4 then, a moment later (RFC 8305, "happy eyeballs").
+A machine with broken IPv6 then reaches a service over IPv4 with a short delay (RFC 8305, "happy eyeballs").
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How requests leave this process: one pool of connections per provider and event loop, and what can go wrong there.
+"""Sends requests over one pool of connections per provider and event loop, and converts transport errors.
 
-The two modules that own an SDK derive from ``Connection`` and say how its client is made and which of its exceptions
-mean what.
+The two modules that own an SDK derive from ``Connection``. They create its client and convert its exceptions.
 """
 
 from __future__ import annotations
@@ -78,11 +77,12 @@ TransportErrors = (
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How to reach a model service.
+    """The options for the connection to a model service.
 
-    ``timeout`` is the longest silence in seconds, before the first byte and between any two; ``max_retries`` is for
-    requests that brought no byte of an answer. Proxies come from ``proxy`` or the usual environment variables.
-    ``allowed_headers`` are names that ``extra_headers`` of a turn may bring besides the usual ones.
+    ``timeout`` is the longest time in seconds without data, before the first byte and between two bytes.
+    ``max_retries`` applies to requests without a byte of an answer. Proxies come from ``proxy`` or
+    the usual environment variables.
+    ``allowed_headers`` are additional names that the ``extra_headers`` of a turn may contain.
     """
 
     base_url: str | None = None
@@ -100,12 +100,12 @@ class Options(Struct, frozen=True, kw_only=True):
     allowed_headers: Sequence[str] = ()
 
     def __repr__(self) -> str:
-        """Without keys, headers and addresses: a repr ends up in logs."""
+        """Leave out keys, headers and addresses, because a repr can end up in logs."""
         return f"Options(timeout={self.timeout:g}, max_retries={self.max_retries}, …)"
 
 
 class Call(Struct, frozen=True):
-    """One request: the path under the base URL, the JSON body, and what the caller adds for this one."""
+    """One request: the path under the base URL, the JSON body, and the caller's additions."""
 
     path: str
     body: bytes
@@ -115,7 +115,7 @@ class Call(Struct, frozen=True):
 
 
 class Answer:
-    """A response whose status is fine and whose body has not been read yet."""
+    """A successful response whose body has not been read yet."""
 
     __slots__ = ("_pieces", "_response", "into")
 
@@ -143,7 +143,7 @@ class Answer:
 
 
 class Connection(ABC):
-    """The way to one model service. Connects to nothing until it is used; safe to make before a fork."""
+    """The connection to one model service. It connects on first use, and can be created before a fork."""
 
     request_id_header: str
 
@@ -164,11 +164,11 @@ class Connection(ABC):
 
     @abstractmethod
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
-        """Send a request; the response's body is not read."""
+        """Send a request and return the response without reading its body."""
 
     @abstractmethod
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:
-        """Our error for an exception of the SDK; None where it is not one."""
+        """Return the error for an exception of the SDK, or None for other exceptions."""
 
     async def open(self, provider: str, call: Call) -> Answer:
         """Send a request and return its response. Raises ``ProviderError``."""
@@ -186,7 +186,7 @@ class Connection(ABC):
             raise self.publishable(error) from None
 
     def publishable(self, error: ProviderError) -> ProviderError:
-        """The error as anybody may read it: no secrets of this connection in its texts, and all of them can be encoded.
+        """Return the error without the secrets of this connection, and with texts that can be encoded.
 
         It is raised without its cause: that one's text and fields are whatever a service or library put there.
         """
@@ -208,7 +208,7 @@ class Connection(ABC):
         )
 
     async def aclose(self) -> None:
-        """Close every connection, those of other loops that run included. The next request opens new ones."""
+        """Close all connections, also those of other running loops. The next request opens new ones."""
         await self.aclose_here()
         clients, self._clients = self._clients, {}
         for loop, client in clients.items():
@@ -317,7 +317,7 @@ async def _refuse_other_machines(request: httpx2.Request) -> None:
         here = False
     if not here:
         raise ProviderRejected(
-            f"{FORBID_NETWORK} is set: no request goes to {host}. Unset it, or use provider='scripted'."
+            f"{FORBID_NETWORK} is set and forbids requests to {host}. Unset it, or use provider='scripted'."
         )
 
 
@@ -350,9 +350,9 @@ def map_transport_error(provider: str, error: BaseException, *, begun: bool = Fa
             f"The request to {provider} cannot be sent: {_said(causes)}. Correct key and headers."
         )
     if any(isinstance(cause, httpx2.TimeoutException | TimeoutError) for cause in causes):
-        return ProviderTimedOut(f"{provider} fell silent: nothing came before the time-out. Try again later.")
+        return ProviderTimedOut(f"{provider} sent nothing before the timeout. Try again later.")
     if begun:
-        return ProviderStreamBroken(f"The answer of {provider} broke off: {_said(causes)}.")
+        return ProviderStreamBroken(f"The answer of {provider} was cut off: {_said(causes)}.")
     return ProviderUnreachable(
         f"No connection to {provider}: {_said(causes)}. Check base_url, the network and the proxy."
     )

@@ -1,7 +1,7 @@
-"""Which headers a request may bring, and which ones the transport writes itself.
+"""Checks which headers a request may contain, and which ones only the transport sets.
 
-The people who submit turns are not the people who run the worker. A header of theirs goes out with the worker's key
-and over connections that other turns use too, so it must stand in a list.
+The submitter of a turn is not the operator of the worker. Headers of a turn are sent with the worker's key, over
+connections that it shares between turns. Therefore they must be in a list.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ALLOWED = (
 
 
 def check_allowed(provider: str, headers: Mapping[str, str], more: Sequence[str]) -> None:
-    """Raise ``ProviderRejected`` for a header that neither the list nor the provider's ``allowed_headers`` has."""
+    """Raise ``ProviderRejected`` for a header that is neither in the list nor in the provider's ``allowed_headers``."""
     for name in headers:
         if not _matches(name.lower(), (*ALLOWED, *more)):
             raise ProviderRejected(
-                f"extra_headers has {name!r}, which {provider} does not send for a single request: give the provider "
-                f"allowed_headers=[{name!r}], or set it for all requests with headers={{…}}."
+                f"extra_headers contains {name!r}, which {provider} does not allow: create the provider with "
+                f"allowed_headers=[{name!r}], or set the header for all requests with headers={{…}}."
             )
 
 
@@ -36,9 +36,11 @@ def check_own_headers(headers: Mapping[str, str]) -> None:
     """Raise ``SettingsError`` where the headers of a provider would frame or route its requests."""
     for name in headers:
         if not is_header_name(name):
-            raise SettingsError(f"headers= has {name!r}, which is not the name of a header.")
+            raise SettingsError(f"headers= contains {name!r}, which is not a valid header name.")
         if is_transport_header(name):
-            raise SettingsError(f"headers= has {name!r}: the transport alone sends it. Leave it out.")
+            raise SettingsError(
+                f"headers= contains {name!r}, which only the transport can set. Leave it out."
+            )
 
 
 def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
-"""One connection to a model service and the requests that go over it, one after the other, by HTTP/1.1.
+"""One HTTP/1.1 connection to a model service, which sends requests one after the other.
 
-What comes is handed on where it is read: no task is woken for a piece of an answer. llhttp reads the protocol.
+Data is processed where it is read, without waking a task for each piece. llhttp parses the protocol.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Http1Connection(asyncio.Protocol):
 
 
 class Exchange(httpx2.AsyncByteStream):
-    """A request that was sent, and its answer: ``head``, then the body by ``into`` or by iteration."""
+    """A request and its answer. Await ``head``, then read the body with ``into`` or by iteration."""
 
     def __init__(self, connection: Http1Connection, timeout: float | None) -> None:
         self.status = 0

@@ -1,4 +1,4 @@
-"""Which way requests go: directly, or through a proxy that the options or the environment name."""
+"""Routes requests directly, or through a proxy from the options or the environment."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def proxies_of(given: str | None, *, environment: bool) -> dict[str, str]:
 
 
 class ProxyRoutes(httpx2.AsyncBaseTransport):
-    """Sends through ``proxies``, and ``direct`` where there is none for a URL or ``NO_PROXY`` has its host.
+    """Sends through ``proxies``, or through ``direct`` if a URL has no proxy or ``NO_PROXY`` contains its host.
 
-    A proxy that was ``given`` is used for every host. Raises ``ProviderRejected`` for one that is none: at once where
-    it was given, else when it is first needed.
+    A proxy that was ``given`` is used for every host. Raises ``ProviderRejected`` for an invalid proxy: at once if it
+    was given, else on its first use.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
                 return httpx2.AsyncHTTPTransport(proxy=proxy, limits=self._limits)
         except ImportError:
             raise ProviderRejected(
-                f"The SOCKS proxy in {name} needs a package more: pip install socksio."
+                f"The SOCKS proxy in {name} needs another package: pip install socksio."
             ) from None
         except httpx2.InvalidURL:
             pass  # its words may hold a password

@@ -1,7 +1,7 @@
-"""Direct connections to model services: as many as are needed, kept for the next request.
+"""A pool of direct connections to model services.
 
-An httpx transport of our own, because the answers of hundreds of models pass through it a few bytes at a time: what it
-saves stands in docs/decisions/022. Proxies are left to httpx's own.
+This is a separate httpx transport, because hundreds of answers pass through it a few bytes at a time;
+docs/decisions/022 has the measurements. httpx's own transport handles proxies.
 """
 
 from __future__ import annotations

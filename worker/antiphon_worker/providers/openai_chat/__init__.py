@@ -1,4 +1,4 @@
-"""Chat Completions as a provider: OpenAI's and that of every compatible server."""
+"""Chat Completions as a provider, for OpenAI and all compatible servers."""
 
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 

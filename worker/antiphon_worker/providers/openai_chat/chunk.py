@@ -1,7 +1,7 @@
-"""The chunks of Chat Completions as they stand on the wire.
+"""The chunks of Chat Completions in their wire format.
 
-The typed decoder reads what nearly all chunks look like; a chunk that does not fit is read again, leniently. Of those
-that bring a piece of text and nothing else, that is most of them, only the text is read.
+A typed decoder reads nearly all chunks. A chunk that does not match is read again, leniently. Most chunks contain only
+a piece of text; of these only the text is read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chat Completions: OpenAI's, and those of every server that speaks it."""
+"""The provider for Chat Completions, of OpenAI and compatible servers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["OpenAIChat"]
 
 
 class OpenAIChat(ModelService):
-    """``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``: any server of Chat Completions.
+    """A server of Chat Completions: ``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``.
 
-    ``include_usage=False`` is for servers that refuse ``stream_options``. ``max_tokens`` is sent to OpenAI itself as
+    Use ``include_usage=False`` for servers that reject ``stream_options``. ``max_tokens`` is sent to OpenAI itself as
     ``max_completion_tokens``, to others under its own name.
     """
 

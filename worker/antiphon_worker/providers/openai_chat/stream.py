@@ -1,4 +1,4 @@
-"""What Chat Completions answer, from OpenAI and from the many servers that speak it, each with its own habits."""
+"""Decodes the answers of Chat Completions, from OpenAI and from compatible servers with their differences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PLAIN_TRIES = 4
 
 
 class ChatDecoder:
-    """Reads one answer of Chat Completions; of several choices, the first."""
+    """Decodes one answer of Chat Completions. Of several choices it reads the first."""
 
     def __init__(self, provider: str, model: str, offered: frozenset[str] = frozenset()) -> None:
         self.finished = False

@@ -15,7 +15,7 @@ __all__ = ["OpenAIResponses"]
 
 
 class OpenAIResponses(ModelService):
-    """OpenAI's Responses API. It stores nothing; what the model thought travels encrypted in the history."""
+    """OpenAI's Responses API. The service stores nothing: the history contains the reasoning in encrypted form."""
 
     default_name = "openai"
 

@@ -1,4 +1,4 @@
-"""Requests to the Responses API. Nothing is stored at the service: reasoning travels encrypted, in the history."""
+"""Requests to the Responses API. The service stores nothing: the history contains the reasoning in encrypted form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Responses API answers: output items, each added, added to and done, and at last the whole response."""
+"""Decodes the answers of the Responses API: output items, which are added, extended and done, and then the response."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _read = msgspec.json.decode
 
 
 class _OutputItem:
-    """An output item in the making: as it was added, and what was said of it."""
+    """An output item that is being streamed: its start, and the additions."""
 
     __slots__ = ("done", "item", "mending", "said")
 

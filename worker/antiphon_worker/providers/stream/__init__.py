@@ -1,1 +1,1 @@
-"""From the bytes of a streamed answer to increments: server-sent events, JSON and parts."""
+"""Converts the bytes of a streamed answer to increments: server-sent events, JSON and parts."""

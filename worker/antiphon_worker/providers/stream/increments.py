@@ -1,6 +1,6 @@
-"""From a request to increments: sends, splits the body into events, decodes them, and ends with the result.
+"""Sends a request, splits the body of the answer into events, and decodes them to increments and a result.
 
-What the three wire formats have in common. A format brings a ``Decoder``, which knows nothing of the network.
+The three wire formats share this module. Each format has a ``Decoder``, which does not use the network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xb
 
 
 class Decoder(Protocol):
-    """Understands one wire format. Used for one answer."""
+    """Decodes one answer in one wire format."""
 
     finished: bool
     """True once the format's own terminator has come."""
@@ -55,10 +55,10 @@ class Decoder(Protocol):
 
 
 class AnswerStream:
-    """The answer to one request, which is sent when it is first asked for.
+    """The answer to one request. The request is sent when reading starts.
 
-    By iteration: increments and, last, the ``StepResult``. By ``into``: the same, handed over where it is read.
-    Raises ``ProviderError`` either way.
+    Iteration yields increments and then the ``StepResult``. ``into`` puts the same increments into an outlet. Both
+    raise ``ProviderError``.
     """
 
     def __init__(self, connection: Connection, provider: str, call: Call, decoder: Decoder) -> None:
@@ -119,7 +119,7 @@ class AnswerStream:
 
 
 class _Kept:
-    """Increments until they are asked for."""
+    """Queues increments until they are read."""
 
     full = True
 
@@ -132,7 +132,7 @@ class _Kept:
 
 
 class _Body:
-    """What has come of an answer, one chunk after the other: events, or one JSON value."""
+    """The received part of an answer: events, or one JSON value."""
 
     __slots__ = ("_decoder", "_json", "_left", "_limit", "_outlet", "_splitter", "_start", "_whole")
 

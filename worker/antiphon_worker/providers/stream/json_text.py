@@ -1,4 +1,4 @@
-"""Reading JSON that services should not have sent: lone surrogates, NaN, numbers where text belongs."""
+"""Reads invalid JSON of services: lone surrogates, NaN, and numbers in place of text."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _clean(value: Any) -> Any:
 
 
 class Mending:
-    """Makes valid text of pieces that were cut between two surrogates; what has no partner becomes U+FFFD."""
+    """Joins pieces of text that were cut between two surrogates. A surrogate without a partner becomes U+FFFD."""
 
     __slots__ = ("held",)
 

@@ -1,4 +1,4 @@
-"""The parts of an answer while it is being said: pieces of text and reasoning in the order in which they come."""
+"""Collects the parts of an answer while it is streamed, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CallPieces", "PartList", "TextPieces"]
 
 
 class TextPieces:
-    """A text, a reasoning or a refusal in the making."""
+    """A text, a reasoning or a refusal that is being streamed."""
 
     __slots__ = ("annotations", "item", "kind", "pieces")
 
@@ -30,7 +30,7 @@ class TextPieces:
 
 
 class CallPieces:
-    """A tool call in the making."""
+    """A tool call that is being streamed."""
 
     __slots__ = ("arguments", "call_id", "item", "names")
 

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes, however the network cut them.
+"""Splits bytes into server-sent events, wherever the network divides them.
 
 The bytes are split at blank lines with the C routines of ``bytes``; only a block that is not one ``data:`` line,
 with or without an ``event:`` line before it, is looked at line by line.
@@ -13,7 +13,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class EventTooLong(ValueError):
-    """A single event is longer than allowed."""
+    """An event is longer than the limit."""
 
 
 class EventSplitter:
