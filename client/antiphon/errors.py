@@ -30,6 +30,7 @@ default message.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 __all__ = [
@@ -43,6 +44,8 @@ __all__ = [
     "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnError", "TurnFailed",
     "TurnNotFound", "UnknownAgent", "UnknownProvider", "UnknownTool", "UsageError",
 ]  # fmt: skip
+
+_LIMIT = re.compile(r"is over the limit (\w+), which is |\(limit (\w+)\)")
 
 
 class AgentError(Exception):
@@ -153,15 +156,21 @@ class LimitReached(UsageError):
 
     ``limit`` is the name of the limit.
 
-    >>> LimitReached("The turn has too many bytes.", limit="request_bytes").limit
-    'request_bytes'
+    The message holds the name too: code and message are what travels from a worker.
+
+    >>> error = LimitReached("The turn has too many bytes.", limit="request_bytes")
+    >>> error.message, LimitReached(error.message).limit
+    ('The turn has too many bytes. (limit request_bytes)', 'request_bytes')
     """
 
     code = "limit_reached"
 
     def __init__(self, message: str | None = None, *, limit: str = "", **where: Any) -> None:
         super().__init__(message, **where)
-        self.limit = limit
+        named = _LIMIT.search(self.message)
+        self.limit = limit or (named[1] or named[2] if named else "")
+        if limit and not (named and limit in named.groups()):
+            self.args = (f"{self.message} (limit {limit})",)
 
 
 class KeyReused(UsageError):

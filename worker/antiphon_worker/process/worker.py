@@ -87,13 +87,8 @@ class Worker:
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell,
-            self.name,
-            self.settings.queues,
-            lambda: consumer.busy,
-            consumer.running,
-            lambda: runner.ended,
-        )
+            cell, self.name, self.settings.queues, lambda: consumer.busy, consumer.running, lambda: runner.ended
+        )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:
 

@@ -48,10 +48,14 @@ class Presence:
 
     async def run(self) -> None:
         """Be present until cancelled."""
-        state, beat_at = "", 0.0
+        state, beat_at, before = "", 0.0, set[tuple[str, str]]()
         try:
             while True:
-                now, running = time.monotonic(), self._running()[:MOST_SHOWN]
+                now, under_way = time.monotonic(), self._running()
+                running = [one for one in under_way if one in before][
+                    :MOST_SHOWN
+                ]  # short turns cost nothing here
+                before = set(under_way)
                 changed = state != self._state() or running != list(self._shown)
                 if changed or now - beat_at >= HEARTBEAT_SECONDS:
                     state, beat_at = self._state(), now
