@@ -25,7 +25,7 @@ from antiphon.wire.editing import delete_session
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import DirectRedis, run
-from simulation.model import ENDED, Model
+from simulation.model import ENDED, RQ_STATUS, Model
 from simulation.state import State, answer_to, look_command, read_state
 
 __all__ = ["CRASH_LIMIT", "LEASE_MS", "QUEUES", "World"]
@@ -291,8 +291,20 @@ class World:
         if holder:
             expected = self.model.reap_holder(holder, list(self.state.held.get(holder, {})), CRASH_LIMIT)
         else:
+            answer = [act for act in answer if not self._corrected(*act)]
             expected = self.model.reap(limit, CRASH_LIMIT)
         self._done(f"reap {holder} limit {limit}", answer, expected)
+
+    def _corrected(self, _: str, name: str, what: str) -> bool:
+        """Whether the reaper has put right what RQ said of a turn that had ended: only where RQ's tools were at it."""
+        if what != "corrected":
+            return False
+        turn = self.model.turns[name]
+        require(
+            turn.status in ENDED and name in self.checks.touched_by_rq, "only RQ's word is corrected", name
+        )
+        self.model.rq[name] = RQ_STATUS[turn.status]
+        return True
 
     # RQ's tools, and what else happens to RQ's keys
 

@@ -422,7 +422,7 @@ async def test_registries_do_not_grow_for_ever(redis_url):
     async with both(redis_url) as (cell, rq):
         now = await cell.now()
         for name in ("finished", "failed", "canceled"):
-            await cell.redis.zadd(f"rq:{name}:antiphon", {"old": now // 1000 - 1, "kept": now // 1000 + 60})
+            await cell.redis.zadd(f"rq:{name}:antiphon", {"old": now // 1000 - 61, "kept": now // 1000 + 60})
         for number, status in enumerate(["finished", "failed", "cancelled"]):
             await cell.put(f"t{number}")
             await cell.end(await cell.take_one(), status)
@@ -480,3 +480,53 @@ async def test_what_a_dead_stock_worker_noted_as_running_is_forgotten(redis_url)
         await cell.reap()
         assert rq.redis.zrange("rq:wip:antiphon", 0, -1) == [b"t2:other"]
         assert rq.redis.exists("rq:executions:t1") == 0
+
+
+@pytest.mark.parametrize("status", ["finished", "failed"])
+async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, status):
+    """RQ's cancel reads the job, the turn ends, the cancel writes."""
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        turn = await cell.take_one()
+        job, ended = rq.job(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def end():
+            await cell.end(turn, status)
+            ended.set()
+
+        read = job._remove_from_registries
+
+        def after_the_end(**options):
+            read(**options)
+            asyncio.run_coroutine_threadsafe(end(), loop).result(10)
+
+        job._remove_from_registries = after_the_end
+        await asyncio.to_thread(job.cancel)
+        assert ended.is_set()
+        assert rq.job().get_status().value == "canceled", "the race was lost by RQ"
+        await cell.put("t2", "s2")
+        await cell.end(await cell.take_one(), "cancelled")  # its own end clears the registry of what is over
+        assert [(one.turn_id, one.what) for one in await cell.reap(queues=["antiphon"])] == [
+            ("t1", "corrected")
+        ]
+        registry = {"finished": "FinishedJobRegistry", "failed": "FailedJobRegistry"}[status]
+        assert (rq.job().get_status().value, rq.places()) == (status, [registry])
+        assert await cell.reap(queues=["antiphon"]) == []
+        assert 0 < await cell.redis.ttl("rq:job:t1") <= 7 * 24 * 3600
+
+
+async def test_a_failure_in_rq_that_lands_after_the_end_does_not_stay(redis_url):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        turn = await cell.take_one()
+        job = rq.job()
+        await cell.end(turn)
+        job.set_status("failed")
+        rq.registry(FailedJobRegistry).add(job, exc_string="Its work horse was killed")
+        assert rq.places() == ["FinishedJobRegistry", "FailedJobRegistry"]
+        assert [(one.turn_id, one.what) for one in await cell.reap(queues=["antiphon"])] == [
+            ("t1", "corrected")
+        ]
+        assert (rq.job().get_status().value, rq.places()) == ("finished", ["FinishedJobRegistry"])
+        assert await cell.redis.hget("rq:job:t1", "exc_info") == b""

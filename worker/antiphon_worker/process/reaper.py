@@ -25,6 +25,7 @@ SAID = {
     "recovered": "its worker died, it goes on",
     "failed": "failed, its workers died too often",
     "repaired": "it was missing in its queue",
+    "corrected": "RQ's tools had changed its job after its end",
     "dropped": "its record is gone, it is dropped",
     "quarantined": "its data are damaged, it is set aside: `antiphon failed` says why",
 }

@@ -57,6 +57,30 @@ local function put_off(turn, why)
   if quarantine(turn, now, why) then act('', turn, 'quarantined') end
 end
 
+-- RQ's tools write when they like, and after the end of a turn nothing of ours rewrites its record. What `job.cancel()`
+-- registers ends at once, what ours do in a week; RQ's failures look like ours, so the newest are looked at.
+local RQ_CLOCK_SECONDS = 60
+local NEWEST_FAILED = 15
+
+local function told_otherwise(turn, registered, registry)
+  local status = redis.call('HGET', key_turn(turn), 'status')
+  if (status == 'finished' or status == 'failed' or status == 'cancelled') and RQ_STATUS[status] ~= registered then
+    redis.call('ZREM', registry, turn) -- it may be that of another queue
+    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+    act(redis.call('HGET', key_turn(turn), 'session'), turn, 'corrected')
+  end
+end
+
+local function look_at_ends(queue)
+  local soon = math.floor(now / 1000) + RQ_CLOCK_SECONDS
+  for _, turn in ipairs(redis.call('ZREVRANGEBYSCORE', key_rq_canceled(queue), soon, '-inf', 'LIMIT', 0, limit)) do
+    guarded(told_otherwise, turn, 'canceled', key_rq_canceled(queue))
+  end
+  for _, turn in ipairs(redis.call('ZREVRANGE', key_rq_failed(queue), 0, NEWEST_FAILED)) do
+    guarded(told_otherwise, turn, 'failed', key_rq_failed(queue))
+  end
+end
+
 follow_clock(now)
 look_at_jobs(now, act)
 if holder ~= '' then
@@ -66,6 +90,7 @@ if holder ~= '' then
   redis.call('DEL', key_held(holder))
   return {'REAPED', acts}
 end
+for _, queue in ipairs(queues) do guarded(look_at_ends, queue) end
 for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, limit)) do
   attempt(session, inspect, session)
 end

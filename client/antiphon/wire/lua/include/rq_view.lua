@@ -32,8 +32,10 @@ local function rq_forget(turn, queue, execution)
   end
 end
 
+local RQ_MARK_SECONDS = 60 -- what RQ's `job.cancel()` registers has ended at once, and is looked at before it goes
+
 local function rq_register(turn, status, queue, execution, now, until_ms)
-  local seconds = string.format('%.0f', now / 1000)
+  local over = string.format('%.0f', now / 1000 - RQ_MARK_SECONDS)
   if status == 'running' then
     redis.call('ZADD', key_rq_started(queue), '+inf', turn .. ':' .. execution)
   elseif status == 'waiting' or status == 'suspended' then
@@ -44,7 +46,7 @@ local function rq_register(turn, status, queue, execution, now, until_ms)
     local registry = status == 'finished' and key_rq_finished(queue)
       or status == 'failed' and key_rq_failed(queue) or key_rq_canceled(queue)
     redis.call('ZADD', registry, string.format('%.0f', until_ms / 1000), turn)
-    redis.call('ZREMRANGEBYSCORE', registry, '-inf', '(' .. seconds)
+    redis.call('ZREMRANGEBYSCORE', registry, '-inf', '(' .. over)
   end
 end
 
