@@ -302,7 +302,9 @@ async def use(cell, how):
             await cell.requeue("t1")
             await cell.take_one()
         case _:
-            await fork_session(cell, "other", "s", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS)
+            await fork_session(
+                cell, "other", "s", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS
+            )
 
 
 async def test_a_fork_of_a_session_whose_life_is_over_has_nothing_of_it(redis_url):
@@ -313,7 +315,9 @@ async def test_a_fork_of_a_session_whose_life_is_over_has_nothing_of_it(redis_ur
         )
         await end_in(cell, 0)
         before = await cell.redis.dump("ant:session:s")
-        await fork_session(cell, "s", "fork", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS)
+        await fork_session(
+            cell, "s", "fork", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS
+        )
         fields = (await cell.snapshot("fork")).fields
         assert ("system" in fields, "restored" in fields, fields["origin"]) == (False, False, b"s")
         assert await cell.redis.dump("ant:session:s") == before
