@@ -144,12 +144,14 @@ BROKEN = [
     ("ant:events:bad", "set", ""),
     ("ant:turn:b1", "zset", ""),
     ("ant:turn:b1", "queue", None),
+    ("ant:turn:b1", "queue", "two words"),
     ("ant:turn:b1", "run", "abc"),
     ("ant:turn:b1", "errors", "many"),
     ("ant:turn:b1", "status", None),
     ("ant:turn:b1", "session", "another"),
     ("ant:turn:b1", "tail", "1e999"),
     ("ant:session:bad", "seq", "x"),
+    ("ant:session:bad", "seq", "99999999999999999999"),
 ]
 
 
