@@ -16,7 +16,7 @@ MOST_FUNCTION_LINES = 50
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
     "antiphon.client": 408,  # two classes that are two forms of one, half of it docstrings
-    "antiphon.errors": 426,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.errors": 435,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
     "antiphon.session.session": 646,  # one class of 40 public names, three fifths of it docstrings
 }
 LONG_FUNCTIONS: dict[str, int] = {}

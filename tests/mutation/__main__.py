@@ -28,6 +28,7 @@ FILES = [
     "claim", "emit", "append_step", "finish", "reap",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
+        "life", "damage", "crashed", "clock_back", "jobs", "foreign",
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
@@ -75,6 +76,13 @@ def report(mutants: list[Mutant], killers: Killers) -> int:
     return bool(survived)
 
 
+def script_tests(file: str) -> list[Path]:
+    """What is asked about a file: its own tests come first, since the first that fails is enough."""
+    own = f"test_script_{file.rpartition('/')[2]}.py"
+    tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: (path.name != own, path.name))
+    return [*tests, SCRIPT_TESTS / "test_damaged_keys.py"]
+
+
 class Killers:
     """Those who may notice, the quickest first."""
 
@@ -120,12 +128,9 @@ class Killers:
         return False
 
     def _script_tests(self, file: str) -> bool:
-        """The file's own tests come first, since the first that fails is enough."""
-        own = f"test_script_{file.rpartition('/')[2]}.py"
-        tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: path.name != own)
         command = [
             sys.executable, "-m", "pytest", "-x", "-q", "--server", "valkey", "-p", "mutation.hook",
-            "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, tests),
+            "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, script_tests(file)),
         ]  # fmt: skip
         places = [TESTS, TESTS.parent / "client", TESTS.parent / "worker"]
         environment = os.environ | {

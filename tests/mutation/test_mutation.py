@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from mutation.__main__ import FILES
+from mutation.__main__ import FILES, script_tests
 from mutation.accepted import read_accepted
 from mutation.hook import SCRIPTS
 from mutation.statements import mutants_of
@@ -60,3 +60,11 @@ def test_the_accepted_deletions_are_statements_of_the_scripts():
     statements = {str(mutant) for mutant in all_mutants()}
     stale = [statement for statement in read_accepted() if statement not in statements]
     assert not stale, "No longer in the scripts: take them out of tests/mutation/accepted.txt"
+
+
+def test_the_script_tests_that_may_notice_are_there():
+    names = {path.name for path in script_tests("claim")}
+    assert {"test_script_claim.py", "test_script_reap.py", "test_damaged_keys.py"} <= names
+    assert script_tests("include/damage")[-1].name == "test_damaged_keys.py"
+    assert script_tests("reap")[0].name == "test_script_reap.py"
+    assert all(path.exists() for path in script_tests("reap"))

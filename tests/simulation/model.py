@@ -322,6 +322,7 @@ class Model:
     def reap(self, limit: int, crash_limit: int) -> list[tuple[str, str, str]]:
         acts: list[tuple[str, str, str]] = []
         self._follow_clock()
+        self._forget_mended()
         looked_at = [s for s in self.sessions.values() if s.look_at is not None and s.look_at <= self.now]
         for session in sorted(looked_at, key=lambda s: (s.look_at or 0, s.id))[:limit]:
             if not session.fence:
@@ -358,6 +359,12 @@ class Model:
                 session.inbox[0].retry_at -= back
         for turn in self.turns.values():
             turn.due_at -= back
+
+    def _forget_mended(self) -> None:
+        """What nobody will look at again has ended, or has gone on."""
+        looked_at = {session.id for session in self.sessions.values() if session.look_at is not None}
+        delayed = {turn.id for turn in self.turns.values() if turn.status == "delayed"}
+        self.quarantined &= looked_at | delayed
 
     def _quarantine(self, name: str, act: tuple[str, str, str], acts: list[tuple[str, str, str]]) -> None:
         if name not in self.quarantined:

@@ -373,6 +373,7 @@ class World:
             self._finish_all(f"settler{round_number}")
         else:
             raise Broken(f"G1 turns that never end: {[(turn.id, turn.status) for turn in open_turns]}")
+        self.reap()
         self._check_keys()
 
     def _finish_all(self, worker: str) -> None:
@@ -391,6 +392,7 @@ class World:
         keys = self.redis.call("KEYS", "ant:*")
         lives = self.redis.calls([("PTTL", key) for key in keys])
         names = [key.decode() for key, life in zip(keys, lives, strict=True) if life == -1]
+        require(not self.state.quarantined, "nothing stays set aside", self.state.quarantined)
         require(not [n for n in names if needs_ttl(n)], "no key is left without its life", names)
         require(
             not [n for n in names if n.startswith(("ant:inbox:", "ant:journal:"))], "nothing is left", names

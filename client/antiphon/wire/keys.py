@@ -56,7 +56,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("clock", "clock", "counter", "the server's time when a reaper looked last, in ms: so one that is put back is "
          "noticed", "kept", lasting=True),
     Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside, because a key or field of "
-         "theirs is damaged: when, and why", "an entry goes when it is mended or its session is deleted", lasting=True),
+         "theirs is damaged: when, and why", "an entry goes when it is mended, has ended or is deleted", lasting=True),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry",

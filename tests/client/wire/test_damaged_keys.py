@@ -15,7 +15,7 @@ from support.cells import LEASE_MS, body, open_cell
 
 from antiphon.errors import AgentError
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.wire.archiving import begin_archiving, take_work
+from antiphon.wire.archiving import Ending, begin_archiving, take_work
 from antiphon.wire.cell import Emit
 from antiphon.wire.inspection import failed_turns, session_places, session_rows
 from antiphon.wire.scripts import load_script
@@ -144,12 +144,14 @@ BROKEN = [
     ("ant:events:bad", "set", ""),
     ("ant:turn:b1", "zset", ""),
     ("ant:turn:b1", "queue", None),
+    ("ant:turn:b1", "queue", "two words"),
     ("ant:turn:b1", "run", "abc"),
     ("ant:turn:b1", "errors", "many"),
     ("ant:turn:b1", "status", None),
     ("ant:turn:b1", "session", "another"),
     ("ant:turn:b1", "tail", "1e999"),
     ("ant:session:bad", "seq", "x"),
+    ("ant:session:bad", "seq", "99999999999999999999"),
 ]
 
 
@@ -180,6 +182,32 @@ async def test_a_damaged_session_is_set_aside_once_and_goes_on_when_it_is_mended
             turn = await cell.take_one()
             assert turn.turn_id == turn_id
             assert await cell.end(turn)
+
+
+@pytest.mark.parametrize("state", ["queued", "delayed"])
+async def test_nothing_stays_set_aside_when_the_damaged_turn_has_ended(redis_url, state):
+    async with open_cell(redis_url) as cell:
+        await become(cell, state)
+        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+        await cell.wait(MINUTE)
+        assert [act.what for act in await cell.reap()] == ["quarantined"]
+        await cell.cancel(TurnId("b1"), "enough")
+        if state == "queued":
+            await cell.cancel(TurnId("b2"), "enough")
+        assert await cell.reap() == []
+        assert not await cell.redis.exists("ant:quarantined")
+
+
+async def test_what_is_mended_and_claimed_before_anybody_has_looked_is_no_longer_set_aside(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("b1", "bad")
+        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+        await cell.wait(MINUTE)
+        assert [act.what for act in await cell.reap()] == ["quarantined"]
+        await cell.redis.hset("ant:turn:b1", "crashes", 0)
+        assert await cell.end(await cell.take_one())
+        assert await cell.reap() == []
+        assert not await cell.redis.exists("ant:quarantined")
 
 
 async def test_a_lease_that_is_no_number_has_run_out(redis_url):
@@ -230,3 +258,11 @@ async def test_a_damaged_session_does_not_stop_the_archiver(redis_url):
         assert found is not None
         assert found.session_id == "good"
         assert await take_work(cell) is None
+        await cell.reap()
+        assert await cell.redis.hkeys("ant:quarantined") == [b"bad"], "the archiver tries again"
+        await cell.redis.delete("ant:history:bad")
+        await cell.wait(MINUTE)
+        assert isinstance(await take_work(cell), Ending)
+        await cell.redis.zrem("ant:ending", "bad")
+        await cell.reap()
+        assert not await cell.redis.exists("ant:quarantined")

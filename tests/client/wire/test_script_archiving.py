@@ -291,6 +291,19 @@ async def test_a_session_whose_life_is_over_begins_anew_however_it_is_used(redis
         assert [event["seq"] for event in await cell.events()] == [4, 5][: int(fields["seq"]) - 3]
 
 
+async def test_what_outlives_the_end_of_a_life_is_not_of_the_new_one(redis_url):
+    """A release that gives the keys other times, or a server that is late, leaves them there."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        assert await cell.end(await cell.take_one())
+        await cell.redis.pexpire("ant:session:s", HOUR)
+        assert await cell.redis.exists(*KEYS) == len(KEYS)
+        await cell.put("t2")
+        assert await cell.history() == []
+        assert [(event["seq"], event["turn_id"]) for event in await cell.events()] == [(4, "t2")]
+        assert await cell.redis.lrange("ant:turns:s", 0, -1) == [b"t2"]
+
+
 async def use(cell, how):
     match how:
         case "submit":

@@ -81,6 +81,18 @@ local function look_at_ends(queue)
   end
 end
 
+-- What is set aside is looked at again by a reaper or the archiver within a minute. What neither will look at has ended,
+-- or was mended and has gone on.
+local function forget_mended()
+  for _, name in ipairs(redis.call('HRANDFIELD', key_quarantined(), 100)) do
+    local ending = tonumber(redis.call('ZSCORE', key_ending(), name) or now + QUARANTINE_MS + 1)
+    if not redis.call('ZSCORE', key_active(), name) and not redis.call('ZSCORE', key_due(), name)
+      and ending > now + QUARANTINE_MS then
+      redis.call('HDEL', key_quarantined(), name)
+    end
+  end
+end
+
 follow_clock(now)
 look_at_jobs(now, act)
 if holder ~= '' then
@@ -91,6 +103,7 @@ if holder ~= '' then
   return {'REAPED', acts}
 end
 for _, queue in ipairs(queues) do guarded(look_at_ends, queue) end
+forget_mended()
 for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, limit)) do
   attempt(session, inspect, session)
 end

@@ -15,7 +15,8 @@ end
 -- Raises what would keep a claim from the session's turn.
 local function probe(session, turn, f)
   if f.session ~= session then error({err = 'The turn ' .. turn .. ' is of another session.'}, 0) end
-  if not string.find(redis.call('HGET', key_session(session), 'seq') or '', '^%d+$') then
+  local seq = redis.call('HGET', key_session(session), 'seq') or ''
+  if #seq > 15 or not string.find(seq, '^%d+$') then
     error({err = 'The field seq of the session is damaged.'}, 0)
   end
   redis.call('LLEN', key_journal(turn))
