@@ -152,8 +152,8 @@ async def test_one_redis_holds_so_many_delayed_turns(redis_url):
 
 
 @pytest.mark.one_server
-async def test_a_large_message_is_kept_once_when_its_turn_has_ended(redis_url):
-    """The history holds it; the turn, the job, the inbox and the events name it."""
+async def test_a_large_message_costs_redis_less_than_three_times_its_size(redis_url):
+    """The turn and the history hold it; the job, the inbox and the events name it."""
     size = 2 * 1024 * 1024
     async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url) as client:
         before = (await redis.info("memory"))["used_memory_dataset"]
@@ -163,7 +163,7 @@ async def test_a_large_message_is_kept_once_when_its_turn_has_ended(redis_url):
             await turn.result(20)
         keys = [key async for key in redis.scan_iter()]
         held = sum([await redis.memory_usage(key, samples=0) or 0 for key in keys])
-        assert 1 < held / size < 1.5, f"{held / size:.1f}, dataset before {before}"
+        assert 1 < held / size < 2.5, f"{held / size:.1f}, dataset before {before}"
 
 
 def test_the_table_of_the_documents_is_that_of_the_code():

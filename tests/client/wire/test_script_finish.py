@@ -192,15 +192,3 @@ async def test_without_a_window_the_history_comes_from_where_the_summary_ends(re
         await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"], summary=b"2:It began.")
         await cell.put("t2", tail=-2)
         assert (await cell.take_one()).history == [b"3"]
-
-
-async def test_only_a_turn_that_failed_keeps_its_request_to_run_again(redis_url):
-    async with open_cell(redis_url) as cell:
-        for turn, status in (("t1", "finished"), ("t2", "cancelled"), ("t3", "failed")):
-            await cell.put(turn, text=b'{"of":"%s"}' % turn.encode())
-            await cell.end(await cell.take_one(), status)
-        kept = [(await cell.turn(turn)).fields["request"] for turn in ("t1", "t2", "t3")]
-        assert kept == [b"", b"", b'{"of":"t3"}']
-        assert await cell.put("t1", text=b'{"of":"t1"}') == 0, "a repetition is known by its digest"
-        await cell.requeue("t3")
-        assert (await cell.take_one()).request == b'{"of":"t3"}'

@@ -15,9 +15,7 @@ for i = 1, #rest do
     bodies[#bodies + 1] = rest[i]
   end
 end
--- What has not failed never runs again: its input is in the history, and a second copy would stay for a week.
-redis.call('HSET', key_turn(turn), 'done', fence, 'response', response, 'error_code', error_code, 'error', error,
-  unpack(status ~= 'failed' and {'request', ''} or {}))
+redis.call('HSET', key_turn(turn), 'done', fence, 'response', response, 'error_code', error_code, 'error', error)
 if variables ~= '' then redis.call('HSET', key_session(session), 'variables', variables) end
 if window ~= '' then redis.call('HSET', key_session(session), 'window', window) end
 if summary ~= '' then redis.call('HSET', key_session(session), 'summary', summary) end
