@@ -341,3 +341,15 @@ async def test_a_clock_that_is_put_back_holds_up_no_retry_no_delay_and_no_recove
         assert len((await cell.take()).turns) == 4
         await cell.wait(LEASE_MS)
         await cell.reap()
+
+
+async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.take_one()
+        await cell.reap(holder="w1", crash_limit=1, code="loop_stalled", reason="Its loop stood still.")
+        turn = await cell.turn("t1")
+        message = "The turn was given up after 1 crashes of its worker. Its loop stood still."
+        assert (turn.status, turn.error_code, turn.error) == ("failed", "loop_stalled", message)
+        event = (await cell.events())[-1]
+        assert (event["type"], event["code"], event["message"]) == ("turn_failed", "loop_stalled", message)
