@@ -119,7 +119,7 @@ def test_a_parameter_of_a_turn_cannot_take_the_place_of_what_an_agent_has(name):
 @pytest.mark.parametrize("name", ["instructions", "messages", "input", "system"])
 def test_what_the_provider_writes_itself_is_no_parameter_for_anyone(name):
     for allow in (None, Allow(parameters=[name]), Allow(parameters="any")):
-        with pytest.raises(UsageError, match=f"{name}= is no parameter"):
+        with pytest.raises(UsageError, match=f"{name}= is not a model parameter"):
             Shop(allow).app.agent("support", {name: "x"})
 
 

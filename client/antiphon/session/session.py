@@ -192,7 +192,7 @@ class Session:
 
     @spelled_out
     async def submit_async(self, text: Input, **options: Unpack[SubmitOptions]) -> TurnHandle:
-        """``submit``, awaited. The methods of the returned turn are awaited too.
+        """``submit``, awaited; so are the methods of the turn that it returns.
 
         >>> turn = await session.submit_async("Take your time")
         >>> (await turn.result(timeout=10)).text

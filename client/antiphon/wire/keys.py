@@ -195,8 +195,12 @@ def lua_key_functions() -> str:
             if name == "live":
                 lines.append("local function key_live(id) return PREFIX .. ':live:' .. DB .. ':' .. id end")
                 continue
-            stem, slot, rest = template.partition("{}")
-            argument, suffix = ("id", " .. id") if slot else ("", "")
-            suffix += f" .. '{rest}'" if rest else ""
-            lines.append(f"local function key_{name}({argument}) return {root} .. ':{stem}'{suffix} end")
+            stem, *rest = template.split("{}")
+            ids = ["id", "second"][: len(rest)]
+            suffix = "".join(
+                f" .. {one}" + (f" .. '{text}'" if text else "") for one, text in zip(ids, rest, strict=True)
+            )
+            lines.append(
+                f"local function key_{name}({', '.join(ids)}) return {root} .. ':{stem}'{suffix} end"
+            )
     return "\n".join(lines)

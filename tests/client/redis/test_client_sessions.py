@@ -154,7 +154,7 @@ async def test_turns_are_iterated_without_await(workers_runtime, agent):
         turn = await client.submit("s", "1", agent=agent)
         await turn.result(20)
         assert [one.id async for one in client.turns("s")] == [turn.id]
-        with pytest.raises(UsageError, match="status= is one of queued"):
+        with pytest.raises(UsageError, match="status= must be one of queued"):
             [one async for one in client.turns("s", status="asleep")]
 
 

@@ -136,7 +136,7 @@ def test_what_cannot_be_a_queue_is_refused_where_it_is_given(runtime, bad):
         lambda: session.submit("1", queue=bad),
         lambda: session.child(queue=bad),
     ):
-        with pytest.raises(UsageError, match="A queue's name"):
+        with pytest.raises(UsageError, match="A queue name"):
             give()
 
 

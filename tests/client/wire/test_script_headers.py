@@ -159,8 +159,8 @@ def test_the_key_functions_of_the_scripts_spell_every_key(redis_url):
             expected = expected("a:b") if argument else expected
             assert call(redis, f"key_{kind.name}({argument})") == expected
         for name, template in RQ_KEYS.items():
-            ids = ["a:b"] if "{}" in template else []
-            assert call(redis, f"key_{name}({'x' if not ids else repr(ids[0])})") == rq_key(name, *ids)
+            ids = ["a:b"] * template.count("{}")
+            assert call(redis, f"key_{name}({', '.join(map(repr, ids)) or 'x'})") == rq_key(name, *ids)
         assert call(redis, "key_live('a:b')") == Keys("p").live(5, "a:b")
 
 

@@ -70,10 +70,10 @@ class Supervisor:
         self._tell(signal.SIGTERM, alone=again)
         if self._ending is not None:
             self._ending.cancel()
-        self._ending = asyncio.create_task(self._end_all(0.0 if again else self._settings.drain))
+        self._ending = asyncio.create_task(self._end_all(None if again else self._settings.drain))
 
-    async def _end_all(self, drain_seconds: float) -> None:
-        if drain_seconds:
+    async def _end_all(self, drain_seconds: float | None) -> None:
+        if drain_seconds is not None:
             await asyncio.sleep(drain_seconds + SAFE_POINT_SECONDS)
             self._tell(signal.SIGTERM, alone=True)
         await asyncio.sleep(max(self._settings.lease, GIVE_BACK_SECONDS) + LAST_SECONDS)
