@@ -1,4 +1,4 @@
-# The image of a worker. To add your own agents and tools:
+# The image of workers and gateways. To add your own agents and tools:
 #
 #   FROM antiphon
 #   COPY app.py /app/
@@ -11,7 +11,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY worker worker
-RUN pip install --no-cache-dir '.[worker]'
+RUN pip install --no-cache-dir '.[worker,gateway]'
 
 WORKDIR /app
 USER antiphon

@@ -3,12 +3,13 @@
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
+NODE := client/node
 ARGS ?=
 # How many processes the tests use; `make test JOBS=0` runs them in one.
-JOBS ?= 2
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test docs demo bench chaos simulate mutate redis clean
+.PHONY: help setup check format test clients node docs demo bench chaos simulate mutate redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -30,13 +31,19 @@ format: $(VENV)/.dev ## Format the sources
 test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
 
+clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
+	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)
+
+node: $(VENV)/.dev $(NODE)/node_modules/.package-lock.json $(NODE)/test/runtime/node_modules/.package-lock.json ## Test the package for Node, on Node 24 and servers that it kills
+	@PATH="$$(echo $(CURDIR)/$(NODE)/test/runtime/node_modules/node-*/bin):$$PATH" npm --prefix $(NODE) test -- $(ARGS)
+
 docs: $(VENV)/.docs ## Build the documentation site in site/; a broken link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
 demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a worker in the middle (INPUT=FILE.jsonl)
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
 
-bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in twelve minutes (ARGS=--quick)
+bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fourteen minutes (ARGS=--quick)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
@@ -52,7 +59,14 @@ redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)
 
 clean: ## Remove everything that the other verbs have made
+	rm -rf $(NODE)/node_modules $(NODE)/test/runtime/node_modules
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
+
+# The versions are those of the lock. `node` among them is the Node that the clients run on.
+$(VENV)/.clients: tests/clients/package-lock.json | $(VENV)/.made
+	@mkdir -p $(VENV)/clients && cp tests/clients/package.json tests/clients/package-lock.json $(VENV)/clients/
+	@npm ci --prefix $(VENV)/clients --no-audit --no-fund --loglevel error
+	@touch $@
 
 # What is installed is remembered in files of the environment, so that the second time is quick.
 $(VENV)/.made:
@@ -63,3 +77,10 @@ $(VENV)/.dev $(VENV)/.demo $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.t
 	@echo "Installing antiphon[$*] into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@ $(if $(filter dev,$*),$(VENV)/.demo)
+
+$(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json
+$(NODE)/test/runtime/node_modules/.package-lock.json: $(NODE)/test/runtime/package-lock.json
+$(NODE)/node_modules/.package-lock.json $(NODE)/test/runtime/node_modules/.package-lock.json:
+	@echo "Installing what $(dir $<)package-lock.json names"
+	@npm ci --silent --no-audit --no-fund --prefix $(dir $<)
+	@touch $@

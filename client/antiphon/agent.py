@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakValueDictionary
 
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
+from antiphon.input.limits import check_size
 from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
-from antiphon.input.request import AgentSpec
-from antiphon.input.values import duration, plain
+from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
+from antiphon.input.values import is_a, lifetime, plain
+from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
+from antiphon.model.trouble import checked_fallback, checked_retry, checked_timeouts
+from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
 from antiphon.redis.prefix import prefix_of
-from antiphon.session.listing import AsyncSessionList, SessionList, wanted
+from antiphon.session.listing import AsyncSessionList, SessionList, list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
-    DEFAULT_TTL_SECONDS,
     Opening,
     Runtime,
     SessionRef,
@@ -27,6 +33,8 @@ from antiphon.session.runtime import (
 from antiphon.session.session import Session
 from antiphon.session.synchronous import spelled_out
 from antiphon.tools import Tool
+from antiphon.tools.approval import AgentRule, ApprovalRule, agent_rule
+from antiphon.tools.caller import caller_tools as declared_tools
 
 if TYPE_CHECKING:
     from antiphon.redis.connections import ConnectionsByLoop
@@ -49,9 +57,15 @@ class Agent:
     or a redis-py client), turns run on workers, which find the tools by name; ``prefix`` is then the first part of the
     keys, by default ``ANTIPHON_PREFIX`` or ``ant``. ``store`` saves the sessions of an agent in this process after
     every turn. ``window`` limits the history that the model receives: a number of turns, a ``Window`` or a
-    ``Summary``. ``queue`` is the workers' queue for turns whose session has none. Other keywords (``temperature``,
-    ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not accepted:
-    ``UsageError`` says where to set them.
+    ``Summary``. ``queue`` is the workers' queue for turns whose session has none. ``retry`` (an
+    ``antiphon.model.Retry``) says when a turn is tried again whose model service fails, and ``timeouts`` (an
+    ``antiphon.model.Timeouts``) how long its calls may take. ``fallback`` are the models that answer in the same turn
+    where this one fails: ``"provider/model"``, or Agents, whose provider, model and parameters are used. ``limits`` (an
+    ``antiphon.model.Limits``) says what a turn and a session may use; ``max_steps`` is its ``steps``. ``approval`` says
+    which tool calls wait until somebody approves them: True, names of tools, or a function of the call. Its keywords
+    are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. Other keywords
+    (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not
+    accepted: ``UsageError`` says where to set them.
     """
 
     def __init__(
@@ -68,31 +82,39 @@ class Agent:
         window: int | Window | None = None,
         max_steps: int | None = None,
         queue: str | None = None,
+        retry: Retry | None = None,
+        timeouts: Timeouts | None = None,
+        fallback: Iterable[str | FallbackModel | Agent] = (),
+        limits: Limits | None = None,
+        approval: AgentRule = False,
+        approval_timeout: float | timedelta | None = None,
+        approval_at_limit: AtLimit = "reject",
+        caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] = (),
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
         _check_provider(provider)
-        if not isinstance(model, str) or not model:
+        if not is_a(model, str) or not model:
             raise UsageError(f"model= must be the name of a model, not {model!r}.")
         _check_text(name, "name")
         _check_text(system, "system")
-        if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
-            raise UsageError(f"max_steps= must be a whole number of at least 1, not {max_steps!r}.")
         if redis is not None and runtime is not None:
             raise UsageError("Give redis= or runtime=, not both.")
         if prefix is not None and redis is None:
             raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
-        self.provider = provider
-        self.model = model
-        self.name = name
-        self.system = system
+        self.provider, self.model = provider, model
+        self.name, self.system = name, system
         self.tools = _tools(tools)
         self.redis = redis
         self._prefix = prefix if prefix is None else prefix_of(prefix)
-        self.store = store
-        self.window = _window(window)
-        self.max_steps = max_steps
+        self.store, self.window = store, _window(window)
+        self.limits = checked_limits(limits)
+        self.max_steps = _most_steps(max_steps, self.limits)
         self.queue = None if queue is None else check_queue(queue)
+        self.retry, self.timeouts = checked_retry(retry), checked_timeouts(timeouts)
+        self.fallback = _fallbacks(fallback)
+        self.approval = agent_rule(approval, approval_timeout, approval_at_limit, self.tools)
+        self.caller_tools = declared_tools(caller_tools, self.tools)
         check_params(params)
         self.params = plain(params, "params")
         self._runtime = runtime
@@ -106,7 +128,7 @@ class Agent:
         self,
         session_id: str | None = None,
         *,
-        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        ttl: float | timedelta | UnsetType | None = UNSET,
         store: SessionStore | None = None,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
@@ -115,14 +137,16 @@ class Agent:
         ``system`` and ``queue`` (where the turns go) replace the session's values, and ``metadata`` is merged into
         the session's. ``variables`` sets only the names that the session does not have yet. ``messages`` starts a new
         history: if the session already has one, the first use raises ``SessionExists``. If the session belongs to
-        another ``tenant``, the first use raises ``UsageError``. ``ttl`` (seconds or a timedelta, by default 30 days)
-        is how long the session is kept without being used; None keeps it forever.
+        another ``tenant``, or to none, every use raises ``WrongTenant``. With a ``tenant``, reading writes nothing.
+        ``ttl`` (seconds or a timedelta) is how long the session is kept without being used; None keeps it forever. The
+        last ``ttl`` that was given counts, from the next turn or change on; without any, the session is kept for 30
+        days.
 
         >>> session = agent.session("user-123", system="You help {user}.", variables={"user": "Alice"})
         >>> session.run("Hello").text
         'You said: Hello'
         """
-        return self.open_session(session_id, opening_of(**opening), ttl=duration(ttl, "ttl"), store=store)
+        return self.open_session(session_id, opening_of(**opening), ttl=lifetime(ttl), store=store)
 
     @spelled_out
     def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
@@ -145,7 +169,7 @@ class Agent:
         [2]
         """
         return AsyncSessionList(
-            lambda after, page: self.runtime.sessions(self.store, after, page), wanted(**which)
+            lambda after, page: self.runtime.sessions(self.store, after, page), list_query(**which)
         )
 
     def spec(self) -> AgentSpec:
@@ -159,14 +183,24 @@ class Agent:
                 f"This agent's provider is {self._provider_name}, an object in this process that cannot be sent to a "
                 "worker: use the provider's name here, and pass the object to the worker's App(providers=…)."
             )
+        for model in self.fallback:
+            if isinstance(model, Agent):
+                model.spec()
+        if callable(self.approval.rule):
+            raise UsageError(
+                "This agent's approval= is a function, which cannot be sent to a worker: use names of tools here, or "
+                "pass the agent to the worker's App(agents=…) and submit its name."
+            )
         return self.described()
 
     def described(self) -> AgentSpec:
-        """Return the agent as plain data. Its provider may also be an object.
+        """Return the agent as plain data. Its provider may also be an object. A function for approvals becomes True.
 
         >>> agent.described().name
         'parrot'
         """
+        limits = None if self.limits is None else msgspec.structs.replace(self.limits.named(), steps=None)
+        limits = None if limits == NO_LIMITS else limits  # steps travel as max_steps
         return AgentSpec(
             provider=self._provider_name,
             model=self.model,
@@ -177,7 +211,23 @@ class Agent:
             max_steps=self.max_steps,
             window=self.window,
             queue=self.queue,
+            retry=self.retry,
+            timeouts=self.timeouts,
+            fallback=[_fallback(model) for model in self.fallback],
+            limits=limits,
+            approval=self.approval.plain,
+            approval_timeout=self.approval.seconds,
+            approval_at_limit=self.approval.at_limit,
+            caller_tools=self.caller_tools,
+            version=self._version(limits),
         )
+
+    def _version(self, limits: Limits | None) -> int:
+        if self.fallback or self.timeouts:
+            return WITH_FALLBACK
+        if limits:
+            return LIMITED
+        return WAITS if self.caller_tools or self.approval != ApprovalRule() else 1
 
     @property
     def runtime(self) -> Runtime:
@@ -205,7 +255,7 @@ class Agent:
         session_id: str | None,
         opening: Opening,
         *,
-        ttl: float | None,
+        ttl: float | UnsetType | None,
         store: SessionStore | None = None,
     ) -> Session:
         """Return a session to which ``opening`` is applied on its first use."""
@@ -213,7 +263,7 @@ class Agent:
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         if self.redis is not None and (store or self.store) is not None:
             raise UsageError("store= works only without redis=: workers store their sessions in Redis.")
-        ref = SessionRef(known, store or self.store, ttl)
+        ref = SessionRef(known, store or self.store, ttl, opening.tenant)
         return Session(self, ref, opening)
 
 
@@ -234,10 +284,33 @@ def _check_text(value: object, name: str) -> None:
         raise UsageError(f"{name}= must be text, not {type(value).__name__}.")
 
 
+def _fallbacks(fallback: Any) -> list[Any]:
+    models = checked_fallback(fallback)
+    check_size("fallbacks", len(models), "fallback=")
+    return models
+
+
+def _fallback(model: FallbackModel | Agent) -> FallbackModel:
+    if isinstance(model, FallbackModel):
+        return model
+    spec = model.described()
+    return FallbackModel(spec.provider, spec.model, spec.params)
+
+
 def _tools(tools: Any) -> list[Tool[..., Any]]:
     if not isinstance(tools, Iterable):
         raise UsageError(f"tools= must be a list of functions or tools, not {tools!r}: use tools=[…].")
     return [one if isinstance(one, Tool) else Tool(one) for one in cast("Iterable[Any]", tools)]
+
+
+def _most_steps(max_steps: int | None, limits: Limits | None) -> int | None:
+    if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+        raise UsageError(f"max_steps= must be a whole number of at least 1, not {max_steps!r}.")
+    if limits is None or limits.steps is None:
+        return max_steps
+    if max_steps is not None:
+        raise UsageError("Give max_steps= or limits=Limits(steps=…), not both: they are the same limit.")
+    return limits.steps
 
 
 def _window(window: int | Window | None) -> Any:

@@ -8,66 +8,99 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from antiphon.errors import SessionNotFound, UsageError
+from antiphon.errors import AgentError, SessionNotFound, UsageError
 from antiphon.events import Event
-from antiphon.input.ids import SessionId, TurnId, new_session_id, session_id, turn_id
+from antiphon.input.ids import (
+    SessionId,
+    TurnId,
+    check_tenant,
+    new_session_id,
+    session_id,
+    tenant_id,
+    turn_id,
+)
 from antiphon.input.messages import Input
 from antiphon.input.options import ListOptions, OpeningOptions
-from antiphon.input.request import AgentSpec, Travelling, travelling_agent
-from antiphon.input.values import duration
-from antiphon.model import Message, Status, decode_message
+from antiphon.input.request import Travelling
+from antiphon.input.values import is_a, lifetime, page_of_last
+from antiphon.model import Message, Response, Status, decode_history
 from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
-from antiphon.redis.listing import list_sessions, list_turns
+from antiphon.redis.edits import found_in
+from antiphon.redis.fields import decode_field
+from antiphon.redis.many.all_events import AllEvents, FollowedEvent
+from antiphon.redis.many.ends import as_completed, results
+from antiphon.redis.many.failed import FailedFilter, FailedTurn, list_failed, requeue_many
+from antiphon.redis.many.listing import list_due, list_sessions, list_suspended, list_turns
+from antiphon.redis.many.schedules import AsyncSchedules, Schedule, Schedules
+from antiphon.redis.many.submission import Submission, submit_all
+from antiphon.redis.many.tenant_limits import TenantLimits, set_tenant_limits, tenant_limits
+from antiphon.redis.many.webhooks import AsyncWebhooks, Webhook, Webhooks
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
+from antiphon.redis.turn_info import turn_infos
 from antiphon.session.background import call, iterate, on_background
-from antiphon.session.listing import AsyncSessionList, SessionList, wanted
+from antiphon.session.listing import AsyncSessionList, SessionList, list_query
 from antiphon.session.opening import opening_of
-from antiphon.session.runtime import DEFAULT_TTL_SECONDS, SessionAgent, SessionRef
+from antiphon.session.runtime import SessionAgent, SessionRef
 from antiphon.session.session import Session
 from antiphon.session.synchronous import spelled_out
 from antiphon.session.turn import Turn
-from antiphon.session.work import ClientSubmitOptions, work_of_client
+from antiphon.session.turn_info import TurnInfo
+from antiphon.session.work import ClientSubmitOptions
 from antiphon.wire.cell import DEFAULT_QUEUE
+from antiphon.wire.lists.inspection import DueTurn
+from antiphon.wire.suspension import SuspendedTurn
 
-__all__ = ["DEFAULT_QUEUE", "AsyncClient", "Client", "SessionSnapshot", "Submission"]
+__all__ = [
+    "DEFAULT_QUEUE",
+    "AllEvents",
+    "AsyncClient",
+    "AsyncSchedules",
+    "AsyncWebhooks",
+    "Client",
+    "DueTurn",
+    "FailedTurn",
+    "FollowedEvent",
+    "Schedule",
+    "Schedules",
+    "SessionSnapshot",
+    "Submission",
+    "SuspendedTurn",
+    "TenantLimits",
+    "Webhook",
+    "Webhooks",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Submission(msgspec.Struct):
-    """One turn for ``submit_many``."""
-
-    session_id: str
-    text: Any
-    agent: Any = None
-    key: str | None = None
-
-
 class SessionSnapshot(msgspec.Struct):
     """A consistent view of a session.
 
     ``messages`` are the messages of the finished turns. ``turn_id`` is the running turn, or None. Subscribe after
-    ``cursor`` to receive all events of the running turn and of the turns after it.
+    ``cursor`` to receive all events of the running turn and of the turns after it. ``pending`` are the turns that have
+    not ended, with their input and status, in the order in which they run; delayed ones come last.
     """
 
     session_id: SessionId
     messages: list[Message]
     cursor: int
     turn_id: TurnId | None
+    pending: list[TurnInfo]
 
 
 class AsyncClient:
@@ -105,54 +138,119 @@ class AsyncClient:
         self,
         session: str,
         text: Input,
-        *,
-        agent: str | AgentSpec | Travelling | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
         **options: Unpack[ClientSubmitOptions],
     ) -> AsyncTurn:
         """Submit a turn. When this returns, the turn is stored and will run even if the caller stops.
 
         With a ``key``, repeating the call in the same session returns the first turn instead of a second one, until
-        7 days after that turn's end; a different text raises ``KeyReused``. ``if_busy="reject"`` raises
-        ``SessionBusy`` if the session has a turn. ``delay``, ``timeout`` (for each attempt, from its start) and
-        ``ttl`` (how long the session is kept after its last turn, None for ever) are in seconds or a timedelta.
+        7 days after that turn's end; a different text raises ``KeyReused``. With ``retry_failed=True`` too, a turn of
+        that key that has failed runs again, as ``AsyncTurn.requeue`` does it. ``delay``, ``timeout`` (for each attempt,
+        from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session is kept after its
+        last turn, None for ever: the last one that was given counts, for turns and sessions alike, and without any it
+        is 30 days. With a ``schema`` the answer is structured output, as ``Session.run`` describes.
+
+        If the session has a turn, this one waits behind all others. ``if_busy="reject"`` raises ``SessionBusy``
+        instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping what it said or nothing, and this
+        one runs next. ``"steer"`` lets the running turn take the text into its next model call: ``info()`` says
+        ``steered_into``, and the result is that turn's. If that turn ends first, this is a turn of its own.
 
         The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
         agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
-        another one raises ``UsageError``. Also raises ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
+        another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. A turn of ``priority`` ``"high"``
+        goes before others of its tenant, and ``"low"`` behind them, but never out of its session's order. Also raises
+        ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
 
-        >>> first = await client.submit("user-123", "Pay", agent=agent, key="payment-1", tenant="acme")
-        >>> first.id == (await client.submit("user-123", "Pay", agent=agent, key="payment-1")).id
+        >>> first = await client.submit("user-456", "Pay", agent=agent, key="payment-1", tenant="acme")
+        >>> first.id == (await client.submit("user-456", "Pay", agent=agent, key="payment-1")).id
         True
         """
-        ref = SessionRef(session_id(session), ttl=duration(ttl, "ttl"))
-        work = work_of_client(text, options)
-        new_id = await self.connections.submit(ref, work, travelling_agent(agent))
-        return AsyncTurn(self.connections, new_id, ref.id)
+        return await Submission(session, text, **options).submit(self.connections)
 
-    async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn]:
-        """Submit several turns in order. If one is refused, its error is raised; the turns before it will run.
+    async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn | AgentError]:
+        """Submit many turns in order, in pipelines. Each is accepted or refused by itself.
+
+        The answer has an entry for each submission: its turn, or the error that ``submit`` would raise. After a
+        ``StoreUnavailable`` the turn may have been accepted: with a ``key``, submit it again. ``results`` and
+        ``as_completed`` take the answer as it is.
 
         >>> from antiphon.client import Submission
-        >>> turns = await client.submit_many([Submission("a", "One", agent), Submission("b", "Two", agent)])
-        >>> [(await turn.result(timeout=10)).text for turn in turns]
+        >>> batch = [Submission(id, text, agent=agent, key="1") for id, text in (("a", "One"), ("b", "Two"))]
+        >>> turns = await client.submit_many(batch)
+        >>> [response.text async for response in client.results(turns)]
         ['You said: One', 'You said: Two']
         """
         wanted = list(submissions)
         for one in wanted:
-            if not isinstance(one, Submission):
-                raise UsageError(f"submit_many needs Submission(session_id, text, …), not {one!r:.80}.")
-        return [await self.submit(one.session_id, one.text, agent=one.agent, key=one.key) for one in wanted]
+            if not is_a(one, Submission):
+                raise UsageError(f"submit_many needs Submission(session, text, …), not {one!r:.80}.")
+        return await submit_all(self.connections, wanted)
 
-    async def turn(self, turn: str) -> AsyncTurn:
-        """Find a turn by its id. Raises ``TurnNotFound``.
+    async def turn(self, turn: str, *, schema: Any = None, tenant: str | None = None) -> AsyncTurn:
+        """Find a turn by its id. Raises ``TurnNotFound``, and ``WrongTenant`` if it is not a turn of ``tenant``.
+
+        ``schema`` is the type to read structured output as. Without it, ``result().output`` is plain JSON data.
 
         >>> await (await client.turn(turn.id)).status()
         'finished'
         """
         known = turn_id(turn)
-        record = await self.connections.cell_of_turn(known).turn(known)
-        return AsyncTurn(self.connections, known, record.session_id)
+        asked, cell = _tenant(tenant), self.connections.cell_of_turn(known)
+        record = await cell.turn(known)
+        if asked is not None and record.tenant is None:  # an older release accepted it
+            (await found_in(cell, record.session_id)).check_tenant(
+                SessionRef(record.session_id, tenant=asked)
+            )
+        else:
+            check_tenant(record.session_id, asked, True, record.tenant)
+        return AsyncTurn(self.connections, known, record.session_id, schema)
+
+    async def requeue(self, turn: str | AsyncTurn, *, tenant: str | None = None) -> AsyncTurn:
+        """Run a failed turn again, given the turn or its id. Raises as ``AsyncTurn.requeue`` and ``turn`` do.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> await failed.result(timeout=10)
+        Traceback (most recent call last):
+        antiphon.errors.UnknownAgent: ...
+        >>> (await client.requeue(failed.id)).id == failed.id
+        True
+        """
+        found = turn if isinstance(turn, AsyncTurn) else None
+        if found is None or tenant is not None:
+            known = await self.turn(turn if isinstance(turn, str) else turn.id, tenant=tenant)
+            found = found or known
+        await found.requeue()
+        return found
+
+    @spelled_out
+    def failed(self, **which: Unpack[FailedFilter]) -> AsyncGenerator[FailedTurn, None]:
+        """Iterate over the failed turns of all sessions, the last one first, each for a week.
+
+        A turn comes with its input, its error and all its runs. ``tenant``, ``agent`` (a name), ``code``, ``queue``,
+        ``since`` and ``until`` (ms since 1970, or datetimes with a time zone) select some. They are read in pages.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = await anext(client.results([failed]))
+        >>> async for turn in client.failed(code="unknown_agent"):
+        ...     print(turn.turn_id == failed.id, turn.input[0].text, turn.agent)
+        ...     break
+        True Hello nobody
+        """
+        return list_failed(self.connections, which)
+
+    @spelled_out
+    async def requeue_many(
+        self, turns: Iterable[str | AsyncTurn] | None = None, **which: Unpack[FailedFilter]
+    ) -> list[AsyncTurn | AgentError]:
+        """Run failed turns again: these, or all that a filter selects, as ``failed`` takes it. In pipelines.
+
+        The answer has an entry for each: the turn, or the error that ``requeue`` would raise.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = await anext(client.results([failed]))
+        >>> [one.id == failed.id for one in await client.requeue_many(code="unknown_agent")]
+        [True]
+        """
+        return await requeue_many(self.connections, turns, which)
 
     @spelled_out
     def session(
@@ -160,7 +258,7 @@ class AsyncClient:
         session: str | None = None,
         *,
         agent: SessionAgent | str | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        ttl: float | timedelta | UnsetType | None = UNSET,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
         """Return the session with this id, or a new one. Nothing is read or written before its first use.
@@ -184,11 +282,15 @@ class AsyncClient:
         ['user-123']
         """
         return AsyncSessionList(
-            lambda after, page: list_sessions(self.connections.cells, after, page), wanted(**which)
+            lambda after, page: list_sessions(self.connections.cells, after, page), list_query(**which)
         )
 
-    async def turns(self, session: str, *, status: Status | None = None) -> AsyncGenerator[AsyncTurn, None]:
+    async def turns(
+        self, session: str, *, status: Status | None = None, tenant: str | None = None
+    ) -> AsyncGenerator[AsyncTurn, None]:
         """Iterate over the last 1,000 turns of a session, newest first. A turn is kept for a week after its end.
+
+        Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
 
         ``status`` selects the turns that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
         ``finished``, ``failed`` or ``cancelled`` when they are read.
@@ -199,64 +301,203 @@ class AsyncClient:
         where = session_id(session)
         if status is not None and status not in get_args(Status):
             raise UsageError(f"status= must be one of {', '.join(get_args(Status))}, not {status!r}.")
-        async for turn in list_turns(self.connections.cell_of_session(where), where, status):
+        async for turn in list_turns(self.connections.cell_of_session(where), where, status, _tenant(tenant)):
             yield AsyncTurn(self.connections, turn, where)
 
-    async def snapshot(self, session: str) -> SessionSnapshot:
+    async def due(
+        self, session: str | None = None, *, tenant: str | None = None
+    ) -> AsyncGenerator[DueTurn, None]:
+        """Iterate over the delayed turns that are not due yet, the next one first, perhaps of one session or tenant.
+
+        Each has ``turn_id``, ``session_id``, ``due`` (ms since 1970), ``queue``, ``tenant`` and ``created``.
+
+        >>> later = await client.submit("user-789", "Good morning", agent=agent, delay=3600)
+        >>> [turn.turn_id async for turn in client.due("user-789")] == [later.id]
+        True
+        """
+        where = None if session is None else session_id(session)
+        asked = _tenant(tenant)
+        cells = self.connections.cells if where is None else [self.connections.cell_of_session(where)]
+        async for turn in list_due(cells):
+            if where in (None, turn.session_id) and asked in (None, turn.tenant):
+                yield turn
+
+    def schedules(self, session: str | None = None, *, tenant: str | None = None) -> AsyncSchedules:
+        """Return the schedules of a session, or of all sessions, perhaps of one tenant: to list, set, pause and delete.
+
+        >>> await client.schedules("user-123").set("daily", "Good morning", agent=agent, every=86400)
+        >>> [(one.session_id, one.name, one.every) async for one in client.schedules()]
+        [('user-123', 'daily', 86400.0)]
+        """
+        return AsyncSchedules(self.connections, session, tenant)
+
+    def webhooks(self, *, tenant: str | None = None) -> AsyncWebhooks:
+        """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.
+
+        With a ``tenant``, a webhook that is set gets the events of its turns alone.
+
+        >>> secret = await client.webhooks().set("billing", "https://example.com/hooks")
+        >>> [(one.name, one.waiting) async for one in client.webhooks()]
+        [('billing', 0)]
+        """
+        return AsyncWebhooks(self.connections, tenant)
+
+    async def set_tenant_limits(
+        self,
+        tenant: str | None,
+        *,
+        in_flight: int | None = None,
+        waiting: int | None = None,
+        per_minute: int | None = None,
+    ) -> None:
+        """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
+
+        They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None
+        is the default again. Turns beyond ``in_flight`` wait. A turn beyond ``waiting``, or beyond ``per_minute`` (at
+        most 10,000), is refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
+
+        >>> await client.set_tenant_limits("acme", in_flight=5, per_minute=100)
+        >>> await client.tenant_limits("acme")
+        TenantLimits(in_flight=5, waiting=None, per_minute=100)
+        """
+        limits = TenantLimits(in_flight, waiting, per_minute)
+        await set_tenant_limits(self.connections.cells, _tenant(tenant) or "", limits)
+
+    async def tenant_limits(self, tenant: str | None) -> TenantLimits:
+        """Read the limits of a tenant, or with None the defaults. Raises ``StoreError``.
+
+        >>> await client.tenant_limits(None)
+        TenantLimits(in_flight=None, waiting=None, per_minute=None)
+        """
+        return await tenant_limits(next(iter(self.connections.cells)), _tenant(tenant) or "")
+
+    async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:
+        """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
+
+        Each has ``turn_id``, ``session_id``, ``suspended`` (since when, in ms since 1970), ``calls`` (those that nobody
+        has decided about), ``queue`` and ``tenant``. They are read in pages during the iteration.
+
+        >>> [turn.calls[0].name async for turn in client.waiting()]
+        []
+        """
+        asked = _tenant(tenant)
+        async for turn in list_suspended(self.connections.cells):
+            if asked in (None, turn.tenant):
+                yield turn
+
+    async def snapshot(
+        self, session: str, *, tenant: str | None = None, last: int | None = None
+    ) -> SessionSnapshot:
         """Read a session's messages and the cursor to continue from, in one atomic step.
 
-        For a session that does not exist, the snapshot is empty and the cursor is 0.
+        ``last`` is how many of the last messages to read; all if left out. For a session that does not exist, the
+        snapshot is empty and the cursor is 0. Raises ``WrongTenant`` if it exists and does not belong to ``tenant``.
 
         >>> snapshot = await client.snapshot("user-123")
         >>> len(snapshot.messages), snapshot.turn_id
         (2, None)
         """
         where = session_id(session)
+        asked = _tenant(tenant)
+        start, stop = page_of_last(last)
         try:
-            found = await self.connections.cell_of_session(where).snapshot(where)
+            cell = self.connections.cell_of_session(where)
+            found = await cell.snapshot(where, start, stop, turns="pending")
         except SessionNotFound:
-            return SessionSnapshot(where, [], 0, None)
-        return SessionSnapshot(
-            where, [decode_message(one) for one in found.history], found.cursor, found.turn_id
-        )
+            return SessionSnapshot(where, [], 0, None, [])
+        check_tenant(where, asked, True, decode_field("tenant", found.fields.get("tenant", b"")))
+        messages = decode_history(found.history, found.history_length - len(found.history))
+        return SessionSnapshot(where, messages, found.cursor, found.turn_id, turn_infos(found.turns))
 
-    async def subscribe(self, session: str, after: int | str | None = None) -> AsyncGenerator[Event, None]:
+    def subscribe(
+        self,
+        session: str,
+        after: int | str | None = None,
+        *,
+        tenant: str | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> Subscription:
         """Iterate over the session's events after a cursor, each once and in order. The iteration does not end.
 
         ``after`` is the seq of the last event seen (a number or text), 0 for all stored events, or None for new events
-        only. After a lost connection the client reconnects and reads the missed events from the log. Raises
-        ``StreamGap`` if they are no longer kept: take a ``snapshot`` and continue from its cursor.
+        only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` comes whenever nothing else has come for so
+        long. A cancelled ``anext`` loses nothing, so that ``asyncio.wait_for(anext(events), 1)`` may be repeated.
 
-        >>> events = client.subscribe("user-123", after=0)
+        After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
+        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. Raises ``StreamGap`` if events are no longer
+        kept: take a ``snapshot`` and continue from its cursor. ``await events.start()`` subscribes before the first
+        event, and raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
+
+        >>> events = client.subscribe("user-123", after=0, heartbeat=15)
         >>> (await anext(events)).type, (await anext(events)).type
         ('turn_queued', 'turn_started')
         >>> await events.aclose()
         """
         where = session_id(session)
         cell = self.connections.cell_of_session(where)
-        async with Subscription(cell, self.connections.feed_of(cell), where, after) as events:
-            async for event in events:
-                yield event
+        return Subscription(
+            cell, self.connections.feed_of(cell), where, after, tenant=_tenant(tenant), heartbeat=heartbeat
+        )
 
-    async def as_completed(self, turns: Iterable[AsyncTurn]) -> AsyncGenerator[AsyncTurn, None]:
-        """Iterate over the turns in the order in which they end.
+    def subscribe_all(
+        self,
+        types: Iterable[str] | None = None,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        after: str | int | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> AllEvents:
+        """Iterate over the ends of all turns: of every session, of one tenant, or of the agent with this name.
+
+        Each event comes with the cursor to go on behind it. ``types`` selects from ``turn_finished``, ``turn_failed``,
+        ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all that is kept, or None for what is
+        new. A cell keeps the last 100,000 from the first call on, until nobody has asked for them for a week. Raises
+        ``StreamGap`` if events behind the cursor are no longer kept. The iteration does not end; it waits for a Redis
+        that is away as ``subscribe`` does, and takes its ``heartbeat``.
+
+        >>> ends = client.subscribe_all(tenant="acme")
+        >>> await ends.start()
+        >>> paid = await client.submit("user-456", "Pay again", agent=agent, tenant="acme")
+        >>> event, cursor = await anext(ends)
+        >>> event.type, event.response.text
+        ('turn_finished', 'You said: Pay again')
+        >>> await ends.aclose()
+        """
+        return AllEvents(
+            self.connections,
+            types=types,
+            tenant=_tenant(tenant),
+            agent=agent,
+            after=after,
+            heartbeat=heartbeat,
+        )
+
+    def as_completed(self, turns: Iterable[AsyncTurn | AgentError | str]) -> AsyncGenerator[AsyncTurn, None]:
+        """Iterate over the turns, or the turns with these ids, in the order in which they end.
+
+        One log tells of all ends: waiting for 10,000 turns takes one connection. A turn comes with its outcome, so
+        that its ``result`` does not ask Redis again. Errors, as ``submit_many`` returns them, are left out. Raises
+        ``TurnNotFound`` for an id without a turn.
 
         >>> [(await done.result()).text async for done in client.as_completed([turn])]
         ['You said: Hello']
         """
+        return as_completed(self.connections, turns)
 
-        async def ended(turn: AsyncTurn) -> AsyncTurn:
-            await turn.ended()
-            return turn
+    def results(
+        self, turns: Iterable[AsyncTurn | AgentError | str]
+    ) -> AsyncGenerator[Response | AgentError, None]:
+        """Iterate over the outcomes of the turns, or of the turns with these ids, in the order of the turns.
 
-        tasks = [asyncio.create_task(ended(turn)) for turn in turns]
-        try:
-            for task in asyncio.as_completed(tasks):
-                yield await task
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        An outcome is the response, or the error that ``AsyncTurn.result`` would raise: one failure hides none of the
+        others. Errors, as ``submit_many`` returns them, keep their places. It waits as ``as_completed`` does.
+
+        >>> refused = await client.submit("user-456", "Hello", agent="nobody")
+        >>> [type(outcome).__name__ async for outcome in client.results([refused, turn])]
+        ['UnknownAgent', 'Response']
+        """
+        return results(self.connections, turns)
 
 
 def _waiting(
@@ -266,21 +507,29 @@ def _waiting(
 
     @wraps(method)
     def wait(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return given(call(method(self._client, *args, **kwargs)))
+        return given(call(method(self._client, *args, **kwargs)))  # pyright: ignore[reportPrivateUsage]
 
     wait.__qualname__ = f"Client.{method.__name__}"
-    wait.__doc__ = (method.__doc__ or "").replace("await ", "")
+    wait.__doc__ = (method.__doc__ or "").replace("await ", "").replace("async for", "for")
     answer = "Turn" if given is Turn else inspect.signature(given).return_annotation
     cast("Any", wait).__signature__ = inspect.signature(method).replace(return_annotation=answer)
     return wait
 
 
-def _turns(turns: list[AsyncTurn]) -> list[Turn]:
-    return [Turn(turn) for turn in turns]
+def _turns(turns: list[AsyncTurn | AgentError]) -> list[Turn | AgentError]:
+    return [Turn(turn) if isinstance(turn, AsyncTurn) else turn for turn in turns]
 
 
 def _snapshot(snapshot: SessionSnapshot) -> SessionSnapshot:
     return snapshot
+
+
+def _limits(limits: TenantLimits) -> TenantLimits:
+    return limits
+
+
+def _nothing(_: None) -> None:
+    return None
 
 
 class Client:
@@ -317,6 +566,50 @@ class Client:
     submit_many = _waiting(AsyncClient.submit_many, _turns)
     turn = _waiting(AsyncClient.turn, Turn)
     snapshot = _waiting(AsyncClient.snapshot, _snapshot)
+    set_tenant_limits = _waiting(AsyncClient.set_tenant_limits, _nothing)
+    tenant_limits = _waiting(AsyncClient.tenant_limits, _limits)
+
+    def requeue(self, turn: str | Turn, *, tenant: str | None = None) -> Turn:
+        """Run a failed turn again, given the turn or its id. Raises as ``AsyncClient.requeue``.
+
+        >>> failed = client.submit("user-456", "Hello", agent="nobody")
+        >>> failed.result(timeout=10)
+        Traceback (most recent call last):
+        antiphon.errors.UnknownAgent: ...
+        >>> client.requeue(failed).id == failed.id
+        True
+        """
+        done = call(self._client.requeue(cast("AsyncTurn | str", _inner(turn)), tenant=tenant))
+        return turn if isinstance(turn, Turn) else Turn(done)
+
+    @spelled_out
+    def failed(self, **which: Unpack[FailedFilter]) -> Iterator[FailedTurn]:
+        """Iterate over the failed turns of all sessions, as ``AsyncClient.failed`` does.
+
+        >>> failed = client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = next(client.results([failed]))
+        >>> next(client.failed(agent="nobody")).code
+        'unknown_agent'
+        """
+        return iterate(self._client.failed(**which))
+
+    @spelled_out
+    def requeue_many(
+        self, turns: Iterable[str | Turn] | None = None, **which: Unpack[FailedFilter]
+    ) -> list[Turn | AgentError]:
+        """Run failed turns again: these, or all that a filter selects, as ``AsyncClient.requeue_many`` does.
+
+        >>> failed = client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = next(client.results([failed]))
+        >>> [one.id == failed.id for one in client.requeue_many(agent="nobody")]
+        [True]
+        """
+        given = (
+            turns
+            if turns is None or isinstance(turns, str)
+            else [cast("AsyncTurn", _inner(one)) for one in turns]
+        )
+        return _turns(call(self._client.requeue_many(given, **which)))
 
     @spelled_out
     def session(
@@ -324,7 +617,7 @@ class Client:
         session: str | None = None,
         *,
         agent: SessionAgent | str | None = None,
-        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        ttl: float | timedelta | UnsetType | None = UNSET,
         **opening: Unpack[OpeningOptions],
     ) -> Session:
         """Return the session with this id, or a new one. Options as in ``AsyncClient.session``.
@@ -350,16 +643,60 @@ class Client:
         """
         return SessionList(self._client.sessions(**which))
 
-    def turns(self, session: str, *, status: Status | None = None) -> Iterator[Turn]:
+    def turns(
+        self, session: str, *, status: Status | None = None, tenant: str | None = None
+    ) -> Iterator[Turn]:
         """Iterate over the turns of a session, as ``AsyncClient.turns`` does.
 
         >>> [found.status() for found in client.turns("user-123")]
         ['finished']
         """
-        for turn in iterate(self._client.turns(session, status=status)):
+        for turn in iterate(self._client.turns(session, status=status, tenant=tenant)):
             yield Turn(turn)
 
-    def subscribe(self, session: str, after: int | str | None = None) -> Iterator[Event]:
+    def due(self, session: str | None = None, *, tenant: str | None = None) -> Iterator[DueTurn]:
+        """Iterate over the delayed turns that are not due yet, as ``AsyncClient.due`` does.
+
+        >>> later = client.submit("user-789", "Good morning", agent=agent, delay=3600)
+        >>> [turn.turn_id for turn in client.due()] == [later.id]
+        True
+        """
+        return iterate(self._client.due(session, tenant=tenant))
+
+    def schedules(self, session: str | None = None, *, tenant: str | None = None) -> Schedules:
+        """Return the schedules of a session, or of all sessions, as ``AsyncClient.schedules`` does.
+
+        >>> client.schedules("user-123").set("daily", "Good morning", agent=agent, every=86400)
+        >>> [one.name for one in client.schedules()]
+        ['daily']
+        """
+        return Schedules(self._client.schedules(session, tenant=tenant))
+
+    def webhooks(self, *, tenant: str | None = None) -> Webhooks:
+        """Return the webhooks, perhaps of one tenant, as ``AsyncClient.webhooks`` does.
+
+        >>> secret = client.webhooks().set("billing", "https://example.com/hooks")
+        >>> [one.name for one in client.webhooks()]
+        ['billing']
+        """
+        return Webhooks(self._client.webhooks(tenant=tenant))
+
+    def waiting(self, *, tenant: str | None = None) -> Iterator[SuspendedTurn]:
+        """Iterate over the turns that wait for decisions, as ``AsyncClient.waiting`` does.
+
+        >>> [turn.calls[0].name for turn in client.waiting()]
+        []
+        """
+        return iterate(self._client.waiting(tenant=tenant))
+
+    def subscribe(
+        self,
+        session: str,
+        after: int | str | None = None,
+        *,
+        tenant: str | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> Iterator[Event]:
         """Iterate over the session's events after a cursor, as ``AsyncClient.subscribe`` does.
 
         >>> for event in client.subscribe("user-123", after=0):
@@ -368,33 +705,78 @@ class Client:
         >>> event.response.text
         'You said: Hello'
         """
-        return iterate(self._client.subscribe(session, after))
 
-    def as_completed(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """Iterate over the turns in the order in which they end.
+        async def events() -> AsyncGenerator[Event, None]:
+            found = self._client.subscribe(session, after, tenant=tenant, heartbeat=heartbeat)
+            async with aclosing(found):
+                async for event in found:
+                    yield event
+
+        return iterate(events(), instead="AsyncClient.subscribe")
+
+    def subscribe_all(
+        self,
+        types: Iterable[str] | None = None,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        after: str | int | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> Iterator[FollowedEvent]:
+        """Iterate over the ends of all turns, as ``AsyncClient.subscribe_all`` does.
+
+        >>> beginning = next(client.subscribe_all(heartbeat=0.01)).cursor
+        >>> again = client.submit("user-123", "Hello again", agent=agent)
+        >>> event, cursor = next(client.subscribe_all(after=beginning))
+        >>> event.type, event.turn_id == again.id
+        ('turn_finished', True)
+        """
+
+        async def events() -> AsyncGenerator[FollowedEvent, None]:
+            async with self._client.subscribe_all(
+                types, tenant=tenant, agent=agent, after=after, heartbeat=heartbeat
+            ) as found:
+                async for one in found:
+                    yield one
+
+        return iterate(events(), instead="AsyncClient.subscribe_all")
+
+    def as_completed(self, turns: Iterable[Turn | AgentError | str]) -> Iterator[Turn]:
+        """Iterate over the turns, or the turns with these ids, as ``AsyncClient.as_completed`` does.
 
         >>> for done in client.as_completed([turn]):
         ...     done.id == turn.id
         True
         """
-        handles = {id(turn._turn): turn for turn in turns}
-        for done in iterate(
-            self._client.as_completed(cast("AsyncTurn", turn._turn) for turn in handles.values())
-        ):
-            yield handles[id(done)]
+        given = list(turns)
+        known = {cast("AsyncTurn", turn._turn): turn for turn in given if isinstance(turn, Turn)}  # pyright: ignore[reportPrivateUsage]
+        for done in iterate(self._client.as_completed(map(_inner, given))):
+            yield known.get(done) or Turn(done)
+
+    def results(self, turns: Iterable[Turn | AgentError | str]) -> Iterator[Response | AgentError]:
+        """Iterate over the outcomes of the turns in their order, as ``AsyncClient.results`` does.
+
+        >>> [outcome.text for outcome in client.results([turn])]
+        ['You said: Hello']
+        """
+        return iterate(self._client.results(map(_inner, turns)), instead="AsyncClient.results")
+
+
+def _inner(turn: Turn | AgentError | str) -> AsyncTurn | AgentError | str:
+    return cast("AsyncTurn", turn._turn) if isinstance(turn, Turn) else turn  # pyright: ignore[reportPrivateUsage]
 
 
 def _session(
     connections: Connections,
     known: str | None,
     agent: SessionAgent | str | None,
-    ttl: float | timedelta | None,
+    ttl: float | timedelta | UnsetType | None,
     opening: OpeningOptions,
     *,
     background: bool,
 ) -> Session:
     """Return a session on these connections, which belong to the background loop or to the caller's loop."""
-    if agent is not None and not isinstance(agent, str | Travelling):
+    if agent is not None and not is_a(agent, str | Travelling):
         raise UsageError(f"agent= must be an agent's name or an Agent, not {type(agent).__name__}.")
 
     async def connected() -> Connections:
@@ -404,5 +786,12 @@ def _session(
             )
         return connections
 
-    ref = SessionRef(new_session_id() if known is None else session_id(known), ttl=duration(ttl, "ttl"))
-    return Session(agent, ref, opening_of(**opening), RedisRuntime(connected))
+    opened = opening_of(**opening)
+    ref = SessionRef(
+        new_session_id() if known is None else session_id(known), ttl=lifetime(ttl), tenant=opened.tenant
+    )
+    return Session(agent, ref, opened, RedisRuntime(connected))
+
+
+def _tenant(tenant: str | None) -> str | None:
+    return None if tenant is None else tenant_id(tenant)

@@ -7,19 +7,24 @@
     │  ├─ InvalidId, InvalidMessage an id is not valid; a message is malformed or too large
     │  ├─ InvalidTool               a function cannot be used as a tool
     │  ├─ InvalidOutput             structured output does not match its schema; ``raw`` is the model's text
-    │  ├─ UnknownAgent, UnknownProvider, UnknownTool
+    │  ├─ UnknownAgent, UnknownProvider, UnknownTool, UnknownPrice
     │  ├─ NotAllowed                the worker's App does not accept this from a turn
-    │  ├─ LimitReached              a value exceeds a limit; ``limit`` is the limit's name
+    │  ├─ LimitReached              a value exceeds a limit, or a turn has used up one; ``limit`` is its name
+    │  │  └─ TenantLimit            a tenant has too many turns; ``retryable``, ``retry_after``
     │  ├─ KeyReused                 an idempotency key was used for a different request
     │  ├─ SessionExists             the session already has a history
+    │  ├─ WrongTenant               the session does not belong to the tenant that the call names
+    │  ├─ AlreadyDecided            an open call was decided before; ``decision`` is the first one
+    │  ├─ NotSuspended              the turn does not wait for this call; ``status`` is the turn's
     │  └─ ClientClosed
-    ├─ NotFound                     SessionNotFound, TurnNotFound
+    ├─ NotFound                     SessionNotFound, TurnNotFound, MessageNotFound
     ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
     ├─ StreamError                  StreamGap: events after the cursor are no longer kept
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
-    │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken
+    │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken; kinds of ProviderTimedOut:
+    │     ProviderFirstTokenTimedOut, ProviderSilent, ProviderStepTimedOut
     ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
     └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
                                     StoreReadOnly, StoreUnsupported, CorruptRecord
@@ -34,15 +39,17 @@ import re
 from typing import Any, ClassVar
 
 __all__ = [
-    "AgentError", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
-    "InvalidTool", "KeyReused", "LimitReached", "MissingPackage", "NotAllowed", "NotFound", "ProviderError",
-    "ProviderOverloaded",
-    "ProviderRateLimited", "ProviderRejected", "ProviderStreamBroken", "ProviderTimedOut",
+    "AgentError", "AlreadyDecided", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
+    "InvalidTool", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage", "NotAllowed",
+    "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
+    "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
+    "ProviderTimedOut",
     "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionExists",
     "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
-    "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "ToolArgumentsInvalid", "ToolError",
+    "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
+    "ToolError",
     "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnError", "TurnFailed",
-    "TurnNotFound", "UnknownAgent", "UnknownProvider", "UnknownTool", "UsageError",
+    "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
 _LIMIT = re.compile(r"is over the limit (\w+), which is |\(limit (\w+)\)")
@@ -145,6 +152,12 @@ class UnknownTool(UsageError):
     code = "unknown_tool"
 
 
+class UnknownPrice(UsageError):
+    """The cost of a turn is limited, but its model has no price."""
+
+    code = "unknown_price"
+
+
 class NotAllowed(UsageError):
     """The worker's App does not accept this from a turn."""
 
@@ -153,6 +166,8 @@ class NotAllowed(UsageError):
 
 class LimitReached(UsageError):
     """A value exceeds a limit.
+
+    Of a turn: it has used up one of its ``Limits`` without an answer.
 
     ``limit`` is the name of the limit.
 
@@ -173,6 +188,24 @@ class LimitReached(UsageError):
             self.args = (f"{self.message} (limit {limit})",)
 
 
+class TenantLimit(LimitReached):
+    """The tenant has reached one of its limits: submit the turn again later.
+
+    ``limit`` is ``waiting``, ``per_minute`` or ``tenant_turns``, and ``retry_after`` is in seconds.
+
+    >>> error = TenantLimit(limit="per_minute", retry_after=12.5)
+    >>> error.limit, error.retry_after, error.retryable
+    ('per_minute', 12.5, True)
+    """
+
+    code = "tenant_limit"
+    retryable = True
+
+    def __init__(self, message: str | None = None, *, retry_after: float = 1.0, **where: Any) -> None:
+        super().__init__(message, **where)
+        self.retry_after = retry_after
+
+
 class KeyReused(UsageError):
     """This idempotency key was already used in this session for a different request."""
 
@@ -183,6 +216,54 @@ class SessionExists(UsageError):
     """The session already has a history."""
 
     code = "session_exists"
+
+
+class WrongTenant(UsageError):
+    """The session does not belong to this tenant: answer 403, or use another session id."""
+
+    code = "wrong_tenant"
+
+
+class AlreadyDecided(UsageError):
+    """This call was decided before.
+
+    ``decision`` is the first decision: it counts.
+
+    >>> from antiphon.model import Decision
+    >>> late = AlreadyDecided(decision=Decision("call_1", "approve", by="ada"))
+    >>> late.message, late.decision.by
+    ("The call 'call_1' was approved before, by ada.", 'ada')
+    """
+
+    code = "already_decided"
+
+    def __init__(self, message: str | None = None, *, decision: Any = None, **where: Any) -> None:
+        super().__init__(message or (decision and _as_decided(decision)), **where)
+        self.decision = decision
+
+
+def _as_decided(first: Any) -> str:
+    """Say what a decision was. Where it names nobody, its reason may tell: a time limit says so."""
+    done = {"approve": "approved", "reject": "rejected", "result": "given a result"}[first.kind]
+    if first.by is None and first.reason:
+        return f"The call {first.call_id!r} was {done} before: {first.reason[:200]}"
+    return f"The call {first.call_id!r} was {done} before{f', by {first.by}' if first.by else ''}."
+
+
+class NotSuspended(UsageError):
+    """The turn does not wait for a decision about this call.
+
+    ``status`` is that of the turn.
+
+    >>> NotSuspended(status="finished").status
+    'finished'
+    """
+
+    code = "not_suspended"
+
+    def __init__(self, message: str | None = None, *, status: str = "", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.status = status
 
 
 class ClientClosed(UsageError):
@@ -207,6 +288,12 @@ class TurnNotFound(NotFound):
     """The turn does not exist or has expired."""
 
     code = "turn_not_found"
+
+
+class MessageNotFound(NotFound):
+    """The session's history has no message with this id: use the id of one of session.messages."""
+
+    code = "message_not_found"
 
 
 class SessionBusy(AgentError):
@@ -338,6 +425,25 @@ class ProviderTimedOut(ProviderError):
 
     code = "provider_timed_out"
     retryable = True
+
+
+class ProviderFirstTokenTimedOut(ProviderTimedOut):
+    """The model service did not begin its answer in time: try again, or raise Timeouts(first_token=…)."""
+
+    code = "provider_first_token_timed_out"
+
+
+class ProviderSilent(ProviderTimedOut):
+    """The model service fell silent in its answer: try again, or raise Timeouts(between_tokens=…)."""
+
+    code = "provider_silent"
+
+
+class ProviderStepTimedOut(ProviderTimedOut):
+    """The model's answer took too long: limit max_tokens, or raise Timeouts(step=…)."""
+
+    code = "provider_step_timed_out"
+    retryable = False
 
 
 class ProviderUnreachable(ProviderError):

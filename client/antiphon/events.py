@@ -12,17 +12,22 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import CorruptRecord
-from antiphon.model import Message, Response, StopReason, ToolCall, Usage, encode
+from antiphon.errors import AgentError, CorruptRecord, InvalidOutput
+from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
 
 __all__ = [
     "ChildEvent",
+    "CustomEvent",
     "Event",
     "EventBase",
     "Handoff",
+    "Heartbeat",
     "HistoryCleared",
+    "HistoryRewound",
     "ItemEvent",
     "MessageAdded",
+    "ModelChanged",
+    "OutputDelta",
     "ReasoningDelta",
     "RefusalDelta",
     "SessionClosed",
@@ -72,10 +77,16 @@ class EventBase(Struct, tag_field="type", omit_defaults=True, kw_only=True):
 
 
 class TurnQueued(EventBase, tag="turn_queued"):
-    """A turn was accepted; ``position`` 0 is the head of the inbox."""
+    """A turn was accepted; ``position`` 0 is the head of the inbox.
+
+    ``input`` is what the user said. If its JSON is longer than 4 KiB it is left out, ``input_omitted`` says so, and
+    the turn has it.
+    """
 
     type: ClassVar[Literal["turn_queued"]] = "turn_queued"
     position: int = 0
+    input: list[Message] = field(default_factory=list)
+    input_omitted: bool = False
 
 
 class TurnStarted(EventBase, tag="turn_started"):
@@ -96,6 +107,13 @@ class ReasoningDelta(EventBase, tag="reasoning_delta"):
 class RefusalDelta(EventBase, tag="refusal_delta"):
     type: ClassVar[Literal["refusal_delta"]] = "refusal_delta"
     text: str = ""
+
+
+class OutputDelta(EventBase, tag="output_delta"):
+    """The part of a structured answer that has come so far, whole, as plain JSON data."""
+
+    type: ClassVar[Literal["output_delta"]] = "output_delta"
+    output: Any = None
 
 
 class ToolCallDelta(EventBase, tag="tool_call_delta"):
@@ -127,12 +145,22 @@ class ToolResultEvent(EventBase, tag="tool_result"):
 
 
 class ToolProgress(EventBase, tag="tool_progress"):
-    """Reserved: nothing publishes it yet."""
+    """What a tool said with ``context.progress``: a text to show, and the done part of its work, 0 to 1 or None."""
 
     type: ClassVar[Literal["tool_progress"]] = "tool_progress"
     call_id: str = ""
     name: str = ""
     text: str = ""
+    fraction: float | None = None
+
+
+class CustomEvent(EventBase, tag="custom"):
+    """An event of the service's own, which a tool published with ``context.emit``."""
+
+    type: ClassVar[Literal["custom"]] = "custom"
+    call_id: str = ""
+    name: str = ""
+    data: Any = None
 
 
 class ItemEvent(EventBase, tag="item"):
@@ -144,43 +172,63 @@ class ItemEvent(EventBase, tag="item"):
 
 
 class StepFinished(EventBase, tag="step_finished"):
+    """``rejected`` says why the answer does not match its schema: drop its deltas, the next step answers again."""
+
     type: ClassVar[Literal["step_finished"]] = "step_finished"
     usage: Usage = field(default_factory=Usage)
     stop_reason: StopReason = "end"
     model: str = ""
+    rejected: str = ""
 
 
 class TurnRetrying(EventBase, tag="turn_retrying"):
-    """The step starts again: drop the deltas of ``step`` that came before. ``retry_at`` is server ms."""
+    """The step starts again: drop the deltas of ``step`` that came before. ``retry_at`` is server ms.
+
+    ``service`` is what the model service said with its error, if it did.
+    """
 
     type: ClassVar[Literal["turn_retrying"]] = "turn_retrying"
     reason: str = ""
     code: str = ""
     retry_at: int = 0
+    service: ServiceAnswer | None = None
+
+
+class ModelChanged(EventBase, tag="model_changed"):
+    """A fallback answers ``step`` and goes on with the turn. ``source`` and ``target`` are ``provider/model``, and
+    ``code`` is that of the error for which ``source`` was given up. A ``turn_retrying`` of the step stands before it.
+    """
+
+    type: ClassVar[Literal["model_changed"]] = "model_changed"
+    source: str = ""
+    target: str = ""
+    code: str = ""
 
 
 class TurnSuspended(EventBase, tag="turn_suspended"):
-    """Reserved: nothing publishes it yet."""
+    """The turn waits, without a worker, for what people or the caller decide about these calls."""
 
     type: ClassVar[Literal["turn_suspended"]] = "turn_suspended"
-    waits_for: Literal["approval", "tool"] = "approval"
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[OpenCall] = field(default_factory=list)
 
 
 class TurnResumed(EventBase, tag="turn_resumed"):
-    """Reserved: nothing publishes it yet."""
+    """All open calls of the turn are decided: any worker may continue it."""
 
     type: ClassVar[Literal["turn_resumed"]] = "turn_resumed"
-    call_id: str = ""
-    decision: str = ""
-    by: str = ""
+    decisions: list[Decision] = field(default_factory=list)
 
 
 class TurnSteered(EventBase, tag="turn_steered"):
-    """Reserved: nothing publishes it yet."""
+    """The turn took the input of another one, ``steered_id``, into its model call ``step``.
+
+    ``input`` is that input. If its JSON is longer than 4 KiB it is left out, and ``input_omitted`` says so.
+    """
 
     type: ClassVar[Literal["turn_steered"]] = "turn_steered"
-    message: Message | None = None
+    steered_id: str = ""
+    input: list[Message] = field(default_factory=list)
+    input_omitted: bool = False
 
 
 class Handoff(EventBase, tag="handoff"):
@@ -200,22 +248,38 @@ class ChildEvent(EventBase, tag="child_event"):
 
 
 class TurnFinished(EventBase, tag="turn_finished"):
+    """The turn has answered. ``steered_into`` names the turn that took its input instead: the answer is that one's."""
+
     type: ClassVar[Literal["turn_finished"]] = "turn_finished"
     response: Response | None = None
+    steered_into: str = ""
 
 
 class TurnFailedEvent(EventBase, tag="turn_failed"):
+    """``raw`` is the answer that did not match its schema, and ``service`` what the model service said with its error,
+    where that is why the turn failed.
+    """
+
     type: ClassVar[Literal["turn_failed"]] = "turn_failed"
     code: str = ""
     message: str = ""
+    raw: str = ""
+    service: ServiceAnswer | None = None
+
+    @classmethod
+    def of(cls, error: AgentError) -> TurnFailedEvent:
+        """The event of a turn that failed with this error."""
+        raw = error.raw if isinstance(error, InvalidOutput) else ""
+        return cls(code=str(error.code), message=error.message, raw=raw, service=ServiceAnswer.of(error))
 
 
 class TurnCancelledEvent(EventBase, tag="turn_cancelled"):
-    """``kept`` is the number of messages that stay in the history."""
+    """``kept`` is the number of messages that stay in the history, ``keep`` what was asked to stay there."""
 
     type: ClassVar[Literal["turn_cancelled"]] = "turn_cancelled"
     reason: str = ""
     kept: int = 0
+    keep: Literal["partial", "steps", "nothing"] = "steps"
 
 
 class MessageAdded(EventBase, tag="message_added"):
@@ -225,6 +289,14 @@ class MessageAdded(EventBase, tag="message_added"):
 
 class HistoryCleared(EventBase, tag="history_cleared"):
     type: ClassVar[Literal["history_cleared"]] = "history_cleared"
+
+
+class HistoryRewound(EventBase, tag="history_rewound"):
+    """The history was cut: its first ``kept`` messages stay, and ``message_id`` is the id of the last one of these."""
+
+    type: ClassVar[Literal["history_rewound"]] = "history_rewound"
+    message_id: str = ""
+    kept: int = 0
 
 
 class VariablesChanged(EventBase, tag="variables_changed"):
@@ -242,6 +314,12 @@ class SessionClosed(EventBase, tag="session_closed"):
     reason: str = ""
 
 
+class Heartbeat(EventBase, tag="heartbeat"):
+    """Nothing has come for the ``heartbeat`` of an iteration. It is never published; ``seq`` is the reader's cursor."""
+
+    type: ClassVar[Literal["heartbeat"]] = "heartbeat"
+
+
 class UnknownEvent(EventBase, tag="unknown"):
     """An event of a newer release; ``fields`` holds it whole."""
 
@@ -255,13 +333,16 @@ KnownEvent: TypeAlias = (
     | TextDelta
     | ReasoningDelta
     | RefusalDelta
+    | OutputDelta
     | ToolCallDelta
     | ToolCallEvent
     | ToolResultEvent
     | ToolProgress
+    | CustomEvent
     | ItemEvent
     | StepFinished
     | TurnRetrying
+    | ModelChanged
     | TurnSuspended
     | TurnResumed
     | TurnSteered
@@ -272,13 +353,14 @@ KnownEvent: TypeAlias = (
     | TurnCancelledEvent
     | MessageAdded
     | HistoryCleared
+    | HistoryRewound
     | VariablesChanged
     | SessionForked
     | SessionClosed
 )
 
 # One published fact about a session. Where ``event.type == "text_delta"``, a type checker knows of ``event.text``.
-Event: TypeAlias = KnownEvent | UnknownEvent
+Event: TypeAlias = KnownEvent | UnknownEvent | Heartbeat
 
 _decoder = msgspec.json.Decoder(KnownEvent)
 

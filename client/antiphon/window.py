@@ -130,11 +130,15 @@ def window_of(value: int | Window | None) -> Window:
 
     Raises ``UsageError`` for other values.
     """
-    if value is None:
-        return EVERYTHING
-    if isinstance(value, bool) or not isinstance(value, int | Window):
-        raise UsageError(f"window= must be a number of turns, a Window or a Summary, not {value!r}.")
-    return value if isinstance(value, Window) else Window(turns=value)
+    match value:
+        case None:
+            return EVERYTHING
+        case Window():
+            return value
+        case int() if not isinstance(value, bool):
+            return Window(turns=value)
+        case _:
+            raise UsageError(f"window= must be a number of turns, a Window or a Summary, not {value!r}.")
 
 
 def window_start(

@@ -34,13 +34,14 @@ async def submit_turns(
     text: str = "hi",
     params: dict[str, Any] = ONE_CHUNK,
     hands: int = HANDS,
+    tenant: str | None = None,
 ) -> list[AsyncTurn]:
     """Hand in this many turns, each of a session of its own, ``hands`` at a time."""
     turns: list[AsyncTurn] = []
 
     async def hand_in(first: int) -> None:
         for index in range(first, number, hands):
-            turn = await client.submit(f"{prefix}{index}", text, agent=AGENT, params=params)
+            turn = await client.submit(f"{prefix}{index}", text, agent=AGENT, params=params, tenant=tenant)
             turns.append(turn)
 
     await asyncio.gather(*[hand_in(first) for first in range(hands)])

@@ -1,4 +1,4 @@
-"""Memory: of a turn in flight and of an idle session, in the worker process and in Redis."""
+"""Memory: of turns in flight and of idle sessions, in the worker and in Redis."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from support.marked import with_block
@@ -46,18 +46,20 @@ def page_with_figures(name: str, page: str, kept: Kept) -> str:
 
 def _readme(kept: Kept) -> str:
     """A few figures, and the plot beside other queues."""
-    rows = [f"| {one.words} | {one.shown(value)} |" for one, value in headlines(kept) if one.in_readme]
-    if not rows:
+    shown = [(one, value) for one, value in headlines(kept) if one.in_readme]
+    if not shown:
         return ""
-    head = ["| what | figure |", "|---|---|"]
-    return "\n".join([*_conditions(kept, "docs/"), "", *head, *rows, *_plots(kept, "docs/img", only="turns")])
+    conditions = _runs(kept, {one.part for one, _ in shown}, brief=True)
+    head = ["", "| what | figure |", "|---|---|"]
+    rows = [f"| {one.words} | {one.shown(value)} |" for one, value in shown]
+    return "\n".join([*conditions, *head, *rows, *_plots(kept, "docs/img", only="turns")])
 
 
 def _performance(kept: Kept) -> str:
     """Everything."""
     if not kept.parts:
         return ""
-    text = [*_conditions(kept, ""), *_aims(kept), *_plots(kept, "img")]
+    text = [*_conditions(kept), *_aims(kept), *_plots(kept, "img")]
     for part in PARTS:
         record = kept.parts.get(part.name)
         if record is None:
@@ -74,7 +76,7 @@ def _scaling(kept: Kept) -> str:
     costs = costs_of(kept)
     if not isinstance(costs, Costs):
         return f"The sums cannot be made, as these figures are missing: {'; '.join(costs)}."
-    text = [*_conditions(kept, ""), "", *_costs(costs), ""]
+    text = [*_conditions(kept), "", *_costs(costs), ""]
     text += [
         "| live streams | chunks/s | turns/s | worker cores | worker processes | cells | memory of the cells |"
     ]
@@ -90,13 +92,23 @@ def _aims(kept: Kept) -> list[str]:
     return ["", "| what | figure | aim |", "|---|---|---|", *rows] if rows else []
 
 
-def _conditions(kept: Kept, docs: str) -> list[str]:
-    """With what and where, once for each run that the figures come from."""
+def _conditions(kept: Kept) -> list[str]:
+    """With what and where the figures were measured, and which are missing."""
+    text = [*_runs(kept, kept.parts), ""]
+    missing = [f"`{part.name}`" for part in PARTS if part.name not in kept.parts]
+    if missing:
+        text.append(f"Not measured: {', '.join(missing)}.")
+    text.append("All figures: [bench.json](bench.json).")
+    return text
+
+
+def _runs(kept: Kept, names: Container[str], brief: bool = False) -> list[str]:
+    """A line for each run of `make bench` that figures of these parts come from."""
     runs: dict[str, tuple[Machine, list[str]]] = {}
     for part in PARTS:
         record = kept.parts.get(part.name)
-        if record is not None:
-            runs.setdefault(_run(record, brief=bool(docs)), (record.machine, []))[1].append(f"`{part.name}`")
+        if record is not None and part.name in names:
+            runs.setdefault(_run(record, brief), (record.machine, []))[1].append(f"`{part.name}`")
     text: list[str] = []
     for line, (machine, parts) in runs.items():
         text.append(line if len(runs) == 1 else f"- {', '.join(parts)}: {line}")
@@ -104,11 +116,6 @@ def _conditions(kept: Kept, docs: str) -> list[str]:
             text.append(
                 "  Something else ran on the machine: ratios and counts mean more than times and rates."
             )
-    text.append("")
-    missing = [f"`{part.name}`" for part in PARTS if part.name not in kept.parts]
-    if missing:
-        text.append(f"Not measured: {', '.join(missing)}.")
-    text.append(f"All figures: [bench.json]({docs}bench.json).")
     return text
 
 

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support.servers import clock_library
+
 from chaos.checker import Report, check
 from chaos.driver import Chaos
 
@@ -17,16 +19,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="names the sequence of faults (default 1)")
     parser.add_argument("--seconds", type=float, default=60, help="how long faults go on (default 60)")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
+    parser.add_argument(
+        "--clock", action="store_true", help="move the server's clock as well (needs libfaketime)"
+    )
     parser.add_argument("--plan", action="store_true", help="print the sequence of faults and do nothing")
     parser.add_argument("--json", type=Path, help="write the report to this file as well")
     parser.add_argument("--keep", type=Path, help="leave what the workers logged in this folder")
     options = parser.parse_args()
     if options.keep and options.keep.exists() and any(options.keep.iterdir()):
         parser.error(f"--keep needs an empty folder: in {options.keep} are the notes of another run")
+    if options.clock and clock_library() is None:
+        parser.error("--clock needs libfaketime: apt-get install faketime")
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        chaos = Chaos(options.seed, options.seconds, folder, server=options.server)
+        chaos = Chaos(options.seed, options.seconds, folder, server=options.server, clock=options.clock)
         if options.plan:
             print("\n".join(map(str, chaos.plan)))
             return 0

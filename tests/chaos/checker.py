@@ -13,6 +13,8 @@ from support.key_leaks import leaked_keys
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
 from antiphon.events import Event, decode_event
+from antiphon.input.ids import TurnId
+from antiphon.model import Message
 from chaos.driver import Chaos
 from chaos.load import Conversation
 from chaos.recovery import recoveries, spreads
@@ -20,6 +22,8 @@ from chaos.recovery import recoveries, spreads
 __all__ = ["Report", "check"]
 
 TERMINAL = ("finished", "failed", "cancelled")
+CRASH_LIMIT = 10
+STOPPED = ("interrupted by turn", "rolled back for turn")
 TO_BE_EXPECTED = ("provider_rejected", "worker_crashed", "loop_stalled")
 
 
@@ -34,6 +38,8 @@ class Report:
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
+    steered: int = 0
+    stopped: int = 0
     repeated_submits: int = 0
     attempts_lost_to_crashes: int = 0
     lost: int = 0
@@ -84,11 +90,13 @@ async def check(chaos: Chaos) -> Report:
             logs[one.session] = await _log(client, one)
             _check_order(one, logs[one.session], report)
             _check_reader(one, logs[one.session], report)
+            _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
     _check_tools(chaos, report)
     _check_keys(chaos.server.url, report)
     _check_places(chaos, report)
-    found = recoveries(logs.values(), chaos.deaths, chaos.taking_since, chaos.disturbances)
-    report.recovery_seconds = spreads(found)
+    if not chaos.clock:  # the log's times are the server's
+        found = recoveries(logs.values(), chaos.deaths, chaos.taking_since, chaos.disturbances)
+        report.recovery_seconds = spreads(found)
     return report
 
 
@@ -110,6 +118,12 @@ async def _check_turns(client: AsyncClient, one: Conversation, report: Report) -
             report.lost += 1
             report.wrong.append(f"{one.session}: {submitted.text!r} never ended: it is {record.status}")
             continue
+        report.steered += "steered_into" in record.fields
+        report.stopped += record.error.startswith(STOPPED)
+        if submitted.cancelled and record.status != "cancelled":
+            report.wrong.append(
+                f"{one.session}: {submitted.text!r} was cancelled, and is {record.status}: {record.error}"
+            )
         setattr(report, record.status, getattr(report, record.status) + 1)
         report.attempts_lost_to_crashes += int(record.fields.get("crashes") or 0)
         if record.status == "failed" and record.error_code not in TO_BE_EXPECTED:
@@ -137,6 +151,25 @@ def _check_order(one: Conversation, log: list[Event], report: Report) -> None:
         if times > 1:
             report.repeated += 1
             report.wrong.append(f"{one.session}: turn {turn} ended {times} times")
+
+
+def _check_stopped(one: Conversation, log: list[Event], history: list[Message], report: Report) -> None:
+    """Who was interrupted left its question, who was rolled back left nothing; and only whoever asked for it did so."""
+    modes = {turn.turn_id: turn.if_busy for turn in one.turns}
+    told = {message.turn_id for message in history}
+    crashed = Counter(event.turn_id for event in log if event.type == "turn_retrying")
+    for event in log:
+        if event.type != "turn_cancelled" or not event.reason.startswith(STOPPED):
+            continue
+        interrupted, by = event.reason.startswith("interrupted"), event.reason.rpartition(" ")[2]
+        if modes.get(TurnId(by)) != ("interrupt" if interrupted else "rollback"):
+            report.wrong.append(
+                f"{one.session}: turn {event.turn_id} was {event.reason}, which did not ask for it"
+            )
+        if (event.turn_id in told) is not interrupted and crashed[event.turn_id] < CRASH_LIMIT - 1:
+            report.wrong.append(
+                f"{one.session}: turn {event.turn_id} was {event.reason}: what stays is wrong"
+            )
 
 
 def _check_reader(one: Conversation, log: list[Event], report: Report) -> None:

@@ -47,10 +47,13 @@ class Hit:
 class Chaos:
     """One run. Use it as a context manager: what it starts ends with it."""
 
-    def __init__(self, seed: int, seconds: float, directory: Path, *, server: str = "valkey") -> None:
+    def __init__(
+        self, seed: int, seconds: float, directory: Path, *, server: str = "valkey", clock: bool = False
+    ) -> None:
         self.seed = seed
         self.seconds = seconds
-        self.plan = make_plan(seed, seconds)
+        self.clock = clock
+        self.plan = make_plan(seed, seconds, clock=clock)
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
         self.conversations: list[Conversation] = []
@@ -60,10 +63,11 @@ class Chaos:
         self._stack = ExitStack()
         self._later: set[asyncio.Task[None]] = set()
         self.free_places = 0
+        self._clock_offset = 0.0
 
     def __enter__(self) -> Self:
         self.server = self._stack.enter_context(
-            RedisServer(self._server_kind, appendonly=True, appendfsync="always")  # type: ignore[arg-type]
+            RedisServer(self._server_kind, appendonly=True, appendfsync="always", movable_clock=self.clock)  # type: ignore[arg-type]
         )
         self.to_workers = self._stack.enter_context(Proxy(self.server.port))
         self.to_clients = self._stack.enter_context(Proxy(self.server.port))
@@ -162,10 +166,11 @@ class Chaos:
                 (self.to_workers if fault.target % 2 else self.to_clients).drop_reply(b"EVALSHA")
             case "flush scripts":
                 await self._flush_scripts()
+            case "put clock forward" | "put clock back":
+                self._move_clock(fault)
             case _:
-                await asyncio.to_thread(
-                    self.server.stop if fault.kind == "restart redis" else self.server.kill
-                )
+                end = {"restart redis": self.server.stop, "lose redis power": self.server.lose_power}
+                await asyncio.to_thread(end.get(fault.kind, self.server.kill))
                 await asyncio.sleep(min(fault.seconds, 1.0))
                 await asyncio.to_thread(self.server.start)
         if "redis" not in fault.kind and "worker" in fault.kind and fault.kind != "kill worker":
@@ -204,6 +209,12 @@ class Chaos:
         task = asyncio.create_task(later())
         self._later.add(task)
         task.add_done_callback(self._later.discard)
+
+    def _move_clock(self, fault: Fault) -> None:
+        """By seconds, minutes or half an hour."""
+        jump = (2, 90, 1800)[fault.target % 3] * fault.seconds
+        self._clock_offset += jump if fault.kind == "put clock forward" else -jump
+        self.server.move_clock(self._clock_offset)
 
     async def _flush_scripts(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from support.ensemble import agent_spec
 
 from antiphon.client import AsyncClient
-from antiphon.errors import AgentError, StoreError
+from antiphon.errors import AgentError, SessionBusy, StoreError
 from antiphon.events import Event
 from antiphon.input.ids import TurnId
+from antiphon.input.values import IfBusy
 from antiphon.redis.turn import AsyncTurn
 
 __all__ = ["Conversation", "Submitted"]
@@ -25,13 +26,18 @@ WORK = (
 )  # fmt: skip
 
 
+MODES: tuple[IfBusy, ...] = (*["enqueue"] * 7, "reject", "interrupt", "rollback", *["steer"] * 3)
+
+
 @dataclass(slots=True)
 class Submitted:
     """One turn as its client knows it. ``accepted`` when a submit has returned."""
 
     text: str
     key: str
+    if_busy: IfBusy = "enqueue"
     turn_id: TurnId | None = None
+    cancelled: bool = False  # a cancel was accepted
     repeats: int = 0
     refused: str = ""
 
@@ -51,6 +57,11 @@ class Conversation:
     seen: list[Event] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
 
+    @property
+    def tenant(self) -> str | None:
+        """Every third session is nobody's, and the others belong to two tenants."""
+        return [None, "few", "many"][sum(self.session.encode()) % 3]
+
     async def talk(self, until: Callable[[], bool]) -> None:
         """Submit turn after turn until it is time to stop."""
         chance = random.Random(f"{self.seed} {self.session}")
@@ -58,9 +69,10 @@ class Conversation:
         while not until():
             number += 1
             text = f"{self.session} says {number} {chance.choice(WORK)}"
-            turn = await self._submit(Submitted(text, f"key-{number}"), chance)
+            one = Submitted(text, f"key-{number}", chance.choice(MODES))
+            turn = await self._submit(one, chance)
             if turn is not None:
-                await self._go_on(turn, chance)
+                await self._go_on(one, turn, chance)
 
     async def _submit(self, one: Submitted, chance: random.Random) -> AsyncTurn | None:
         """Submit with a key until an answer comes; now and then once more on purpose."""
@@ -68,7 +80,14 @@ class Conversation:
         again = chance.random() < 0.15
         while True:
             try:
-                turn = await self.client.submit(self.session, one.text, key=one.key, agent=agent_spec())
+                turn = await self.client.submit(
+                    self.session, one.text, key=one.key, agent=agent_spec(), tenant=self.tenant,
+                    if_busy=one.if_busy,
+                )  # fmt: skip
+            except SessionBusy:
+                if one.if_busy != "reject":
+                    one.refused = "the session is busy"
+                return None
             except StoreError:
                 one.repeats += 1
                 await asyncio.sleep(0.1)
@@ -83,7 +102,7 @@ class Conversation:
                 return turn
             again = False
 
-    async def _go_on(self, turn: AsyncTurn, chance: random.Random) -> None:
+    async def _go_on(self, one: Submitted, turn: AsyncTurn, chance: random.Random) -> None:
         match chance.choices(("wait", "on", "cancel"), (6, 3, 1))[0]:
             case "wait":
                 with suppress(AgentError):
@@ -91,7 +110,10 @@ class Conversation:
             case "cancel":
                 await asyncio.sleep(chance.uniform(0, 0.5))
                 with suppress(AgentError):
-                    await turn.cancel("the client changed its mind")
+                    answer = await turn.cancel(
+                        "the client changed its mind", keep=chance.choice(("partial", "steps", "nothing"))
+                    )
+                    one.cancelled = answer in ("requested", "cancelled")
             case _:
                 await asyncio.sleep(chance.uniform(0, 0.3))
 

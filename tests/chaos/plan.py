@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["FAULTS", "Fault", "make_plan"]
+__all__ = ["CLOCK_FAULTS", "FAULTS", "Fault", "make_plan"]
 
 FAULTS: dict[str, int] = {
     "kill worker": 6,
@@ -20,8 +20,11 @@ FAULTS: dict[str, int] = {
     "flush scripts": 2,
     "kill redis": 1,
     "restart redis": 1,
+    "lose redis power": 1,
 }
 """Each fault with its weight."""
+CLOCK_FAULTS: dict[str, int] = {"put clock forward": 4, "put clock back": 4}
+"""What comes to them where the server's clock can be moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,12 @@ class Fault:
         return f"{self.at:6.2f} s  {self.kind}, target {self.target}, {self.seconds:.2f} s"
 
 
-def make_plan(seed: int, seconds: float, pace: float = 0.8) -> list[Fault]:
-    """The faults of a run, ``pace`` seconds apart on average."""
+def make_plan(seed: int, seconds: float, pace: float = 0.8, *, clock: bool = False) -> list[Fault]:
+    """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well."""
     chance, plan, at = random.Random(seed), [], 1.0
+    faults = FAULTS | CLOCK_FAULTS if clock else FAULTS
     while at < seconds:
-        kind = chance.choices(list(FAULTS), list(FAULTS.values()))[0]
+        kind = chance.choices(list(faults), list(faults.values()))[0]
         lasting = chance.choice((0.2, 0.5, 3.0)) * chance.uniform(0.8, 1.2)
         plan.append(Fault(at, kind, chance.randrange(1000), lasting))
         at += chance.expovariate(1 / pace)

@@ -1,11 +1,12 @@
 """A short chaos run in every test run, and a plan that depends on its seed alone."""
 
 import pytest
+from support.servers import clock_library
 
 from antiphon.events import TurnRetrying, TurnStarted
 from chaos.__main__ import run
 from chaos.driver import Chaos
-from chaos.plan import FAULTS, make_plan
+from chaos.plan import CLOCK_FAULTS, FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 
 
@@ -13,6 +14,7 @@ def test_a_seed_names_its_faults():
     assert make_plan(7, 60) == make_plan(7, 60)
     assert make_plan(7, 60) != make_plan(8, 60)
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
+    assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
 
 
 def run_again(turn, next_worker, died=1000, again=1500):
@@ -52,6 +54,18 @@ def test_when_a_worker_began_is_read_from_its_log():
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
     with Chaos(5, 20 if server_kind == "valkey" else 10, tmp_path, server=server_kind) as chaos:
+        report = await run(chaos)
+    print(report.table())
+    assert report.ok, report.table()
+    assert report.accepted > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.one_server
+@pytest.mark.skipif(clock_library() is None, reason="libfaketime is not installed")
+async def test_every_promise_holds_while_the_servers_clock_jumps(tmp_path):
+    with Chaos(6, 15, tmp_path, clock=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()

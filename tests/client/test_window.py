@@ -81,15 +81,15 @@ def test_the_window_holds_its_limit_and_never_parts_a_call_from_its_result(turns
 def test_the_window_moves_only_forward_and_the_same_place_is_found_with_or_without_the_last_one(
     turns, window
 ):
-    start = 0
-    for number in range(len(turns)):
-        history = history_of(turns[:number])
+    start, history = 0, []
+    for number, (size, tools) in enumerate(turns):
         new = [Message.user(f"question {number}")]
         found = window_start(history, window, new=new)
         assert found >= start
         if window.turns is None or window.tokens is None:
             assert window_start(history, window, new=new, start=start) == found
         start = found
+        history += a_turn(number, size=size, tools=tools)
 
 
 @pytest.mark.parametrize("window", [Window(turns=20), Window(tokens=1_000)])

@@ -100,3 +100,16 @@ def test_the_example_conversation_ends_with_its_input(processes, monkeypatch, tm
         process = processes.python(str(ROOT / "examples" / "sessions_in_this_process.py"))
         assert process.wait() == 0, process.output
         assert "0 messages so far." in process.output
+    assert list(tmp_path.glob("conversations*")) == []
+
+
+def test_the_example_conversation_leaves_no_file_when_it_is_empty(tmp_path):
+    command = [sys.executable, ROOT / "examples" / "sessions_in_this_process.py"]
+    for said, answered, left in (
+        ("Hello", "0 messages so far.\nYou said: Hello\n", ["conversations.db"]),
+        ("", "2 messages so far.\n", ["conversations.db"]),
+        ("/new", "2 messages so far.\n", []),
+    ):
+        done = subprocess.run(command, cwd=tmp_path, input=said, capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == (answered, "")
+        assert [path.name for path in tmp_path.glob("conversations*")] == left

@@ -1,21 +1,23 @@
-"""docs/settings.md has every setting of a worker, with its default, as the code has them."""
+"""docs/settings.md has every setting of workers and gateways, with its default, as the code has them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 from support.marked import with_block
 from support.source_tree import ROOT
 
-from antiphon_worker.settings import Settings, variable_of
+from antiphon_gateway import settings as gateway
+from antiphon_worker import settings as worker
 
 PAGE = ROOT / "docs" / "settings.md"
 
 
-def settings_table() -> str:
+def settings_table(settings: type, variable_of: Callable[[str], str]) -> str:
     rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for known in fields(Settings):
+    for known in fields(settings):
         default = f"`{shown(known.default)}`" if known.default != "" else ""
         rows.append(f"| `{variable_of(known.name)}` | {default} | {known.metadata['doc']} |")
     return "\n".join(rows)
@@ -27,12 +29,15 @@ def shown(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def test_the_table_of_settings_is_the_one_in_the_code():
+def whole(page: str) -> str:
+    page = with_block(page, "settings", settings_table(worker.Settings, worker.variable_of))
+    return with_block(page, "gateway", settings_table(gateway.GatewaySettings, gateway.variable_of))
+
+
+def test_the_tables_of_settings_are_those_in_the_code():
     page = PAGE.read_text()
-    assert page == with_block(page, "settings", settings_table()), (
-        "Write it anew: PYTHONPATH=tests python tests/docs/test_pages_of_settings.py"
-    )
+    assert page == whole(page), "Write it anew: PYTHONPATH=tests python tests/docs/test_pages_of_settings.py"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_block(PAGE.read_text(), "settings", settings_table()))
+    PAGE.write_text(whole(PAGE.read_text()))

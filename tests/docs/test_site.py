@@ -120,6 +120,22 @@ def test_the_theme_loads_no_fonts():
 def test_examples_of_docstrings_are_blocks_and_the_words_between_them_are_not():
     pytest.importorskip("griffe", reason="make docs installs it")
     text = "Add.\n\n>>> a = 1\n>>> a + 1\n2\n\n>>> a\n1\n\n``a`` is a number.\n\n    drawn ``so``"
-    assert hook("doctests").fenced(text) == (
+    assert hook("reference").fenced(text) == (
         "Add.\n\n```pycon\n>>> a = 1\n>>> a + 1\n2\n\n>>> a\n1\n```\n\n``a`` is a number.\n\n    drawn so"
     )
+
+
+def test_generated_methods_are_shown_as_help_shows_them():
+    griffe = pytest.importorskip("griffe", reason="make docs installs it")
+    package = griffe.load(
+        "antiphon",
+        search_paths=[ROOT / "client"],
+        extensions=griffe.load_extensions(str(ROOT / ".ci" / "reference.py")),
+    )
+    session, client = package["session.session.Session"], package["client.Client"]
+    assert "awaited" not in session["clear"].docstring.value
+    assert session["clear_async"].docstring.value.startswith("``clear``, awaited.")
+    assert "temperature" in session["run"].parameters
+    assert session["messages"].is_attribute
+    assert str(client["submit"].returns) == "Turn"
+    assert "await" not in client["submit"].docstring.value

@@ -15,6 +15,10 @@ from support.source_tree import ROOT
 import antiphon
 from antiphon import Agent
 from antiphon.input.options import OpeningOptions
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.runtime import TurnHandle
+from antiphon.session.turn import Turn
+from antiphon_worker.local.submitted import SubmittedTurn
 
 # The pages tell a story: what one block leaves undefined stands in the words around it.
 SETTINGS = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "reportUndefinedVariable": "none"}
@@ -49,7 +53,7 @@ def test_the_code_of_the_pages_and_the_examples_passes_a_type_checker(tmp_path):
     for page in (ROOT / "docs").rglob("*.md"):
         (tmp_path / f"page_{page.stem}.py").write_text("\n".join(python_of(page)))
     for example in (ROOT / "examples").rglob("*.py"):
-        (tmp_path / f"example_{example.name}").write_text(example.read_text())
+        (tmp_path / f"example_{example.parent.name}_{example.name}").write_text(example.read_text())
     assert problems(tmp_path) == []
 
 
@@ -165,3 +169,14 @@ def test_both_forms_of_a_method_show_the_same_keywords():
             "stream"
         )
         assert not inspect.iscoroutinefunction(getattr(antiphon.Session, name))
+
+
+@pytest.mark.parametrize("twin", [AsyncTurn, SubmittedTurn], ids=lambda twin: twin.__name__)
+def test_a_turn_has_the_methods_of_its_asynchronous_twins_with_the_same_parameters(twin):
+    methods = [name for name, one in vars(TurnHandle).items() if inspect.isfunction(one) and name[0] != "_"]
+    assert len(methods) >= 7
+    for name in methods:
+        one, other = (inspect.signature(getattr(cls, name)) for cls in (Turn, twin))
+        assert one.parameters == other.parameters, name
+        if name != "stream":
+            assert one.return_annotation == other.return_annotation, name

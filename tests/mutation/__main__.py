@@ -25,10 +25,12 @@ from mutation.statements import Mutant, mutants_of
 
 # What the promises rest on, and all that it includes.
 FILES = [
-    "claim", "emit", "append_step", "finish", "reap",
+    "claim", "emit", "append_step", "finish", "give_back", "steer", "cancel", "submit",
+    "suspend", "decide", "reap", "editing/edit", "editing/fork",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
-        "life", "damage", "crashed", "clock_back", "jobs", "foreign",
+        "life", "damage", "crashed", "suspended", "watch", "give_up", "clock_back", "jobs", "foreign", "cut", "tenants",
+        "shares", "let_in", "stop", "busy",
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0

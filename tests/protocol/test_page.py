@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,12 @@ from antiphon.model import decode_message
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 CLI = shutil.which("redis-cli") or shutil.which("valkey-cli")
+
+
+def test_the_script_of_the_page_is_the_one_that_the_vectors_run():
+    [script] = re.findall(r"^```lua\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    vectors = json.loads((Path(__file__).parent / "vectors.json").read_text())["submissions"]
+    assert {vector["command"][1].strip() for vector in vectors} == {script.strip()}
 
 
 @pytest.mark.skipif(CLI is None, reason="neither redis-cli nor valkey-cli is installed")

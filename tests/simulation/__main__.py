@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from support.servers import RedisServer
 
@@ -23,8 +25,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help=f"steps of a schedule (default {STEPS})")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
     options = parser.parse_args()
-    with RedisServer(options.server) as server:
-        world = World(server.url)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(options, Path(folder) / "redis")
+
+
+def run(options: argparse.Namespace, socket: Path) -> int:
+    with RedisServer(options.server, config={"unixsocket": str(socket)}):
+        world = World(f"unix://{socket}")
         if options.seed is not None:
             return replay(world, options.seed, options.steps)
         first = first_seed() if options.first is None else options.first

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
 
-from simulation.model import ENDED, LOOK_AGAIN_MS, QUARANTINE_MS, Model
-from simulation.state import SessionState, State
+from simulation.model import EDIT_MS, ENDED, LOOK_AGAIN_MS, QUARANTINE_MS, Model, Session, Turn
+from simulation.shares import LIMITS
+from simulation.state import JUNK, REGISTRIES, SessionState, State, TurnState
 
 __all__ = ["KEEP_EVENTS", "Broken", "Checks"]
 
@@ -15,7 +18,22 @@ KEEP_EVENTS = 8
 TERMINAL = ("turn_finished", "turn_failed", "turn_cancelled")
 REGISTRY = {
     "queued": [], "waiting": ["deferred"], "delayed": ["scheduled"], "retrying": ["scheduled"], "running": [],
-    "finished": ["finished"], "failed": ["failed"], "cancelled": ["canceled"],
+    "suspended": ["deferred"], "finished": ["finished"], "failed": ["failed"], "cancelled": ["canceled"],
+}  # fmt: skip
+NONE: dict[str, float] = {}
+NO_SESSION = SessionState([], [], "", "", "", 0, "", "", 0, "", 0, 0)
+OF_A_SESSION = {
+    "history": "G2 history", "inbox": "G2 inbox", "fence": "G3 the holder", "holder": "G3 the holder",
+    "stop": "G3 the holder", "batch": "G3 the holder", "untold": "G2 what no history tells",
+    "steer": "G13 who is told of what waits", "aside": "G12 who is passed by is counted",
+    "kept": "G2 a life that is over leaves nothing", "usage": "what a session has used",
+    "seq": "G5 seq counts the events",
+}  # fmt: skip
+OF_A_TURN = dict.fromkeys(TurnState._fields, "G1 a turn is what was done to it") | {
+    "place": "G2+ what left nothing has its place", "steers": "G13 whom it steers",
+    "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs", "usage": "what a session has used",
+    "journal": "G6 the journal", "ends": "a turn lives until it has ended",
+    "calls": "G12 each call has one decision", "rq_status": "RQ's record",
 }  # fmt: skip
 
 
@@ -28,6 +46,14 @@ def require(held: bool, promise: str, *facts: Any) -> None:
         raise Broken(f"{promise}: {', '.join(map(repr, facts))}")
 
 
+def alike(found: NamedTuple, expected: NamedTuple, promises: Mapping[str, str], name: str) -> None:
+    """Each field as the model has it; otherwise the promise of the first that differs is broken."""
+    if found == expected:
+        return
+    for field, is_, should_be in zip(expected._fields, found, expected, strict=True):
+        require(is_ == should_be, promises[field], name, field, is_, should_be)
+
+
 class Checks:
     """Remembers what it has read of each session's events; what must be new is compared after every step."""
 
@@ -35,12 +61,16 @@ class Checks:
         self.model = model
         self.read: dict[str, int] = {}
         self.ends: Counter[tuple[str, int]] = Counter()
-        self.touched_by_rq: set[str] = (
-            set()
-        )  # their records stay as RQ's tools left them until the next transition
+        self.asked_to_stop: set[tuple[str, int]] = set()  # runs whose cancel was accepted
+        self.seen_as: dict[str, str] = {}  # how the input of a turn was first shown to a model
+        self.touched_by_rq: set[str] = set()
+        """Their records stay as RQ's tools left them until the next transition."""
+        self._held: dict[
+            str, tuple[Any, ...]
+        ] = {}  # of a turn or session: all on which rested what was found right
 
     def next_seqs(self) -> dict[str, int]:
-        return {name: self.read.get(name, 0) + 1 for name in self.model.sessions}
+        return {name: seq + 1 for name, seq in self.read.items()}
 
     def forget(self, session: str, ended: list[tuple[str, int]]) -> None:
         """It was deleted, together with the events that ended its delayed turns."""
@@ -51,138 +81,215 @@ class Checks:
         require(
             state.turns.keys() == self.model.turns.keys(), "accepted turns alone exist", list(state.turns)
         )
-        for name in self.model.sessions:
-            found = state.sessions[name]
-            self._events(name, found)
-            self._session(name, found)
-            self._head(name, found, state)
-        for name in state.turns:
-            self._turn(name, state)
+        for name, session in self.model.sessions.items():
+            self._events(name, state)
+            if self._changed(name, session, state.sessions.get(name), self._facts(session, state)):
+                self._session(session, state)
+            self._head(session, state)
+        for name, turn in self.model.turns.items():
+            facts = self.model.rq[name], self.ends[name, turn.run], name in self.touched_by_rq
+            if self._changed(name, turn, state.turns[name], facts):
+                self._turn(turn, state)
+        woken = self.model.woken - state.all("ant:bell").keys()
+        require(not woken, "who has what a turn needs is woken", woken)
+        self._registries(state)
         self._indexes(state)
 
-    def _events(self, name: str, found: SessionState) -> None:
+    def _changed(self, name: str, known: Turn | Session, found: Any, facts: tuple[Any, ...]) -> bool:
+        """Whether anything is other than it was when it was compared last: in the model, in Redis or in ``facts``."""
+        before = self._held.get(name)
+        if before and before[0] is found and before[1] == facts and before[2] == known.__dict__:
+            return False
+        own = {key: [*value] if type(value) is list else value for key, value in known.__dict__.items()}
+        self._held[name] = found, facts, own
+        return True
+
+    def _facts(self, session: Session, state: State) -> tuple[Any, ...]:
+        head = session.inbox[0].id if session.inbox else ""
+        return state.turns.get(head), self.read.get(session.id), len(self.model.aside(session))
+
+    def _events(self, name: str, state: State) -> None:
         """G1 and G5: dense, in order, exactly what was done, and one end of every run."""
-        expected = self.model.events[name]
+        expected, new = self.model.events[name], state.new_events.get(name)
+        if not expected and not new:
+            return
         seen: list[tuple[str, str, int, int]] = []
-        for entry_id, text in found.new_events:
-            event = json.loads(text)
+        for entry_id, fields in new or ():
+            event = json.loads(fields[1])
             self.read[name] = self.read.get(name, 0) + 1
-            require(entry_id == f"{self.read[name]}-0", "G5 ids are dense", name, entry_id, self.read[name])
+            require(
+                entry_id == b"%d-0" % self.read[name], "G5 ids are dense", name, entry_id, self.read[name]
+            )
             require(event["seq"] == self.read[name], "G5 seq is the id", name, event)
             require(event["at"] == self.model.now, "events carry the server's time", event)
             seen.append((event["type"], event["turn_id"], event["run"], event.get("mark", 0)))
             run = (event["turn_id"], event["run"])
             require(not self.ends[run], "G1 nothing happens in a run that has ended", name, event)
             self.ends[run] += event["type"] in TERMINAL
-        require(found.seq == self.read.get(name, 0), "G5 seq counts the events", name, found.seq)
-        require(
-            found.oldest_seq <= (found.first_seq or found.seq),
-            "G5 a run that goes on is kept whole",
-            name,
-            found,
-        )
-        kept = found.seq - found.oldest_seq + 1 if found.oldest_seq else 0
-        published = found.seq - self.model.sessions[name].base
-        require(kept >= min(published, KEEP_EVENTS), "G5 so many events are kept", name, kept)
+            other_end = event["type"] in ("turn_finished", "turn_failed")
+            require(not (other_end and run in self.asked_to_stop), "G1 a cancelled turn ends as that", event)
+            self._seen_once(event)
         require(seen == expected, "G5 each act is published once, no other is", name, seen, expected)
         expected.clear()
 
-    def _session(self, name: str, found: SessionState) -> None:
-        """G2 and G3: the history, the inbox and the holder."""
-        session = self.model.sessions[name]
-        require(found.history == session.history, "G2 history", name, found.history, session.history)
-        inbox = [turn.id for turn in session.inbox]
-        require(found.inbox == inbox, "G2 inbox", name, found.inbox, inbox)
-        holder = (found.fence, found.holder, found.stop, found.batch)
-        expected = (session.fence, session.holder, session.stop, session.batch)
-        require(holder == expected, "G3 the holder", name, holder, expected)
-        require(found.kept == session.kept, "G2 a life that is over leaves nothing", name, found.kept)
-        for life in found.lives:
-            require(
-                life == -2 or (life == -1) == bool(inbox),
-                "a session lives while it has turns",
-                name,
-                found.lives,
-            )
+    def _kept(self, session: Session, state: State) -> None:
+        """G5: so many events, and those of a run that goes on."""
+        oldest, first, seq = state.oldest_seq(session.id), state.first_seq(session.id), session.seq
+        require(oldest <= (first or seq), "G5 a run that goes on is kept whole", session.id, oldest, first)
+        kept = seq - oldest + 1 if oldest else 0
+        require(kept >= min(seq - session.base, KEEP_EVENTS), "G5 so many events are kept", session.id, kept)
 
-    def _head(self, name: str, found: SessionState, state: State) -> None:
+    def _seen_once(self, event: dict[str, Any]) -> None:
+        """G13: a message is seen in a turn of its own, or once in another one."""
+        if event["type"] == "turn_steered":
+            name = event["steered_id"]
+            require(
+                name not in self.seen_as, "G13 a steered message is seen once", event, self.seen_as.get(name)
+            )
+            self.seen_as[name] = event["turn_id"]
+        elif event["type"] == "turn_started":
+            name = event["turn_id"]
+            first = self.seen_as.setdefault(name, name)
+            require(first == name, "G13 a steered message is seen once", event, first)
+
+    def _session(self, session: Session, state: State) -> None:
+        """G2, G3 and G5: the history, the inbox, the holder, and how long all that lives."""
+        name, aside = session.id, len(self.model.aside(session))
+        expected = SessionState(
+            session.history, [turn.id for turn in session.inbox], session.fence, session.holder, session.stop,
+            session.batch, session.untold, session.steer, aside, session.kept, session.usage,
+            session.seq,
+        )  # fmt: skip
+        alike(state.sessions.get(name, NO_SESSION), expected, OF_A_SESSION, name)
+        require(self.read.get(name, 0) == session.seq, "G5 seq counts the events", name, self.read.get(name))
+        self._kept(session, state)
+        lasts = bool(session.inbox or aside)
+        for life in state.lives(name):
+            require(life == -2 or (life == -1) == lasts, "a session lives while it has turns", name, life)
+
+    def _head(self, session: Session, state: State) -> None:
         """G4: the head of an inbox is reachable, and `active` says when to look."""
-        session = self.model.sessions[name]
-        require(found.look_at == session.look_at, "G4 `active`", name, found.look_at, session.look_at)
         if not session.inbox:
             return
-        require(found.look_at is not None, "G4 `active` names every session with turns", name)
+        name, at = session.id, session.look_at
+        require(at is not None, "G4 `active` names every session with turns", name)
         head, now = session.inbox[0], self.model.now + self.model.slipped
         if session.fence:
-            require(head.status == "running" and found.lease == found.look_at, "G4 leased", name, found)
+            lease = state.lease(name)
+            require(head.status == "running" and lease == at, "G4 leased", name, head.status, lease, at)
         elif name in self.model.quarantined:
-            require(session.look_at <= now + QUARANTINE_MS, "G4 what is set aside is looked at", name, found)
+            require(at <= now + QUARANTINE_MS, "G4 what is set aside is looked at", name, at)
+        elif self.model.shares.in_line(head):
+            require(at <= now + LOOK_AGAIN_MS, "G14 nobody in line is forgotten", name, at)
+        elif head.status == "waiting":
+            soon = max(now + EDIT_MS, self.model.unmoved_until)
+            require(at <= soon, "G4 an edit holds nothing up", name, at)
+        elif head.status == "suspended":
+            again = max(now + LOOK_AGAIN_MS, self.model.unmoved_until)
+            require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
-            require(head.retry_at == found.look_at, "G4 a retry has its time", name, found)
+            require(head.retry_at == at, "G4 a retry has its time", name, at)
         else:
             require(head.status == "queued", "G4 a head without a holder is queued", name, head.status)
-            reachable = head.id in state.queues[head.queue]
-            require(reachable or session.look_at <= now + LOOK_AGAIN_MS, "G4 reachable", name, found)
+            reachable = head.id in self.model.queues[head.queue]
+            require(reachable or at <= now + LOOK_AGAIN_MS, "G4 reachable", name, at)
 
-    def _turn(self, name: str, state: State) -> None:
-        """G1, G6 and RQ's view of the turn."""
-        turn, found = self.model.turns[name], state.turns[name]
-        status = "queued" if turn.status == "delayed" else turn.status
+    def _turn(self, turn: Turn, state: State) -> None:
+        """G1, G6, G12 and RQ's view of the turn."""
+        status, ended, name = turn.status, turn.status in ENDED, turn.id
+        expected = TurnState(
+            "queued" if status == "delayed" else status, turn.run, turn.attempt, turn.crashes, turn.errors,
+            turn.cancel, turn.keep, turn.place, turn.steers, turn.steered_into,
+            turn.lacking, turn.usage, turn.journal, ended,
+            _calls(turn) if turn.calls else [], self.model.rq[name],
+        )  # fmt: skip
         if turn.damaged in ("attempt", "crashes", "errors"):
-            require(getattr(found, turn.damaged) == -1, "nobody mends a field by chance", name, turn.damaged)
-            setattr(found, turn.damaged, getattr(turn, turn.damaged))
-        facts = (found.status, found.run, found.attempt, found.crashes, found.errors, found.cancel)
-        expected = (status, turn.run, turn.attempt, turn.crashes, turn.errors, turn.cancel)
-        require(facts == expected, "G1 a turn is what was done to it", name, facts, expected)
-        require(found.journal == turn.journal, "G6 the journal", name, found.journal, turn.journal)
-        require(
-            (found.lives[0] >= 0) == (turn.status in ENDED),
-            "a turn lives until it has ended",
-            name,
-            found.lives,
-        )
-        require(
-            bool(self.ends[name, turn.run]) == (turn.status in ENDED),
-            "G1 the end of a run is published",
-            name,
-        )
-        placed = turn.due_at if turn.status == "delayed" else None
-        require(found.due_at == placed, "delayed turns alone are due", name, found.due_at, placed)
-        require(
-            found.rq_status == self.model.rq[name], "RQ's record", name, found.rq_status, self.model.rq[name]
-        )
+            expected = expected._replace(**{turn.damaged: JUNK})
+        alike(state.turns[name], expected, OF_A_TURN, name)
+        require(bool(self.ends[name, turn.run]) == ended, "G1 the end of a run is published", name, turn.run)
         if name not in self.touched_by_rq:
-            require(
-                found.registries == REGISTRY[turn.status],
-                "RQ's registries",
-                name,
-                turn.status,
-                found.registries,
-            )
-            require((found.lives[1] >= 0) == (turn.status in ENDED), "RQ's record's life", name, found.lives)
+            life = state.life_of_job(name)
+            require((life >= 0) == ended, "RQ's record's life", name, life)
+
+    def _registries(self, state: State) -> None:
+        """RQ lists a turn where its status belongs, and nowhere else."""
+        expected = {
+            (registry, turn.queue, turn.id)
+            for turn in self.model.turns.values()
+            for registry in REGISTRY[turn.status]
+            if turn.id not in self.touched_by_rq
+        }
+        found = {
+            (registry, queue, name)
+            for registry in REGISTRIES
+            for queue, listed in state.all(f"rq:{registry}").items()
+            for name in listed
+            if name not in self.touched_by_rq
+        }
+        require(found == expected, "RQ's registries", found ^ expected)
 
     def _indexes(self, state: State) -> None:
         """What lists many: queues, started jobs, what each worker holds, who is to be looked at."""
-        sessions = self.model.sessions.values()
-        for name, entries in state.queues.items():
-            require(entries == self.model.queues[name], "the queue", name, entries, self.model.queues[name])
-            running = {
-                f"{s.inbox[0].id}:{s.fence}": "inf" for s in sessions if s.fence and s.inbox[0].queue == name
-            }
-            started = {  # what has no end is ours, whatever RQ's tools have done since
-                entry: score
-                for entry, score in state.started[name].items()
-                if score == "inf" or entry.split(":")[0] not in self.touched_by_rq
-            }
-            require(started == running, "RQ's started jobs", name, started, running)
-        for worker, found in state.held.items():
-            token = found.pop("", "")
-            require(token == self.model.tokens.get(worker, ""), "the last claim's token", worker, token)
-            held = {s.id: s.fence or s.alone for s in sessions if s.holder == worker}
-            require(found == held, "G3 what a worker holds", worker, found, held)
-        aside = state.quarantined
+        sessions, turns = self.model.sessions.values(), self.model.turns.values()
+        queues = {
+            name: ids for name, ids in state.all("rq:queue").items() if not name.endswith(":intermediate")
+        }
+        expected = {name: ids for name, ids in self.model.queues.items() if ids}
+        require(queues == expected, "the queues", queues, expected)
+        running = {(s.inbox[0].queue, f"{s.inbox[0].id}:{s.fence}") for s in sessions if s.fence}
+        started = {  # what has no end is ours, whatever RQ's tools have done since
+            (queue, entry)
+            for queue, entries in state.all("rq:wip").items()
+            for entry, score in entries.items()
+            if score == inf or entry.split(":")[0] not in self.touched_by_rq
+        }
+        require(started == running, "RQ's started jobs", started, running)
+        held = {worker: {"": token} for worker, token in self.model.tokens.items()}
+        for session in sessions:
+            if session.holder:
+                held.setdefault(session.holder, {})[session.id] = session.fence or session.alone
+        require(state.all("ant:held") == held, "G3 what workers hold", state.all("ant:held"), held)
+        self._shares(state)
+        aside = state.at("ant:quarantined", "", NONE).keys()
         require(aside == self.model.quarantined, "what is set aside", aside, self.model.quarantined)
-        live = sum(bool(session.inbox) for session in sessions)
-        require(state.active == live, "G4 `active` names nothing else", state.active, live)
-        delayed = sum(turn.status == "delayed" for turn in self.model.turns.values())
-        require(state.due == delayed, "`due` names nothing else", state.due, delayed)
+        self._listed(
+            "active", {s.id: s.look_at for s in sessions if s.look_at is not None}, "G4 `active`", state
+        )
+        delayed = {turn.id: turn.due_at for turn in turns if turn.status == "delayed"}
+        self._listed("due", delayed, "delayed turns alone are due", state)
+        suspended = {turn.id: turn.suspended_at for turn in turns if turn.status == "suspended"}
+        self._listed("suspended", suspended, "G12 suspended turns alone are listed", state)
+        passed_by = {turn.id: turn.aside for turn in turns if turn.aside is not None}
+        self._listed("aside", passed_by, "G12 who is passed by is looked at", state)
+
+    def _listed(self, name: str, expected: Mapping[str, float], promise: str, state: State) -> None:
+        found = state.at(f"ant:{name}", "", NONE)
+        require(found == expected, promise, found, expected)
+
+    def _shares(self, state: State) -> None:
+        """G14: of each share one turn stands in a queue and the others wait, and a line that can move has moved."""
+        shares, turns = self.model.shares, self.model.turns
+        for kind, expected in shares.expected().items():
+            require(state.all(kind) == expected, f"G14 {kind} of shares", state.all(kind), expected)
+        for (queue, share), line in shares.lines.items():
+            place = shares.places[share].get(queue, "")
+            aside = place in turns and turns[place].session.id in self.model.quarantined
+            moves = (
+                not line or shares.stands(place) or not shares.has_room(share[1:] if share[0] == "@" else "")
+            )
+            require(moves or aside, "G14 a line that can move has moved", queue, share, place, line)
+        for tenant, limits in LIMITS.items():
+            known = [turns[name] for name, at in shares.open[tenant].items() if at < 0]
+            sure = [turn.id for turn in known if not turn.cancel and turn.id not in self.touched_by_rq]
+            require(
+                len(sure) <= limits.get("in_flight", 10_000), "G14 so many turns are in flight", tenant, sure
+            )
+
+
+def _calls(turn: Turn) -> list[str]:
+    calls: list[str] = []
+    for call in turn.calls:
+        calls.append(f"{call.until} {call.at_limit} {call.kind} {call.id}")
+        if call.decision:
+            calls.append(f"{call.op} {call.decision}")
+    return calls

@@ -1,138 +1,231 @@
-"""What stands in Redis after a step, read in one round trip."""
+"""What stands in Redis: of each key what was read when it was last changed."""
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from redis.exceptions import NoScriptError
+from simulation.direct import Command
 
-from simulation.direct import DirectRedis
+__all__ = ["JUNK", "REGISTRIES", "SessionState", "State", "TurnState", "tokens"]
 
-__all__ = ["SessionState", "State", "TurnState", "answer_to", "look_command", "read_state"]
-
-_SOURCE = (Path(__file__).parent / "read_state.lua").read_text()
-_SHA = hashlib.sha1(_SOURCE.encode()).hexdigest()
 REGISTRIES = ("deferred", "scheduled", "finished", "failed", "canceled")
+_LIST, _HASH, _ZSET, _LIFE = ("LRANGE", 0, -1), ("HGETALL",), ("ZRANGE", 0, -1, "WITHSCORES"), ("PTTL",)
 
 
-@dataclass
-class SessionState:
+def _names(raw: list[bytes]) -> list[str]:
+    return [one.decode() for one in raw]
+
+
+def _texts(raw: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in raw.items()}
+
+
+def _scores(raw: list[tuple[bytes, float]]) -> dict[str, float]:
+    return {member.decode(): score for member, score in raw}
+
+
+def _as_it_is(raw: Any) -> Any:
+    return raw
+
+
+_READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, by the kind of the key
+    "ant:session": (_as_it_is, (_HASH, _LIFE)), "ant:history": (_as_it_is, (_LIST, _LIFE)),
+    "ant:inbox": (_names, (_LIST,)), "ant:events": (_as_it_is, ()),
+    "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
+    "rq:job": (_as_it_is, (("HGET", "status"), _LIFE)),
+    "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
+    **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined")},
+    **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("line", "tenant", "active", "due", "suspended", "aside")},
+    "ant:schedules": (_scores, (_ZSET,)),
+    **{f"rq:{kind}": (_scores, (_ZSET,)) for kind in ("wip", *REGISTRIES)},
+    "rq:queue": (_names, (_LIST,)),
+}  # fmt: skip
+JUNK = -1
+_OF_SESSIONS = ("ant:session", "ant:history", "ant:inbox", "ant:events")
+_OF_TURNS = ("ant:turn", "ant:journal", "rq:job")
+
+
+T = TypeVar("T")
+_NOTHING: dict[bytes, bytes] = {}
+
+
+class SessionState(NamedTuple):
+    """What the model knows of a session as well."""
+
+    history: list[bytes]
+    inbox: list[str]
     fence: str
     holder: str
-    lease: int
-    seq: int
     stop: str
     batch: int
-    inbox: list[str]
-    history: list[bytes]
-    new_events: list[tuple[str, bytes]]
-    look_at: int | None
-    lives: list[int]
-    oldest_seq: int
-    first_seq: int  # of the head's run, 0 before it has begun
+    untold: str
+    steer: str
+    aside: int
     kept: str
+    usage: int
+    seq: int
 
 
-@dataclass
-class TurnState:
+class TurnState(NamedTuple):
+    """What the model knows of a turn as well."""
+
     status: str
     run: int
     attempt: int
     crashes: int
     errors: int
     cancel: str
+    keep: str
+    place: int | None
+    steers: str
+    steered_into: str
+    lacking: str
+    usage: int  # of its session, with what it has used
     journal: list[bytes]
+    ends: bool  # whether its record has an end of its life
+    calls: list[str]  # what they wait for, and what was decided
     rq_status: str | None
-    registries: list[str]
-    lives: list[int]
-    due_at: int | None
 
 
-@dataclass
 class State:
-    sessions: dict[str, SessionState] = field(default_factory=dict)
-    turns: dict[str, TurnState] = field(default_factory=dict)
-    held: dict[str, dict[str, str]] = field(default_factory=dict)
-    queues: dict[str, list[str]] = field(default_factory=dict)
-    started: dict[str, dict[str, str]] = field(default_factory=dict)
-    active: int = 0
-    due: int = 0
-    quarantined: set[str] = field(default_factory=set)
+    """Changes with each ``take``. What does not exist is left out."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, SessionState] = {}
+        self.turns: dict[str, TurnState] = {}
+        self.new_events: dict[str, list[Any]] = {}  # since the last ``take``
+        self.ways: set[tuple[str, str]] = set()  # which status became which
+        self._read: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(dict)  # by kind
+        self._asked: list[tuple[str, str, int]] = []
+
+    def commands(self, changed: Iterable[bytes], next_seqs: Mapping[str, int]) -> list[Command]:
+        """How to read these keys; of a session's events only those from its next ``seq`` on, and the first one."""
+        self._asked = []
+        commands: list[Command] = []
+        for key in changed:
+            kind, rest = _parts(key.decode())
+            if kind not in _READ:
+                continue
+            how = _READ[kind][1]
+            if kind == "ant:events":
+                how = (
+                    ("XRANGE", f"{next_seqs.get(rest, 1)}-0", "+"),
+                    ("XRANGE", "-", "+", "COUNT", 1),
+                    _LIFE,
+                )
+            self._asked.append((kind, rest, len(how)))
+            commands += [(word, key, *more) for word, *more in how]
+        return commands
+
+    def take(self, answers: Sequence[Any]) -> None:
+        """The answers to the last ``commands``."""
+        at, sessions, turns = 0, set[str](), set[str]()
+        self.new_events.clear()
+        for kind, rest, count in self._asked:
+            first, *more = answers[at : at + count]
+            self._read[kind][rest] = _READ[kind][0](first), *more
+            at += count
+            if kind in _OF_TURNS:
+                turns.add(rest)
+            elif kind in _OF_SESSIONS:
+                sessions.add(rest)
+            if kind == "ant:events":
+                self.new_events[rest] = first
+        for name in sessions:
+            self.sessions[name] = self._session(name)
+        for name in turns:
+            self._replace(name, self._turn(name))
+
+    def _replace(self, name: str, turn: TurnState | None) -> None:
+        before = self.turns.pop(name, None)
+        if turn:
+            self.turns[name] = turn
+            old = before.status if before else "[*]"
+            if old != turn.status:
+                self.ways.add((old, turn.status))
+
+    def at(self, kind: str, whose: str, otherwise: T) -> T:
+        """What stands in a key, as its kind is read."""
+        found = self._read[kind].get(whose)
+        return otherwise if found is None else found[0]
+
+    def all(self, kind: str) -> dict[str, Any]:
+        """What stands in all keys of a kind that exist."""
+        return {whose: found[0] for whose, found in self._read[kind].items() if found[0]}
+
+    def lives(self, session: str) -> list[int]:
+        """The ms that its keys have left: -1 is for ever, -2 that there is none."""
+        kinds = ("session", "history", "events")
+        return [self._read[f"ant:{kind}"].get(session, (-2,))[-1] for kind in kinds]
+
+    def life_of_job(self, turn: str) -> int:
+        return self._read["rq:job"].get(turn, (-2,))[-1]
+
+    def oldest_seq(self, session: str) -> int:
+        """Of the events that are kept; 0 without any."""
+        oldest = self._read["ant:events"].get(session, ((), ()))[1]
+        return int(oldest[0][0].split(b"-")[0]) if oldest else 0
+
+    def first_seq(self, session: str) -> int:
+        """Of the head's run, 0 before it has begun."""
+        head = self.sessions[session].inbox[:1] if session in self.sessions else []
+        return int(self.at("ant:turn", head[0], _NOTHING).get(b"first_seq", 0)) if head else 0
+
+    def lease(self, session: str) -> int:
+        return int(self.at("ant:session", session, _NOTHING).get(b"lease", 0))
+
+    def _session(self, name: str) -> SessionState:
+        h = self.at("ant:session", name, _NOTHING)
+        return SessionState(
+            self.at("ant:history", name, []), self.at("ant:inbox", name, []), _text(h, b"fence"),
+            _text(h, b"holder"), _text(h, b"stop"), int(h.get(b"batch", 0)), _text(h, b"untold"), _text(h, b"steer"),
+            int(h.get(b"aside", 0)), _text(h, b"restored"), tokens(h.get(b"usage")), int(h.get(b"seq", 0)),
+        )  # fmt: skip
+
+    def _turn(self, name: str) -> TurnState | None:
+        h, life = self._read["ant:turn"].get(name, (_NOTHING, -2))
+        if not h:
+            return None
+        place, status = h.get(b"place"), self._read["rq:job"].get(name, (None, -2))[0]
+        return TurnState(
+            _text(h, b"status"), int(h[b"run"]), _count(h[b"attempt"]), _count(h[b"crashes"]), _count(h[b"errors"]),
+            _text(h, b"cancel"), _text(h, b"keep"), None if place is None else int(place), _text(h, b"steers"),
+            _text(h, b"steered_into"), _text(h, b"lacking"),
+            tokens(h.get(b"session_usage")), self.at("ant:journal", name, []), life >= 0, _calls(h),
+            None if status is None else status.decode(),
+        )  # fmt: skip
 
 
-def look_command(
-    sessions: dict[str, int], turns: dict[str, str], workers: list[str], queues: list[str]
-) -> tuple[Any, ...]:
-    """The command that reads all. ``sessions`` gives for each the first seq to read, ``turns`` for each its queue."""
-    asked = {
-        "sessions": list(sessions.items()),
-        "turns": list(turns.items()),
-        "workers": workers,
-        "queues": queues,
-    }
-    return ("EVALSHA", _SHA, 0, json.dumps(asked))
+def _parts(key: str) -> tuple[str, str]:
+    """The kind of a key, and whose it is."""
+    deployment, _, rest = key.partition(":")
+    kind, _, whose = rest.partition(":")
+    return f"{deployment}:{kind}", whose
 
 
-def answer_to(redis: DirectRedis, command: tuple[Any, ...]) -> Any:
-    """Send it alone."""
-    try:
-        return redis.call(*command)
-    except NoScriptError:
-        return redis.call("EVAL", _SOURCE, *command[2:])
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode()
 
 
-def read_state(command: tuple[Any, ...], found: Any) -> State:
-    """The answer to ``look_command``. What does not exist is left out."""
-    asked = json.loads(command[3])
-    of_sessions, of_turns, of_workers, of_queues, (active, due, quarantined) = found
-    state = State(active=active, due=due, quarantined={name.decode() for name in quarantined})
-    for (name, _), raw in zip(asked["sessions"], of_sessions, strict=True):
-        state.sessions[name] = _session(raw)
-    for (name, _), raw in zip(asked["turns"], of_turns, strict=True):
-        if raw[0][0] is not None:
-            state.turns[name] = _turn(raw)
-    for name, raw in zip(asked["workers"], of_workers, strict=True):
-        state.held[name] = _pairs(raw)
-    for name, (entries, started) in zip(asked["queues"], of_queues, strict=True):
-        state.queues[name] = [entry.decode() for entry in entries]
-        state.started[name] = _pairs(started)
-    return state
-
-
-def _session(raw: Any) -> SessionState:
-    (fence, holder, lease, seq, stop, batch), inbox, history, events, look_at, lives, oldest, first, kept = (
-        raw
-    )
-    return SessionState(
-        _text(fence), _text(holder), int(lease or 0), int(seq or 0), _text(stop), int(batch or 0),
-        [turn.decode() for turn in inbox], history, [(entry.decode(), fields[1]) for entry, fields in events],
-        None if look_at is None else int(float(look_at)), lives,
-        int(oldest[0][0].split(b"-")[0]) if oldest else 0, int(first or 0), _text(kept),
-    )  # fmt: skip
-
-
-def _turn(raw: Any) -> TurnState:
-    (status, run, attempt, crashes, errors, cancel), journal, rq_status, registries, lives, due_at = raw
-    return TurnState(
-        _text(status), int(run), _count(attempt), _count(crashes), _count(errors), _text(cancel), journal,
-        None if rq_status is None else rq_status.decode(),
-        [name for name, member in zip(REGISTRIES, registries, strict=True) if member], lives,
-        None if due_at is None else int(float(due_at)),
-    )  # fmt: skip
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode()
+def tokens(usage: bytes | None) -> int:
+    return json.loads(usage).get("input_tokens", 0) if usage else 0
 
 
 def _count(value: bytes) -> int:
-    """-1 for junk."""
-    return int(value) if value.isdigit() else -1
+    return int(value) if value.isdigit() else JUNK
 
 
-def _pairs(flat: list[bytes]) -> dict[str, str]:
-    return {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+def _calls(fields: Mapping[bytes, bytes]) -> list[str]:
+    calls: list[str] = []
+    for n in itertools.count(1):
+        if (wait := fields.get(b"wait:%d" % n)) is None:
+            return calls
+        calls.append(wait.decode())
+        if decision := fields.get(b"decision:%d" % n):
+            op, _, said = decision.decode().partition(" ")
+            calls.append(f"{op} {json.loads(said)['kind']}")
+    raise AssertionError

@@ -22,6 +22,7 @@ class OwnStore(SessionStore):
         self.texts: dict[str, str] = {}
         self.saves: list[str] = []
         self.failing = False
+        self.fails_with: type[BaseException] = ConnectionError
         self.held: set[str] = (
             set()
         )  # "save" and "load" wait, once begun, until let go; a save waits before it saves
@@ -51,7 +52,7 @@ class OwnStore(SessionStore):
 
     def _enter(self, what: str) -> None:
         if self.failing:
-            raise ConnectionError("the database is away")
+            raise self.fails_with("the database is away")
         if what in self.held:
             self.begun[what].set()
             assert self._go.wait(WAIT_SECONDS)

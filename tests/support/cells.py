@@ -9,8 +9,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.model import Decision, DecisionKind, OpenCall, Usage
+from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
 from antiphon.wire.connection.open import open_redis
+from antiphon.wire.editing import Part, fork_session
+from antiphon.wire.suspension import decide, suspend
 
 __all__ = ["LEASE_MS", "START_MS", "TestCell", "body", "open_cell", "stranger"]
 
@@ -51,7 +55,7 @@ class TestCell(Cell):
     async def take(self, worker: str = "w1", limit: int = 8, **options: Any) -> Claims:
         """Claim with a token of its own."""
         token = options.pop("token", None) or f"token{next(self._tokens)}"
-        options = {"lease_ms": LEASE_MS, "queues": ["antiphon"], **options}
+        options = {"lease_ms": LEASE_MS, "queues": ["antiphon"], "alone_limit": limit, **options}
         return await self.claim(worker, token, limit=limit, **options)
 
     async def take_one(self, worker: str = "w1", **options: Any) -> ClaimedTurn:
@@ -70,20 +74,33 @@ class TestCell(Cell):
             turn, status, bodies=[body(f"turn_{status}", turn.turn_id, turn.run)], **options
         )
 
+    async def hold(self, turn: ClaimedTurn, *calls: OpenCall, aside: bool = False) -> str | None:
+        """Suspend, with a journal that holds one step: one call c1 that waits for an approval, or these."""
+        length = len(turn.journal)
+        await self.append_step(turn, length=length, step=2, entries=[b'{"step":1}'], bodies=[])
+        event = body("step_finished", turn.turn_id, turn.run)
+        waiting = calls or [OpenCall("c1", "pay")]
+        return await suspend(self, turn, waiting, bodies=[event], aside=Usage() if aside else None)
+
+    async def decide(
+        self, call: str = "c1", kind: DecisionKind = "approve", turn: str = "t1", **said: Any
+    ) -> None:
+        await decide(self, TurnId(turn), Decision(call, kind, **said))
+
     async def settle(self) -> None:
         """Let time pass and finish turns until nothing is left to do."""
         await self.redis.delete("rq:suspended")
         for _ in range(50):
-            if not await self.redis.exists(self.keys.active, self.keys.due):
+            if not await self.redis.exists(self.keys.active, self.keys.due, self.keys.aside):
                 return
-            await self.wait(3600_000)
+            await self.wait(31 * 24 * 3600_000 if await self.redis.exists(self.keys.suspended) else 3600_000)
             await self.reap()
             queues = [key.decode()[9:] for key in await self.redis.smembers("rq:queues")]
             claims = await self.take("settler", limit=100, queues=queues)
             for only in claims.alone:
                 claims.turns.extend((await self.take("settler", only=only)).turns)
             for turn in claims.turns:
-                assert await self.end(turn)
+                assert await self.end(turn, "cancelled" if turn.stop else "finished")
         raise AssertionError(f"Turns that never end: {await self.redis.zrange(self.keys.active, 0, -1)}")
 
     async def events(self, session: str = "s") -> list[dict[str, Any]]:
@@ -95,6 +112,19 @@ class TestCell(Cell):
 
     async def event_types(self, session: str = "s") -> list[str]:
         return [event["type"] for event in await self.events(session)]
+
+    async def fork(
+        self, source: str = "s", target: str = "f", op: str = "op1", *, keep: int | None = None, last: bytes = b"",
+        ttl_ms: int | None = 100_000,
+    ) -> bool:  # fmt: skip
+        """Copy a session, up to the message with the index ``keep`` - 1, which is ``last`` if that is given."""
+        history = await self.history(source)
+        size = len(history) if keep is None else keep
+        part = Part(size, f"m{size}", last or history[size - 1]) if size else Part(0, "", b"")
+        return await fork_session(
+            self, SessionId(source), SessionId(target), op, part, ttl_ms=ttl_ms, body=body("session_forked", ""),
+            branch=f'"{target}":"{part.at}"'.encode(), fields=FORKED_FIELDS,
+        )  # fmt: skip
 
     async def history(self, session: str = "s") -> list[bytes]:
         return await self.redis.lrange(self.keys.history(SessionId(session)), 0, -1)

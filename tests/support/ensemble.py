@@ -18,6 +18,7 @@ from support.stage import FIRST_WORDS, Stage, make_app, reply
 from antiphon.client import AsyncClient
 from antiphon.events import Event, decode_event
 from antiphon.input.request import AgentSpec
+from antiphon.model import Message
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores.base import SessionStore
 from antiphon_worker.process.worker import Worker
@@ -25,7 +26,7 @@ from antiphon_worker.settings import Settings
 
 __all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 
-TOOLS = ["note", "pay", "wait", "block", "spin", "freeze", "fork"]
+TOOLS = ["note", "pay", "wait", "watch", "block", "spin", "freeze", "fork"]
 
 
 def agent_spec(**more: Any) -> AgentSpec:
@@ -145,7 +146,10 @@ async def complaints(client: AsyncClient, session: str, *, ended: bool = True) -
     cell = client.connections.cell_of_session(session)  # type: ignore[arg-type]
     entries = await cell.redis.xrange(cell.keys.events(session))  # type: ignore[arg-type]
     events = [decode_event(fields[b"e"]) for _, fields in entries]
-    found = [*_events_complaints(events), *_history_complaints(events, snapshot.messages)]
+    found = [
+        *_events_complaints(events), *_steering_complaints(events),
+        *_history_complaints(events, snapshot.messages),
+    ]  # fmt: skip
     if ended and await cell.redis.zscore(cell.keys.active, session) is not None:
         found.append("the session is still active")
     return [f"{session}: {each}" for each in found]
@@ -168,12 +172,21 @@ def _events_complaints(events: list[Event]) -> Iterable[str]:
             over.add((event.turn_id, event.run))
 
 
+def _steering_complaints(events: list[Event]) -> Iterable[str]:
+    """G13: what steered a turn was seen once, and is no turn of its own."""
+    joined = Counter(e.steered_id for e in events if e.type == "turn_steered")
+    into = {e.turn_id for e in events if e.type == "turn_finished" and e.steered_into}
+    started = {e.turn_id for e in events if e.type == "turn_started"}
+    if joined != Counter(into) or into & started:
+        yield f"steered: {joined}, ended with it: {into}, turns of their own of these: {into & started}"
+
+
 def _history_complaints(events: list[Event], messages: list[Any]) -> Iterable[str]:
     """Each finished turn's messages stand once, together and in order; each answer fits all that is before it."""
-    inbox = list(dict.fromkeys(e.turn_id for e in events if e.type == "turn_queued"))
-    finished = [e.turn_id for e in events if e.type == "turn_finished"]
-    kept = [e.turn_id for e in events if e.type == "turn_cancelled" and getattr(e, "kept", 0)]
-    expected = [turn for turn in inbox if turn in finished or turn in kept]
+    expected = [
+        e.turn_id for e in events
+        if (e.type == "turn_finished" and not e.steered_into) or (e.type == "turn_cancelled" and e.kept)
+    ]  # fmt: skip
     order = [m.turn_id for i, m in enumerate(messages) if i == 0 or m.turn_id != messages[i - 1].turn_id]
     if order != expected:
         yield f"the history holds the turns {order} instead of {expected}"
@@ -182,8 +195,13 @@ def _history_complaints(events: list[Event], messages: list[Any]) -> Iterable[st
             results = messages[index + 1].tool_results if index + 1 < len(messages) else []
             if [r.call_id for r in results] != [c.call_id for c in message.tool_calls]:
                 yield f"message {index} has tool calls without results"
-        elif message.role == "assistant" and message.text != FIRST_WORDS + reply(messages[:index]):
+        elif message.role == "assistant" and not _fits(message, FIRST_WORDS + reply(messages[:index])):
             yield f"answer {index} does not fit its history: {message.text}"
+
+
+def _fits(message: Message, answer: str) -> bool:
+    """Whether it is this answer; of a turn that was stopped, the beginning of one."""
+    return message.text.startswith(FIRST_WORDS) if message.interrupted else answer == message.text
 
 
 @asynccontextmanager

@@ -15,9 +15,9 @@ __all__ = ["running_worker"]
 
 
 @asynccontextmanager
-async def running_worker(url: str, **settings: Any) -> AsyncIterator[Worker]:
+async def running_worker(url: str, app: App | None = None, **settings: Any) -> AsyncIterator[Worker]:
     """Stopped at the end as by SIGTERM."""
-    worker = Worker(Settings(redis_url=url, drain=5.0, **settings), App())
+    worker = Worker(Settings(redis_url=url, drain=5.0, **settings), app or App())
     running = asyncio.create_task(worker.run())
     try:
         yield worker

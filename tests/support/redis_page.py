@@ -11,7 +11,10 @@ from antiphon.wire.keys import KINDS, PREFIX
 __all__ = ["PAGE", "with_table"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
-_IDS = {"turn": "turn", "journal": "turn", "held": "worker", "bell": "queue"}
+_IDS = {
+    "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],
+    "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
+}  # fmt: skip
 
 
 def with_table(page: str) -> str:
@@ -22,7 +25,7 @@ def with_table(page: str) -> str:
 def _table() -> str:
     rows = ["| key | type | holds | stays |", "|---|---|---|---|"]
     for kind in KINDS:
-        key = kind.template.replace("{}", f"<{_IDS.get(kind.name, 'session')}>", 1)
+        key = kind.template.replace("{}", "<{}>").format(*_IDS.get(kind.name, ["session"]))
         rows.append(f"| `{PREFIX}:{key}` | {kind.type} | {kind.holds} | {kind.lifetime} |")
     return "\n".join(rows)
 

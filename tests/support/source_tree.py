@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-__all__ = ["ROOT", "Module", "find_cycle", "modules"]
+__all__ = ["ROOT", "Module", "find_cycle", "modules", "packages"]
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCE_ROOTS = ("client", "worker")
@@ -97,13 +97,18 @@ class Module:
         return ".".join([*parts, *([node.module] if node.module else [])])
 
 
+def packages() -> list[Path]:
+    """The folders of the packages of the wheel; ``client/node`` is none, and may hold what npm has installed."""
+    return sorted(path.parent for root in SOURCE_ROOTS for path in (ROOT / root).glob("*/__init__.py"))
+
+
 @cache
 def modules() -> dict[str, Module]:
-    """Every module of the two packages, by dotted name."""
+    """Every module of the packages, by dotted name."""
     found: dict[str, Module] = {}
-    for source_root in SOURCE_ROOTS:
-        for path in sorted((ROOT / source_root).rglob("*.py")):
-            parts = path.relative_to(ROOT / source_root).with_suffix("").parts
+    for package in packages():
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(package.parent).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found[name] = Module(name, path, path.read_text(encoding="utf-8"))
     return found

@@ -5,6 +5,7 @@ directory, so that no fault of Redis comes between them. Words in the last user 
 
 - ``gate:NAME``: the first words are said, then the answer waits until the test opens ``NAME``;
 - ``die`` or ``die*2``: the first words are said, then the process is killed (every time, or the first two);
+- ``interrupt`` or ``interrupt*2``: a task of the model's own raises ``KeyboardInterrupt``, which ends the process;
 - ``fail:CODE`` or ``fail:CODE*2``: a provider error (``limited``, ``broken``, ``rejected``, ``unauthorized``);
 - ``tool:NAME``: the model asks for that tool first; several are asked for one after the other;
 - ``hang``: no answer ever;
@@ -27,6 +28,7 @@ from typing import Any
 
 from support.harmful_tools import harmful_tools
 
+from antiphon.agent import Agent
 from antiphon.errors import (
     ProviderError,
     ProviderRateLimited,
@@ -38,21 +40,23 @@ from antiphon.model import Message, Text, ToolCall, Usage
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Context, tool
 from antiphon_worker import Allow, App
+from antiphon_worker.loop.unfinished import NOTE
 from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece, ToolCallPiece
 
 __all__ = ["Stage", "make_app", "reply"]
 
 APP = "support.stage:app"
-_WORD = re.compile(r"(?<!\S)(gate|die|fail|tool|hang|words)(?::([\w-]+))?(?:\*(\d+))?(?!\S)")
+_WORD = re.compile(r"(?<!\S)(gate|die|interrupt|fail|tool|hang|words)(?::([\w-]+))?(?:\*(\d+))?(?!\S)")
 FIRST_WORDS = "The first words. "
 
 
 def reply(messages: Sequence[Message]) -> str:
-    """What the model answers: a function of all that it was shown."""
+    """What the model answers: a function of all that it was shown of the conversation."""
     shown = hashlib.sha256()
-    for message in messages:
+    conversation = [message for message in messages if not message.text.startswith(NOTE)]
+    for message in conversation:
         shown.update(f"{message.role}:{message.text}\n".encode())
-    return f"I was shown {len(messages)} messages, {shown.hexdigest()[:12]}."
+    return f"I was shown {len(conversation)} messages, {shown.hexdigest()[:12]}."
 
 
 class Stage:
@@ -123,7 +127,8 @@ class StageModel:
         text = next(message.text for message in reversed(request.messages) if message.role == "user")
         words = [(match[1], match[2], match[3]) for match in _WORD.finditer(text)]
         before = len(self._stage.notes("asked", text=text))
-        self._stage.note("asked", text=text, messages=len(request.messages))
+        told = [message.text for message in request.messages if message.text.startswith(NOTE)]
+        self._stage.note("asked", text=text, messages=len(request.messages), told=told)
         tools = [name for word, name, _ in words if word == "tool"]
         done = sum(message.role == "tool" for message in request.messages[_last_user(request.messages) :])
         if done < len(tools):
@@ -153,6 +158,8 @@ class StageModel:
                 await asyncio.sleep(0.05)  # the first words leave
                 self._stage.note("dies", worker=os.environ.get("ANTIPHON_WORKER_NAME", ""))
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "interrupt":
+                await asyncio.create_task(_interrupted())
             case "hang":
                 await asyncio.Event().wait()
             case "fail":
@@ -178,12 +185,28 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
             os.kill(os.getpid(), signal.SIGKILL)
         return "paid"
 
+    @tool(approval=True)
+    async def sign(text: str) -> str:
+        """Sign, once somebody has approved it."""
+        stage.note("tool", tool="sign", text=text)
+        return "signed"
+
     @tool
     async def wait(text: str, context: Context) -> str:
         """Wait until the gate ``tool`` is open."""
-        stage.note("tool", tool="wait", text=text, turn=context.turn_id)
+        place = {"turn": context.turn_id, "key": context.key, "attempt": context.attempt}
+        stage.note("tool", tool="wait", text=text, **place)
         await _opened(stage, "tool")
         return "waited"
+
+    @tool
+    def watch(text: str, context: Context) -> str:
+        """In the first attempt, watch until nobody waits for the result."""
+        stage.note("tool", tool="watch", text=text, attempt=context.attempt)
+        while context.attempt == 1 and not context.cancelled:
+            time.sleep(0.01)
+        stage.note("watched", attempt=context.attempt)
+        return "watched"
 
     @tool
     async def block(text: str) -> str:
@@ -192,12 +215,26 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         time.sleep(2)  # noqa: ASYNC251 - a tool that forgets to wait is the point
         return "blocked"
 
+    @tool(approval=True)
+    async def guarded(text: str) -> str:
+        """Write a line, once somebody has approved."""
+        stage.note("tool", tool="guarded", text=text)
+        return "guarded"
+
     return App(
-        tools=[note, pay, wait, block, *harmful_tools(stage.harms)],
+        agents=[  # two, so that a turn has to name one
+            Agent(provider="stage", model="stage-1", name="stage", tools=[note, wait, guarded]),
+            Agent(provider="stage", model="stage-1", name="understudy"),
+        ],
+        tools=[note, pay, sign, wait, watch, block, guarded, *harmful_tools(stage.harms)],
         providers={"stage": StageModel(stage)},
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),
     )
+
+
+async def _interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 async def _opened(stage: Stage, name: str) -> None:

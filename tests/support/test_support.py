@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anthropic
 import pytest
+from hypothesis import settings
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -235,3 +236,7 @@ def test_a_model_server_for_worker_processes_says_where_it_is_and_what_it_did(pr
     with anthropic.Anthropic(base_url=models.base_url, api_key="any") as sdk:
         sdk.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "hello"}])
     assert models.statistics()["requests"] == 1
+
+
+def test_an_example_that_takes_long_on_a_busy_machine_is_no_failure():
+    assert settings().deadline is None

@@ -4,7 +4,9 @@ import pytest
 
 from antiphon import Agent, tool
 from antiphon.errors import AgentError, SettingsError, UnknownProvider
+from antiphon.input.request import AgentSpec
 from antiphon_worker.app import App, load_app
+from antiphon_worker.providers.openai_chat import OpenAIChat
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
@@ -85,3 +87,52 @@ def test_a_worker_does_not_start_with_such_an_app(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnknownProvider):
         load_app("unknown_provider_app:app")
+
+
+class OfAnotherKind:
+    """An agent that names tools without bringing them."""
+
+    tools = ()
+    limits = None
+
+    def __init__(self, spec):
+        self.spec = lambda: spec
+
+
+@pytest.fixture
+def _no_keys(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("_no_keys")
+async def test_an_app_says_what_its_agents_lack(monkeypatch):
+    app = App(
+        agents=[
+            agent("ready", tools=[add]),
+            agent("gpt", provider="openai"),
+            agent("chat", provider="openai-chat"),
+            agent("claude", provider="anthropic"),
+            agent("own", provider="ours"),
+            agent("local", provider="ours-without"),
+            OfAnotherKind(AgentSpec("scripted", "any", name="clerk", tools=["add", "refund"])),
+        ],
+        providers={
+            "ours": OpenAIChat(api_key="k"),
+            "ours-without": OpenAIChat(base_url="http://127.0.0.1:1/v1"),
+        },
+    )
+    lacking = await app.lacks()
+    assert set(lacking) == {"gpt", "chat", "claude", "clerk"}
+    assert "set OPENAI_API_KEY" in lacking["gpt"][0]
+    assert lacking["chat"] == lacking["gpt"]
+    assert "set ANTHROPIC_API_KEY" in lacking["claude"][0]
+    assert lacking["clerk"] == ["The App has no tool 'refund': add it to App(tools=[…])."]
+    await app.aclose()
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "k")
+    await app.preload()
+    assert set(app.lacking) == {"clerk"}
+    await app.aclose()

@@ -127,6 +127,14 @@ def test_ordinary_parameters_come_with_every_turn():
     assert Shop().app.agent("support", {"temperature": 0, "max_tokens": 9}).name == "support"
 
 
+def test_a_turn_may_always_leave_tools_alone_and_never_force_one():
+    for choice in ("auto", "none"):
+        assert Shop().app.agent("support", {"tool_choice": choice}).name == "support"
+    for choice in ("required", "refund", {"type": "function", "name": "refund"}):
+        with pytest.raises(NotAllowed, match="tool_choice"):
+            Shop().app.agent("support", {"tool_choice": choice})
+
+
 def test_a_sessions_system_prompt_takes_an_agents_place_only_where_the_app_allows_it():
     with pytest.raises(NotAllowed, match="system"):
         Shop().app.agent("support", {}, own_system=True)
@@ -238,8 +246,8 @@ async def attack(way, shop, redis_url):
                 await wait_until_async(lambda: redis.exists(f"ant:turn:{job.id}"))
             turn = await shop.client.turn(job.id)
     with pytest.raises((NotAllowed, TurnFailed)) as refused:
-        await turn.result(10)
+        await turn.result(60)
     assert refused.value.code == "not_allowed"
     assert shop.refunds == []
     named = await shop.client.submit("t", "hello", agent="support")
-    assert (await named.result(10)).text == "You said: hello"
+    assert (await named.result(60)).text == "You said: hello"

@@ -8,14 +8,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.errors import AgentError, SettingsError, UnknownTool
 from antiphon.input.request import AgentSpec, Travelling
+from antiphon.input.values import is_a
+from antiphon.model import Timeouts
+from antiphon.model.trouble import checked_timeouts
+from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.stores.base import SessionStore
 from antiphon.tools import Tool
+from antiphon.tools.approval import ApprovalRule
 from antiphon_worker.archive.store import Archive, store_at
-from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
+from antiphon_worker.loop.limits.meter import Meter, stop_functions
+from antiphon_worker.loop.limits.prices import Price, Prices, prices_of
+from antiphon_worker.loop.tools.gate import Rules
+from antiphon_worker.loop.tools.toolbox import ToolBox, ToolErrors
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
 from antiphon_worker.travelling import Allow, Door
@@ -27,6 +35,8 @@ __all__ = ["App", "load_app"]
 
 log = logging.getLogger("antiphon.app")
 
+NONE = ApprovalRule()
+NO_RULES = Rules()
 KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY", "openai-chat": "OPENAI_API_KEY"}
 
 
@@ -40,7 +50,11 @@ class App:
     An App with agents, tools or providers runs only its own agents; ``travelling`` allows more (see ``Allow``). An
     empty App runs every agent that is sent with a turn, with the model services whose API keys the worker has.
     ``tool_errors`` is what models and clients see of an exception in a tool: ``"message"`` (its type and message),
-    ``"type"``, or a function that takes the exception and returns a sentence.
+    ``"type"``, or a function that takes the exception and returns a sentence. ``timeouts`` are those of model calls of
+    agents that have none of their own.
+
+    ``limits`` (``antiphon.model.Limits``) hold for all turns; an agent can only be stricter. ``prices`` are those of
+    models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
 
     Raises ``SettingsError`` if two agents or two tools have the same name, and ``UnknownProvider`` if an agent's
     provider is neither built in nor given.
@@ -62,21 +76,31 @@ class App:
         store: SessionStore | None = None,
         travelling: Allow | None = None,
         tool_errors: ToolErrors = "message",
+        timeouts: Timeouts | None = None,
+        limits: Limits | None = None,
+        prices: Mapping[str, Price] | str | None = None,
     ) -> None:
-        if travelling is not None and not isinstance(travelling, Allow):
+        if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
-        if store is not None and not isinstance(store, SessionStore):
+        if store is not None and not is_a(store, SessionStore):
             raise SettingsError(
                 f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}."
             )
+        self.timeouts = checked_timeouts(timeouts, SettingsError)
         self._store = store
         self._archive: Archive | None = None
         self._agents: dict[str, AgentSpec] = {}
+        self._approval: dict[str, ApprovalRule] = {}  # of these agents
         self._tools: dict[str, Tool[..., Any]] = {}
         self._providers = _checked_providers(providers or {})
+        self._stops: dict[str, Callable[..., Any]] = {}
+        self._limits = self._known_stops(checked_limits(limits))
+        self._own_prices = prices
+        self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
+        self.lacking: dict[str, list[str]] = {}
         for tool in _listed(tools, "tools"):
-            self._add_tool(tool if isinstance(tool, Tool) else Tool(tool))
+            self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
         for_travellers = frozenset(self._tools)
         for agent in _listed(agents, "agents"):
             self._add_agent(agent)
@@ -85,19 +109,32 @@ class App:
         self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
 
     def _add_agent(self, agent: Agent) -> None:
-        if not isinstance(agent, Travelling):
+        if not is_a(agent, Travelling):
             raise SettingsError(f"agents= must be a list of Agents, not of {type(agent).__name__}.")
-        spec = agent.spec()
+        approval: ApprovalRule = getattr(agent, "approval", ApprovalRule())
+        spec = agent.described() if callable(approval.rule) else agent.spec()
         if not spec.name:
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
         if spec.name in self._agents:
             raise SettingsError(
                 f"Two agents of the App have the name {spec.name!r}: give each agent a different name."
             )
-        check_provider(spec.provider, self._providers)
-        self._agents[spec.name] = spec
+        for provider in _providers_of(spec):
+            check_provider(provider, self._providers)
+        self._agents[spec.name], self._approval[spec.name] = spec, NONE if approval == NONE else approval
+        self._known_stops(agent.limits)
         for tool in agent.tools:
             self._add_tool(tool)
+
+    def _known_stops(self, limits: Limits | None) -> Limits | None:
+        """Keep the functions of the stop conditions, and return the limits with their names."""
+        for stop in limits.stop if limits is not None else ():
+            name = stop_name(stop)
+            if not isinstance(stop, str) and self._stops.setdefault(name, stop) is not stop:
+                raise SettingsError(
+                    f"Two stop conditions of the App have the name {name!r}: give each a different name."
+                )
+        return None if limits is None else limits.named()
 
     def _add_tool(self, tool: Tool[..., Any]) -> None:
         known = self._tools.setdefault(tool.name, tool)
@@ -105,6 +142,15 @@ class App:
             raise SettingsError(
                 f"Two tools of the App have the name {tool.name!r}: give each tool a different name."
             )
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of the App's agents.
+
+        >>> app.agents
+        ['support']
+        """
+        return list(self._agents)
 
     def agent(
         self,
@@ -114,13 +160,42 @@ class App:
     ) -> AgentSpec:
         """Return the agent for a turn: the App's agent with this name, its only agent, or the one sent with the turn.
 
-        ``parameters`` are those of the turn. ``own_system`` is true if the session has its own system prompt. Raises
-        ``UnknownAgent``, and ``NotAllowed``, ``UnknownProvider`` or ``UnknownTool`` if the App does not allow it.
+        ``parameters`` are those of the turn; tools of the caller that come with it count as ``caller_tools``.
+        ``own_system`` is true if the session has its own system prompt. Raises ``UnknownAgent``, and ``NotAllowed``,
+        ``UnknownProvider`` or ``UnknownTool`` if the App does not allow it.
 
         >>> app.agent("support").tools, app.agent(None).name
         (['add'], 'support')
         """
         return self._door.agent(asked, parameters or {}, own_system)
+
+    def parts(self) -> dict[str, list[str]]:
+        """Return the names of what turns may ask for: agents, stop conditions, what agents that travel may use, and the
+        other tools of the agents (``calls``).
+
+        >>> app.parts()
+        {'agents': ['support'], 'tools': [], 'providers': [], 'stops': [], 'calls': ['add']}
+        """
+        allowed = self._door.tools()
+        tools = [name for name in self._tools if "*" in allowed or name in allowed]
+        calls = {tool.name for agent in self._agents.values() for tool in agent.caller_tools}
+        calls.update(name for agent in self._agents.values() for name in agent.tools)
+        parts = {"agents": list(self._agents), "tools": tools, "providers": list(self._door.providers())}
+        return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}
+
+    def rules(self, agent: AgentSpec) -> Rules:
+        """Return which calls of an agent wait for an approval. An agent that came with a turn adds to the App's rule.
+
+        >>> app.rules(app.agent("support")).own.rule
+        False
+        """
+        own = self._approval.get(agent.name or "", NONE)
+        if own is NONE and agent.approval is False and agent.approval_timeout is None:
+            return NO_RULES
+        if agent is self._agents.get(agent.name or ""):
+            return Rules(own)
+        named = agent.approval if isinstance(agent.approval, bool) else tuple(agent.approval)
+        return Rules(own, ApprovalRule(named, agent.approval_timeout, agent.approval_at_limit))
 
     def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
         """Return tools by name. Raises ``UnknownTool``.
@@ -152,6 +227,38 @@ class App:
             self._opening.pop(name, None)
             raise
 
+    def prices(self, file: str = "") -> Prices:
+        """Return the prices of models: the App's, or those in a file (``ANTIPHON_PRICES``), and the package's.
+
+        Raises ``SettingsError`` if both are given or the file cannot be read.
+
+        >>> app.prices().price("gpt-4o-mini-2024-07-18").output
+        0.6
+        """
+        if file and self._own_prices is not None:
+            raise SettingsError(
+                "ANTIPHON_PRICES (--prices) names a file, and the App also has prices=…: use only one of them."
+            )
+        if self._prices is None:
+            self._prices = prices_of(file or self._own_prices)
+        return self._prices
+
+    def meter(
+        self, agent: AgentSpec, prices: Prices, *, before: Usage | None = None, spent: float = 0.0
+    ) -> Meter:
+        """Return the meter of a turn: the limits of its agent and of the App, of each the stricter one.
+
+        ``before`` is what its session has used, ``spent`` the seconds since its first start. Raises ``UnknownTool``
+        for a stop condition that the App does not have.
+
+        >>> app.meter(app.agent("support"), app.prices()).limits.tokens is None
+        True
+        """
+        if agent.limits is None and self._limits is None:
+            return Meter(NO_LIMITS, prices, before=before, spent=spent)
+        limits = stricter(agent.limits, self._limits)
+        return Meter(limits, prices, stop_functions(limits, self._stops), before=before, spent=spent)
+
     def archive(self, url: str = "") -> Archive | None:
         """Return the archive for sessions: the App's store, or the store at ``url`` (``ANTIPHON_ARCHIVE``), or None.
 
@@ -172,15 +279,67 @@ class App:
     async def preload(self) -> None:
         """Open providers before the first turn: those of the App's agents, or without agents those with an API key.
 
+        ``lacking`` is then what ``lacks`` has found.
+
         >>> await app.preload()
         """
-        used = {spec.provider for spec in self._agents.values()}
+        self.lacking = await self.lacks()
         with_key = {name for name, variable in KEYS.items() if os.environ.get(variable)}
-        for name in sorted(used or with_key):
+        for name in sorted(set() if self._agents else with_key):
             try:
                 await self.provider(name)
             except AgentError as exc:
                 log.warning("provider %s cannot be opened: %s", name, exc)
+
+    async def lacks(self) -> dict[str, list[str]]:
+        """Return what each agent lacks on this machine: its package, its key or a tool, in sentences by its name.
+
+        Agents that lack nothing are left out. It opens the agents' providers and sends nothing.
+
+        >>> await app.lacks()
+        {}
+        """
+        found = {
+            name: [
+                *[lack for one in _providers_of(spec) for lack in await self._lacks_of_provider(one)],
+                *self._lacks_of_tools(spec.tools),
+                *self._lacks_of_limits(spec),
+            ]
+            for name, spec in self._agents.items()
+        }
+        return {name: lacking for name, lacking in found.items() if lacking}
+
+    async def _lacks_of_provider(self, name: str) -> list[str]:
+        try:
+            check = getattr(await self.provider(name), "check_key", None)
+            if check is not None:
+                check()
+        except AgentError as exc:
+            return [exc.message]
+        except Exception as exc:  # noqa: BLE001 - a provider of the App's own: it may still answer
+            return [f"The provider {name!r} cannot be checked: {type(exc).__name__}."]
+        return []
+
+    def _lacks_of_tools(self, names: Sequence[str]) -> list[str]:
+        return [
+            f"The App has no tool {name!r}: add it to App(tools=[…])."
+            for name in names
+            if name not in self._tools
+        ]
+
+    def _lacks_of_limits(self, agent: AgentSpec) -> list[str]:
+        limits = stricter(agent.limits, self._limits)
+        lacking = [
+            f"The App has no stop condition {name!r}: pass its function in Limits(stop=[…])."
+            for name in limits.stop
+            if name not in self._stops
+        ]
+        models = dict.fromkeys([agent.model, *(model.model for model in agent.fallback)])
+        return lacking + [
+            f"The model {model!r} has no price, so that its cost cannot be limited: add it to App(prices=…)."
+            for model in models
+            if limits.of_cost and self.prices().price(model) is None
+        ]
 
     async def aclose(self) -> None:
         """Close the connections to the model services, and the archive if it was opened from a URL.
@@ -195,6 +354,11 @@ class App:
         await close_providers()
 
 
+def _providers_of(agent: AgentSpec) -> list[str]:
+    """The providers of an agent and of its fallbacks, each once."""
+    return list(dict.fromkeys([agent.provider, *(model.provider for model in agent.fallback)]))
+
+
 def _listed(things: Any, name: str) -> Iterable[Any]:
     if not isinstance(things, Iterable) or isinstance(things, str):
         raise SettingsError(f"{name}= must be a list, not {type(things).__name__}.")
@@ -206,17 +370,17 @@ def _checked_providers(providers: Any) -> dict[str, Provider]:
         raise SettingsError(
             f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."
         )
-    for name, provider in providers.items():
+    for name, provider in cast("Mapping[Any, Any]", providers).items():
         if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
             raise SettingsError(
                 f"providers= has {provider!r} for {name!r}: use a provider, such as OpenAIChat(base_url=…)."
             )
-    return dict(providers)
+    return dict(cast("Mapping[str, Provider]", providers))
 
 
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
     """Return what makes two tools equal. Several agents may each create a tool from the same function."""
-    return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict
+    return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict, tool.approval
 
 
 def load_app(path: str) -> App:

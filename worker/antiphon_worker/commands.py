@@ -13,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from antiphon.cli.arguments import add_redis, command_parser, redis_urls
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
@@ -29,10 +29,11 @@ DEFAULT_PORT = 6379
 def worker(argv: list[str]) -> int:
     """Run turns until stopped
 
-    Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Durations are seconds, or
-    500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second one gives them back at
-    once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
-    `antiphon worker check` says whether workers of this host are alive.
+    Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Write durations in seconds,
+    or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second signal gives them
+    back at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    `antiphon worker check` shows which workers of this host are alive, and `antiphon worker check --app module:app`
+    what the agents of an App lack on this machine.
     """
     if argv[:1] == ["check"]:
         return _check_workers(argv[1:])
@@ -53,20 +54,28 @@ def worker(argv: list[str]) -> int:
     set_up_logging(settings.log_level)
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
+    app.prices(settings.prices)
     asyncio.run(Supervisor(settings).run())
     return 0
 
 
 def _check_workers(argv: list[str]) -> int:
-    """Say which workers of this host are alive; exit with 1 if a Redis has not heard from any for a minute"""
+    """Show which workers of this host are alive; exit with 1 if a Redis has not heard from one for a minute
+
+    With --app, show instead which agents of the App lack a package, a key or a tool on this machine, and start nothing;
+    exit with 1 if an agent lacks something.
+    """
     parser = command_parser(_check_workers, "worker check")
+    parser.add_argument("--app", metavar="MODULE:APP", help="the App to check, without a Redis and a worker")
     add_redis(parser)
     options = parser.parse_args(argv)
+    if options.app is not None:
+        return _check_app(options.app)
 
     async def check() -> None:
         from antiphon.wire.cell import Cell
         from antiphon.wire.connection.open import open_redis, redact
-        from antiphon.wire.inspection import workers
+        from antiphon.wire.lists.inspection import workers
         from antiphon_worker.supervisor.supervisor import is_of_this_host
 
         for url in redis_urls(options.redis_url):
@@ -86,9 +95,28 @@ def _check_workers(argv: list[str]) -> int:
     return 0
 
 
+def _check_app(path: str) -> int:
+    from antiphon_worker.app import load_app
+
+    app = load_app(path)
+
+    async def lacks() -> dict[str, list[str]]:
+        try:
+            return await app.lacks()
+        finally:
+            await app.aclose()
+
+    lacking = asyncio.run(lacks())
+    for name in app.agents:
+        print(f"{name}: {' '.join(lacking.get(name, ['ready']))}")
+    if not app.agents:
+        print("The App has no agents of its own.")
+    return 1 if lacking else 0
+
+
 def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, doc: str) -> None:
     if isinstance(default, tuple):
-        default = ",".join(map(str, default))
+        default = ",".join(cast("tuple[str, ...]", default))
     shown = f"{default:g}" if isinstance(default, float) else str(default)
     metavar = "N" if isinstance(default, int) else "TIME" if isinstance(default, float) else "TEXT"
     doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; by default {shown}" if shown else "")
@@ -102,7 +130,7 @@ def run(argv: list[str]) -> int:
     kept in the file that --store names.
     """
     parser = command_parser(run)
-    parser.add_argument("text", help="what the user says; - reads standard input")
+    parser.add_argument("text", help="the user's text; - reads it from standard input")
     parser.add_argument("--provider", required=True, help="openai, openai-chat, anthropic or scripted")
     parser.add_argument("--model", required=True)
     parser.add_argument("--session", metavar="ID", help="continue this session")
@@ -168,7 +196,8 @@ def redis(argv: list[str]) -> int:
 
 
 def _check(argv: list[str]) -> int:
-    """Say what a Redis is and what it promises; exit with 1 if workers would refuse it"""
+    """Show the version and the durability of a Redis; exit with 1 if workers would refuse it"""
+    from antiphon.redis.prefix import prefix_of
     from antiphon.wire.preflight import check_redis, read_redis
 
     parser = command_parser(_check, "redis check")
@@ -187,7 +216,7 @@ def _check(argv: list[str]) -> int:
         for url in redis_urls(options.redis_url):
             connection = open_redis(url, retries=0)
             try:
-                facts = await read_redis(connection)
+                facts = await read_redis(connection, prefix_of(None))
                 check_redis(facts, options.durability)
             finally:
                 await connection.aclose()

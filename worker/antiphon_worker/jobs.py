@@ -1,4 +1,4 @@
-"""What `rq worker` runs: turns, by the worker class of ours, or one at a time by RQ's own classes.
+"""Runs turns under `rq worker`: many at once with our worker class, or one at a time with RQ's own classes.
 
 A stock worker executes whatever function a job names. Give it queues that only trusted services may write to, or start
 it with ``--worker-class antiphon_worker.rq.Worker``.
@@ -19,10 +19,11 @@ from rq.worker import Worker as RQWorker
 
 from antiphon.errors import AgentError, SettingsError, StoreError
 from antiphon.input.ids import TurnId
+from antiphon.model import TERMINAL
 from antiphon.redis.cells import open_cells
 from antiphon.wire.cell import Cell, TurnRecord
 from antiphon.wire.connection.open import open_like, open_redis, url_like
-from antiphon.wire.inspection import work_left
+from antiphon.wire.lists.inspection import work_left
 from antiphon_worker.app import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
@@ -36,7 +37,7 @@ LOOK_SECONDS = 0.25
 
 
 class TurnWorker(RQWorker):
-    """For ``rq worker --worker-class antiphon_worker.rq.Worker``: a worker of ours under RQ's command line.
+    """One of our workers under RQ's command line: ``rq worker --worker-class antiphon_worker.rq.Worker``.
 
     It takes turns from the given queues, many at once, holds their leases and recovers those of workers that died. A
     job of another function fails visibly; no function, callback, webhook or pickle of a job is ever executed or read.
@@ -58,7 +59,9 @@ class TurnWorker(RQWorker):
         from antiphon_worker.__main__ import set_up_logging
 
         if max_jobs is not None:
-            raise SettingsError("antiphon_worker.rq.Worker takes no --max-jobs: it runs many turns at once.")
+            raise SettingsError(
+                "antiphon_worker.rq.Worker runs many turns at once and does not support --max-jobs: leave it out."
+            )
         settings = Settings.load({"queues": ",".join(self.queue_names())})
         set_up_logging((logging_level or settings.log_level).lower())
         if with_scheduler:
@@ -88,7 +91,7 @@ class TurnWorker(RQWorker):
 
 
 async def _drain_when_idle(worker: Worker, url: str, settings: Settings, patience: float | None) -> None:
-    """Stop the worker when there has been nothing to do for so many seconds; never where it is None."""
+    """Stop the worker after this many idle seconds; None means never."""
     if patience is None:
         return None
     cell = Cell(open_redis(url), prefix=settings.prefix)
@@ -99,7 +102,7 @@ async def _drain_when_idle(worker: Worker, url: str, settings: Settings, patienc
             try:
                 left = await work_left(cell, worker.name, settings.queues)
             except StoreError:
-                left = True  # the worker's log says what is wrong
+                left = True  # the worker logs the error
             busy_at = time.monotonic() if left else busy_at
             if time.monotonic() - busy_at >= patience and not left:
                 return worker.drain()
@@ -110,17 +113,20 @@ async def _drain_when_idle(worker: Worker, url: str, settings: Settings, patienc
 def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
     """Run the turn whose id the job carries, or the one it describes: ``(session_id, text, options)``.
 
-    Gives the response; raises ``TurnFailed`` where the turn failed, so that RQ shows the job as failed. Gives None
-    where the turn is not this worker's to run now: its record is left to the session.
+    Returns the ids and the status of the turn. Raises ``TurnFailed`` if the turn failed, so that RQ shows the job as
+    failed. If the turn has not ended (it waits for a decision or for another try, or this worker must not run it now),
+    the record of the job stays as the session has written it.
     """
     job = get_current_job()
     if job is None:
-        raise AgentError("run_turn runs inside an RQ worker; elsewhere use Client.submit().")
+        raise AgentError("run_turn only works inside an RQ worker: use Client.submit() elsewhere.")
     record = asyncio.run(_run_turn(job, arguments, options))
+    if record is None or record.status not in TERMINAL:
+        _leave_record(job)
+    elif record.status == "cancelled":
+        _show_as_cancelled(job)
     if record is None:
         return None
-    if record.status == "cancelled":
-        _show_as_cancelled(job)
     return {"turn_id": record.turn_id, "session_id": record.session_id, "status": record.status}
 
 
@@ -146,8 +152,17 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
         await app.aclose()
 
 
+def _leave_record(job: Job) -> None:
+    """Keep the stock worker from marking the job as finished, and from letting its record expire."""
+
+    def leave(*_: Any, **__: Any) -> None:
+        pass
+
+    job._handle_success = job.cleanup = leave  # type: ignore[method-assign]  # RQ offers no other way
+
+
 def _show_as_cancelled(job: Job) -> None:
-    """Let the stock worker record what has happened: it takes a function that returns for a job that has finished."""
+    """Let the stock worker record the cancellation: it marks every job whose function returns as finished."""
 
     def show(result_ttl: int, pipeline: Any, **_: Any) -> None:
         job.set_status(JobStatus.CANCELED, pipeline=pipeline)
@@ -156,4 +171,4 @@ def _show_as_cancelled(job: Job) -> None:
         )
         registry.add(job, result_ttl, pipeline=pipeline)
 
-    job._handle_success = show  # type: ignore[method-assign]  # RQ has no other place to say so
+    job._handle_success = show  # type: ignore[method-assign]  # RQ offers no other way

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.errors import SettingsError, UsageError
@@ -32,7 +32,7 @@ class Settings:
     )
     cells: str = _setting(
         "",
-        "All Redis of the deployment, where this worker works for some of them: it refuses jobs of the others",
+        "All Redis of the deployment, if this worker serves only some of them; it refuses jobs of the others",
         shown=False,
     )
     queues: tuple[str, ...] = _setting(
@@ -41,27 +41,34 @@ class Settings:
     app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
     archive: str = _setting(
         "",
-        "Where sessions are saved before they end in Redis: sqlite:///path, redis://…, or the App's store=…",
+        "Where to save sessions before they expire in Redis: sqlite:///path or redis://…; or use App(store=…)",
         shown=False,
     )
+    prices: str = _setting(
+        "", "A JSON file with prices of models, before those that come with the package; or use App(prices=…)"
+    )
     processes: int = _setting(
-        1, "Worker processes, each with its own event loop; a single one has a spare beside it"
+        1, "Worker processes, each with its own event loop; a single one has a spare process"
     )
-    concurrency: int = _setting(100, "Turns at once in one process")
-    lease: float = _setting(10.0, "How long a worker that is not heard from keeps its sessions, in seconds")
+    concurrency: int = _setting(100, "Concurrent turns in one process")
+    lease: float = _setting(10.0, "How long a worker that no longer responds keeps its sessions, in seconds")
     drain: float = _setting(
-        25.0, "How long turns may go on after SIGTERM before they are given back, in seconds"
+        25.0, "How long turns may continue after SIGTERM before they are given back, in seconds"
     )
-    crash_limit: int = _setting(10, "A turn fails after so many crashes of its worker")
+    crash_limit: int = _setting(10, "How many crashes of its worker fail a turn")
     isolated_turns: int = _setting(
-        16, "Turns with two crashes that one worker process runs at once, each in a process of its own"
+        16, "Concurrent turns with two crashes for each worker process, each turn in a process of its own"
     )
     stall_timeout: float = _setting(
-        60.0, "How long an event loop may stand still before its process is ended, in seconds; 0 for ever"
+        60.0, "How long an event loop may stand still before its process is ended, in seconds; 0 for no limit"
     )
-    error_limit: int = _setting(5, "A turn fails after so many retryable provider errors")
+    retry_seconds: float = _setting(
+        600.0,
+        "How long a turn is tried again while its model service fails, in seconds, unless its agent has a Retry",
+    )
+    error_limit: int = _setting(100, "How many retryable provider errors fail a turn, however soon they come")
     retry_delay: float = _setting(
-        1.0, "Delay before the first retry of a provider error, doubled each time, in seconds"
+        1.0, "Delay before the first retry after a provider error, doubled each time, in seconds"
     )
     turn_timeout: float = _setting(3600.0, "How long one run of a turn may take, in seconds")
     durability: str = _setting(
@@ -74,7 +81,7 @@ class Settings:
     def load(
         cls, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
     ) -> Settings:
-        """Settings from flags (those not None) over variables over defaults. Raises ``SettingsError``."""
+        """Read settings: flags other than None, then variables, then defaults. Raises ``SettingsError``."""
         values: dict[str, Any] = {}
         for known in fields(cls):
             variable = variable_of(known.name)
@@ -87,7 +94,7 @@ class Settings:
         return settings
 
     def check(self) -> None:
-        """Check values and what they mean together. Raises ``SettingsError`` that names the variable and the fix."""
+        """Check each setting and their combinations. Raises ``SettingsError``, which names the variable and the fix."""
         for name, low in (
             ("processes", 1), ("concurrency", 1), ("crash_limit", 1), ("error_limit", 0), ("isolated_turns", 1),
         ):  # fmt: skip
@@ -97,9 +104,9 @@ class Settings:
         _require(
             self.lease >= 0.5,
             "lease",
-            "must be half a second or more: a shorter one expires while a worker is merely busy",
+            "must be at least half a second: a shorter lease expires while a worker is only busy",
         )
-        for name in ("drain", "stall_timeout"):
+        for name in ("drain", "stall_timeout", "retry_seconds"):
             _require(getattr(self, name) >= 0, name, "must be 0 seconds or more")
         _require(
             self.durability in ("none", "everysec", "fsync"), "durability", "must be none, everysec or fsync"
@@ -112,7 +119,7 @@ class Settings:
         _require(
             set(self.redis_urls) <= set(self.cell_urls),
             "cells",
-            "must hold the URLs of ANTIPHON_REDIS_URL too",
+            "must include the URLs of ANTIPHON_REDIS_URL",
         )
         _require(bool(self.queues), "queues", "must name at least one queue")
         _require(
@@ -123,16 +130,16 @@ class Settings:
 
     @property
     def redis_urls(self) -> list[str]:
-        """One URL a cell. A Sentinel URL holds commas of its own."""
+        """Split into one URL for each cell. A Sentinel URL has commas of its own."""
         return _urls(self.redis_url)
 
     @property
     def cell_urls(self) -> list[str]:
-        """One URL for each cell of the deployment, as far as this worker knows them."""
+        """Return one URL for each cell of the deployment that this worker knows."""
         return _urls(self.cells or self.redis_url)
 
     def environ(self) -> dict[str, str]:
-        """These settings as variables, for a process that is started with them."""
+        """Return these settings as variables, for a process that starts with them."""
         return {variable_of(known.name): _text(getattr(self, known.name)) for known in fields(self)}
 
 
@@ -146,7 +153,7 @@ def variable_of(name: str) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds from ``30``, ``30s``, ``500ms``, ``5m`` or ``1h``. Raises ``ValueError``."""
+    """Convert ``30``, ``30s``, ``500ms``, ``5m`` or ``1h`` to seconds. Raises ``ValueError``."""
     number = text.strip()
     unit = next((unit for unit in ("ms", "s", "m", "h") if number.endswith(unit)), "")
     number = number.removesuffix(unit).rstrip()
@@ -178,11 +185,11 @@ def _require(holds: bool, name: str, rule: str) -> None:
 
 
 def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return ",".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
 
 
 def describe(settings: Settings) -> str:
-    """One line for the log, without secrets."""
+    """Describe the settings in one line for the log, without secrets."""
     urls = ", ".join(redact(url) for url in settings.redis_urls)
     queues = ", ".join(settings.queues)
     return f"queues {queues}, {settings.concurrency} turns at once, lease {settings.lease:g} s, {urls}"

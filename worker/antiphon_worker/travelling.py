@@ -1,9 +1,9 @@
-"""What a turn may bring with it: an agent that travels, and parameters of its own."""
+"""Checks what a turn may bring with it: a travelling agent and parameters of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -18,23 +18,26 @@ Names: TypeAlias = Iterable[str] | Literal["any"]
 ORDINARY = frozenset(
     {
         "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_output_tokens", "max_tokens",
-        "min_p", "parallel_tool_calls", "presence_penalty", "reasoning", "reasoning_effort", "repetition_penalty",
-        "safety_identifier", "seed", "stop", "stop_sequences", "temperature", "thinking", "timeout", "top_k",
-        "top_logprobs", "top_p", "user", "verbosity",
+        "min_p", "parallel_tool_calls", "presence_penalty", "prompt_cache_key", "reasoning", "reasoning_effort",
+        "repetition_penalty", "safety_identifier", "seed", "stop", "stop_sequences", "temperature", "thinking",
+        "timeout", "top_k", "top_logprobs", "top_p", "user", "verbosity",
     }
 )  # fmt: skip
-"""Parameters that change how a model answers, and neither the model nor what it is told or may do."""
+"""Parameters that change how a model answers, but not the model, its instructions or its tools."""
+
+UNFORCED = ("auto", "none")
+"""The choices of tools that any turn may name: they make no model call a tool."""
 
 
 class Allow:
     """What turns may bring to an App: ``App(travelling=Allow(…))``. Each list of names may be ``"any"``.
 
-    ``providers`` are those that agents which travel with a turn may use, none by default; ``models`` are the models
-    that they, and the ``model`` of a turn, may name, by default any; ``tools`` are the tools that they may name, by
-    default those of ``App(tools=…)``. ``parameters`` are those that come with a turn or with an agent that travels, by
-    default ``ORDINARY``: ``model``, ``tools``, ``extra_body``, ``extra_headers`` and all others have to be named,
-    because they can take the place of what an agent of the App has. ``system`` says whether the system prompt of a
-    session may take the place of that of an agent of the App.
+    ``providers``, by default none, are those that travelling agents may use, also as a fallback. ``models``, by default
+    any, are those that travelling agents and the ``model`` of a turn may name. ``tools``, by default those of
+    ``App(tools=…)``, are those that travelling agents may name. ``parameters``, by default ``ORDINARY``, are those of a
+    turn or a travelling agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
+    ``tools``, ``extra_body``, ``extra_headers`` and others to allow them; they can replace what an agent of the App
+    has. With ``system``, the system prompt of a session may replace that of the App's agent.
 
     Raises ``SettingsError`` for anything but names.
 
@@ -63,23 +66,35 @@ class Allow:
 
 
 class Door:
-    """Decides which agent works on a turn, and refuses what the App does not allow. ``None`` allows everything."""
+    """Chooses the agent of a turn, and refuses what the App does not allow. ``None`` allows everything."""
 
     def __init__(self, agents: Mapping[str, AgentSpec], tools: Collection[str], allow: Allow | None) -> None:
         self._agents = agents
         self._tools = tools
         self._allow = allow
 
+    def providers(self) -> Collection[str]:
+        """Return the names of the providers that travelling agents may use; ``*`` stands for any."""
+        allowed = "any" if self._allow is None else self._allow.providers
+        return ("*",) if allowed == "any" else allowed
+
+    def tools(self) -> Collection[str]:
+        """Return the names of the tools that travelling agents may name; ``*`` stands for any."""
+        allowed = self._tools if self._allow is None or self._allow.tools is None else self._allow.tools
+        return ("*",) if allowed == "any" else allowed
+
     def agent(
         self, asked: str | AgentSpec | None, parameters: Mapping[str, Any], own_system: bool
     ) -> AgentSpec:
-        """The agent of a turn. Raises ``NotAllowed``, ``UnknownAgent``, ``UnknownProvider``, ``UnknownTool``."""
+        """Return the agent of a turn. Raises ``NotAllowed``, ``UnknownAgent``, ``UnknownProvider``, ``UnknownTool``."""
         found = self._of_the_app(asked)
         if parameters:
             check_secrets(parameters)
         if found is None and isinstance(asked, AgentSpec):
             if asked.params:
                 check_secrets(asked.params)
+            for model in asked.fallback:
+                check_secrets(model.params)
             self._check_travelling(asked)
         elif own_system and self._allow is not None and not self._allow.system:
             raise NotAllowed(
@@ -90,7 +105,7 @@ class Door:
         return found or asked  # type: ignore[return-value]
 
     def _of_the_app(self, asked: str | AgentSpec | None) -> AgentSpec | None:
-        """An agent of the App: by its name, as the only one, or described as it is; None for another that travels."""
+        """Return the App's agent with this name, its only agent, or the one with this description; None for others."""
         if isinstance(asked, AgentSpec):
             known = self._agents.get(asked.name or "")
             return known if known is not None and _plain(known) == _plain(asked) else None
@@ -108,14 +123,14 @@ class Door:
             return
         if not allow.providers:
             raise NotAllowed(
-                "This worker runs the agents of its App alone: submit the name of one of them (agent='…'), or allow "
+                "This worker runs only the agents of its App: submit the name of one of them (agent='…'), or allow "
                 "others there with App(travelling=Allow(providers=[…]))."
             )
-        if not _in(agent.provider, allow.providers):
-            raise UnknownProvider(
-                f"The worker has no provider {agent.provider!r} for agents that travel with a turn, "
-                f"but: {_listed(allow.providers)}."
-            )
+        self._check_provider(agent.provider, allow)
+        for model in agent.fallback:
+            self._check_provider(model.provider, allow)
+            self._check_model(model.model)
+            self._check_parameters(model.params)
         tools = self._tools if allow.tools is None else allow.tools
         for tool in agent.tools:
             if not _in(tool, tools):
@@ -125,12 +140,19 @@ class Door:
         self._check_model(agent.model)
         self._check_parameters(agent.params)
 
+    def _check_provider(self, name: str, allow: Allow) -> None:
+        if not _in(name, allow.providers):
+            raise UnknownProvider(
+                f"The worker has no provider {name!r} for agents that travel with a turn, "
+                f"but: {_listed(allow.providers)}."
+            )
+
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         allow = self._allow
         if allow is None:
             return
-        for name in parameters:
-            if not _in(name, allow.parameters):
+        for name, value in parameters.items():
+            if not _in(name, allow.parameters) and not (name == "tool_choice" and value in UNFORCED):
                 raise NotAllowed(
                     f"This worker's App does not allow the parameter {name!r} to come with a turn: "
                     "App(travelling=Allow(parameters=[…])) says which it does."
@@ -150,7 +172,9 @@ def _names(value: Any, name: str) -> Collection[str]:
     if value == "any":
         return "any"
     names: list[Any] = (
-        list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [None]
+        list(cast("Iterable[Any]", value))
+        if isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+        else [None]
     )
     if not all(isinstance(one, str) for one in names):
         raise SettingsError(f'Allow({name}=…) is a list of names or "any", not {value!r}.')

@@ -1,4 +1,4 @@
-"""``python -m antiphon.cli``: the ``antiphon`` command where its script is not on the path."""
+"""``python -m antiphon.cli``: the ``antiphon`` command if its script is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the commands share on the command line: how they complain, and which Redis they mean."""
+"""What the commands share on the command line: their errors and the options of Redis."""
 
 from __future__ import annotations
 
@@ -9,36 +9,47 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from antiphon.errors import UsageError
+from antiphon.input.request import AgentSpec
 from antiphon.redis.prefix import PREFIX_VARIABLE
 
-__all__ = ["DEFAULT_URL", "Parser", "add_redis", "command_parser", "redis_urls", "summary"]
+__all__ = [
+    "DEFAULT_URL",
+    "Parser",
+    "add_agent",
+    "add_redis",
+    "agent_of",
+    "command_parser",
+    "positive",
+    "redis_urls",
+    "summary",
+]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one sentence, which ``antiphon.cli.main`` prints."""
+    """A parser whose errors are one sentence, which ``antiphon.cli.main`` prints."""
 
     def error(self, message: str) -> NoReturn:
         sentence = message[:1].upper() + message[1:].rstrip(".")
-        raise UsageError(f"{sentence}. `{self.prog} --help` says more.")
+        raise UsageError(f"{sentence}. Run `{self.prog} --help`.")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Docstrings keep their lines, and options have room."""
+    """Keeps the lines of docstrings, and gives options more room."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
 
 
 def summary(command: Callable[..., object]) -> str:
-    """The first line of a command's docstring, as lists of commands show it."""
+    """Return the first line of a command's docstring, which lists of commands show."""
     return (command.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def command_parser(command: Callable[..., object], name: str | None = None) -> Parser:
-    """A parser for a command; its docstring is what ``--help`` says."""
+    """Make a parser for a command, whose docstring ``--help`` shows."""
     text = "\n".join(line.strip() for line in (command.__doc__ or "").strip().splitlines())
     return Parser(
         prog=f"antiphon {name or command.__name__}",
@@ -49,12 +60,12 @@ def command_parser(command: Callable[..., object], name: str | None = None) -> P
 
 
 def add_redis(parser: argparse.ArgumentParser) -> None:
-    """``--redis-url`` and ``--prefix``, with their variables as defaults."""
+    """Add ``--redis-url`` and ``--prefix``, with their variables as defaults."""
     parser.add_argument(
         "--redis-url",
         metavar="URL",
         default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
-        help=f"the Redis; separate several (cells) with commas; by default {URL_VARIABLE} or {DEFAULT_URL}",
+        help=f"URL of the Redis; separate several (cells) with commas; by default {URL_VARIABLE} or {DEFAULT_URL}",
     )
     parser.add_argument(
         "--prefix",
@@ -63,6 +74,40 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_agent(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name or describe an agent."""
+    agent = parser.add_argument_group("agent")
+    agent.add_argument("--agent", metavar="NAME", help="an agent of the workers' App")
+    agent.add_argument("--provider", help="openai, openai-chat, anthropic, scripted, or one of the App's")
+    agent.add_argument("--model")
+    agent.add_argument("--system", metavar="TEXT", help="the system prompt")
+    agent.add_argument("--tools", metavar="A,B", help="tools of the workers' App")
+
+
+def agent_of(options: argparse.Namespace, parser: Parser) -> str | AgentSpec | None:
+    """Return the agent that these options name or describe, or None."""
+    travelling = [name for name in ("model", "system", "tools") if getattr(options, name) is not None]
+    if options.agent is not None and (options.provider or travelling):
+        parser.error(
+            "--agent names an agent of the workers: leave out --provider, --model, --system and --tools"
+        )
+    if options.provider is None and travelling:
+        parser.error(f"--{travelling[0]} needs --provider and --model as well")
+    if options.provider is None:
+        return options.agent
+    if not options.model:
+        parser.error("--provider needs --model as well")
+    tools = [name.strip() for name in (options.tools or "").split(",") if name.strip()]
+    return AgentSpec(provider=options.provider, model=options.model, system=options.system, tools=tools)
+
+
+def positive(text: str) -> int:
+    """Read a number above 0."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
 def redis_urls(text: str) -> list[str]:
-    """One URL a cell. A Sentinel URL holds commas of its own."""
+    """Split into one URL for each cell. A Sentinel URL has commas of its own."""
     return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]

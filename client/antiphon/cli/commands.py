@@ -1,4 +1,4 @@
-"""The commands that talk to sessions, which need nothing but the client."""
+"""The commands that use sessions and need only the client."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-import msgspec
-
-from antiphon.cli.arguments import Parser, add_redis, command_parser, redis_urls
-from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable, table
-from antiphon.client import DEFAULT_QUEUE, AsyncClient
+from antiphon.cli.arguments import (
+    add_agent,
+    add_redis,
+    agent_of,
+    command_parser,
+    redis_urls,
+)
+from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
+from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable
+from antiphon.client import DEFAULT_QUEUE, DueTurn
 from antiphon.errors import InvalidMessage, TurnFailed, UsageError
-from antiphon.events import Event, TurnFailedEvent
+from antiphon.events import Event, TurnFailedEvent, TurnFinished
 from antiphon.input.ids import check_queue, session_id, turn_id
 from antiphon.input.request import AgentSpec
-from antiphon.model import decode_message
+from antiphon.input.values import IfBusy
+from antiphon.model import decode_history
 from antiphon.redis.cells import Cells, open_cells
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionInfo
-from antiphon.wire import inspection as overview
-from antiphon.wire.cell import Cell
+from antiphon.wire.lists import inspection as overview
 
-__all__ = ["cancel", "failed", "history", "requeue", "sessions", "submit", "tail"]
+__all__ = ["cancel", "due", "history", "sessions", "submit", "tail"]
 
 T = TypeVar("T")
 
@@ -41,35 +46,39 @@ def submit(argv: list[str]) -> int:
     """
     parser = command_parser(submit)
     parser.add_argument("session", help="the session's id; the first turn begins the session")
-    parser.add_argument("text", help="what the user says; - reads standard input")
-    agent = parser.add_argument_group("agent")
-    agent.add_argument("--agent", metavar="NAME", help="an agent of the workers' App")
-    agent.add_argument("--provider", help="openai, openai-chat, anthropic, scripted, or one of the App's")
-    agent.add_argument("--model")
-    agent.add_argument("--system", metavar="TEXT", help="the system prompt")
-    agent.add_argument("--tools", metavar="A,B", help="tools of the workers' App")
+    parser.add_argument("text", help="the user's text; - reads it from standard input")
+    add_agent(parser)
     parser.add_argument(
-        "--key", help="submit only once: with the same key, the session gives the first turn again"
+        "--key", help="submit only once: a repetition with the same key returns the first turn"
     )
     parser.add_argument(
-        "--queue", help=f"the queue; by default the session's, its agent's, or {DEFAULT_QUEUE}"
+        "--queue", help=f"the queue; by default the queue of the session or its agent, or {DEFAULT_QUEUE}"
     )
     parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
+    parser.add_argument(
+        "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
+    )
+    parser.add_argument(
+        "--if-busy", choices=get_args(IfBusy), default="enqueue",
+        help="if a turn runs: wait behind it, be refused, stop it and keep or drop it, or hand it the text",
+    )  # fmt: skip
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
     output.add_argument("--stream", action="store_true", help="print the answer as it arrives")
     add_redis(parser)
     options = parser.parse_args(argv)
-    return asyncio.run(_submit(options, _agent(options, parser), _text(options.text)))
+    return asyncio.run(_submit(options, agent_of(options, parser), _text(options.text)))
 
 
 async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, text: str) -> int:
     where = session_id(options.session)
     queue = None if options.queue is None else check_queue(options.queue)
-    async with _client(options) as client:
+    async with open_client(options) as client:
         turn = await client.submit(
-            where, text, agent=agent, key=options.key, queue=queue, tenant=options.tenant
-        )
+            where, text, agent=agent, key=options.key, queue=queue, tenant=options.tenant,
+            priority=options.priority,
+            if_busy=options.if_busy,
+        )  # fmt: skip
         follow = options.wait or options.stream
         print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
         unserved = await overview.unserved(client.connections.cell_of_turn(turn.id), turn.id)
@@ -83,7 +92,7 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
 
 
 async def _answer(turn: AsyncTurn) -> str:
-    """The whole text. Raises ``TurnFailed`` where the turn fails: whatever it failed of, the command was right."""
+    """Return the whole text. Any failure of the turn raises ``TurnFailed``, because the command itself was correct."""
     try:
         return (await turn.result()).text
     except UsageError as exc:
@@ -91,7 +100,10 @@ async def _answer(turn: AsyncTurn) -> str:
 
 
 async def _print_answer(turn: AsyncTurn) -> None:
-    """The text as it comes. Raises ``TurnFailed`` where the turn fails."""
+    """Print the text as it arrives. Raises ``TurnFailed`` if the turn fails.
+
+    A text that steers another turn has no answer of its own.
+    """
     last: Event | None = None
     async for last in turn.stream():
         match last.type:
@@ -103,6 +115,8 @@ async def _print_answer(turn: AsyncTurn) -> None:
             case _:
                 continue
     print(flush=True)
+    if isinstance(last, TurnFinished) and last.steered_into:
+        print(f"The turn {last.steered_into} took the text into its next model call.", file=sys.stderr)
     if isinstance(last, TurnFailedEvent):
         raise TurnFailed(last.message, code=last.code)
 
@@ -110,7 +124,7 @@ async def _print_answer(turn: AsyncTurn) -> None:
 def tail(argv: list[str]) -> int:
     """Show a session's events as they happen
 
-    Without --after, from now on. A session that does not exist yet is waited for.
+    Without --after, it shows only new events. If the session does not exist yet, it waits for it.
     """
     parser = command_parser(tail)
     parser.add_argument("session")
@@ -125,7 +139,7 @@ def tail(argv: list[str]) -> int:
 
 async def _tail(options: argparse.Namespace) -> int:
     lines = EventLines(sys.stdout)
-    async with _client(options) as client:
+    async with open_client(options) as client:
         async for event in client.subscribe(options.session, options.after):
             if options.json:
                 print(event.to_json().decode(), flush=True)
@@ -135,9 +149,9 @@ async def _tail(options: argparse.Namespace) -> int:
 
 
 def history(argv: list[str]) -> int:
-    """Show what was said in a session
+    """Show the messages of a session
 
-    The messages of its finished turns; a turn that runs now is not in it yet.
+    They are those of finished turns. A running turn is not included yet.
     """
     parser = command_parser(history)
     parser.add_argument("session")
@@ -151,55 +165,57 @@ async def _history(options: argparse.Namespace) -> int:
     where = session_id(options.session)
     async with _cells(options) as cells:
         found = await cells.of_session(where).snapshot(where)
-    for data in found.history:
-        print(data.decode() if options.json else "\n".join([*message_lines(decode_message(data)), ""]))
+    for message in decode_history(found.history, 0):
+        print(message.to_json().decode() if options.json else "\n".join([*message_lines(message), ""]))
     return 0
 
 
 def sessions(argv: list[str]) -> int:
-    """List the sessions, the last used first"""
-    parser = _list_parser(sessions, "sessions")
+    """List the sessions, the most recently used first"""
+    parser = list_parser(sessions, "sessions")
     parser.add_argument("--tenant", metavar="NAME", help="show only sessions of this tenant")
     options = parser.parse_args(argv)
     lines = asyncio.run(_sessions(options))
     if options.json:
-        _print_json(lines)
+        print_json(lines)
     else:
         rows = [
-            [one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages, ago(one.updated)]
+            [
+                one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages,
+                ago(one.updated), clock_time(one.due or 0),
+            ]
             for one in lines
         ]  # fmt: skip
-        head = ["session", "tenant", "agent", "status", "turns", "messages", "updated"]
-        _print_table(head, rows, "There are no sessions.")
+        head = ["session", "tenant", "agent", "status", "turns", "messages", "updated", "due"]
+        print_table(head, rows, "There are no sessions.")
     return 0
 
 
 async def _sessions(options: argparse.Namespace) -> list[SessionInfo]:
-    """As many as were asked for, however many pages that takes."""
-    found: list[SessionInfo] = []
-    async with _client(options) as client:
-        async for one in client.sessions(tenant=options.tenant):
-            found.append(one)
-            if len(found) == options.limit:
-                break
-    return found
+    """Return as many as were asked for, over as many pages as that takes."""
+    async with open_client(options) as client:
+        return await first(options.limit, client.sessions(tenant=options.tenant))
 
 
 def cancel(argv: list[str]) -> int:
     """Cancel a turn
 
-    Its finished steps stay in the history. A turn that has ended stays as it is.
+    A turn that has ended stays as it is.
     """
     parser = command_parser(cancel)
     parser.add_argument("turn", help="the turn's id")
     parser.add_argument("--reason", default="cancelled on the command line")
+    parser.add_argument(
+        "--keep", choices=["partial", "steps", "nothing"], default="steps",
+        help="what stays in the history: all that was said, the finished steps (the default), or nothing",
+    )  # fmt: skip
     add_redis(parser)
     options = parser.parse_args(argv)
 
     async def run() -> int:
         async with _cells(options) as cells:
             known = turn_id(options.turn)
-            answer = await cells.of_turn(known).cancel(known, options.reason)
+            answer = await cells.of_turn(known).cancel(known, options.reason, options.keep)
         said = {"cancelled": "cancelled", "requested": "its worker ends it now"}
         print(said.get(answer, f"the turn had ended before: {answer}"))
         return 0
@@ -207,94 +223,38 @@ def cancel(argv: list[str]) -> int:
     return asyncio.run(run())
 
 
-def failed(argv: list[str]) -> int:
-    """List the failed turns, the latest first"""
-    options = _list_parser(failed, "turns").parse_args(argv)
-    turns = asyncio.run(_over_cells(options, overview.failed_turns))
-    turns = sorted(turns, key=lambda turn: -turn.ended)[: options.limit]
+def due(argv: list[str]) -> int:
+    """List the delayed turns, the next one first"""
+    parser = list_parser(due, "turns")
+    parser.add_argument("--tenant", metavar="NAME", help="show only turns of this tenant")
+    options = parser.parse_args(argv)
+    turns = asyncio.run(_due(options))
     if options.json:
-        _print_json(turns)
+        print_json(turns)
     else:
-        rows = [
-            [one.turn_id, one.session_id or "-", clock_time(one.ended), one.code, one.error] for one in turns
-        ]
-        _print_table(["turn", "session", "ended", "code", "error"], rows, "No turn has failed.")
+        rows = [[one.turn_id, one.session_id, one.tenant or "-", clock_time(one.due)] for one in turns]
+        print_table(["turn", "session", "tenant", "due"], rows, "No turn is delayed.")
     return 0
 
 
-def requeue(argv: list[str]) -> int:
-    """Run a failed turn again
-
-    It goes to the end of its session's inbox as a new run, with fresh counters, when a worker finds it.
-    """
-    parser = command_parser(requeue)
-    parser.add_argument("turn", nargs="+", help="the ids of failed turns")
-    add_redis(parser)
-    options = parser.parse_args(argv)
-
-    async def run() -> int:
-        async with _cells(options) as cells:
-            for known in [turn_id(one) for one in options.turn]:
-                await cells.of_turn(known).requeue(known)
-                print(known, flush=True)
-        return 0
-
-    return asyncio.run(run())
-
-
-def _agent(options: argparse.Namespace, parser: Parser) -> str | AgentSpec | None:
-    travelling = [name for name in ("model", "system", "tools") if getattr(options, name) is not None]
-    if options.agent is not None and (options.provider or travelling):
-        parser.error(
-            "--agent names an agent of the workers; it takes no --provider, --model, --system or --tools"
-        )
-    if options.provider is None and travelling:
-        parser.error(f"--{travelling[0]} needs --provider and --model beside it")
-    if options.provider is None:
-        return options.agent
-    if not options.model:
-        parser.error("--provider needs --model beside it")
-    tools = [name.strip() for name in (options.tools or "").split(",") if name.strip()]
-    return AgentSpec(provider=options.provider, model=options.model, system=options.system, tools=tools)
+async def _due(options: argparse.Namespace) -> list[DueTurn]:
+    async with open_client(options) as client:
+        return await first(options.limit, client.due(tenant=options.tenant))
 
 
 def _text(text: str) -> str:
-    """The text itself, or what standard input brings. Raises ``InvalidMessage`` where that is no text."""
+    """Return the text, or that of standard input. Raises ``InvalidMessage`` if standard input is not text."""
     if text != "-":
         return text
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as exc:
-        raise InvalidMessage(f"What standard input brings is not text: {exc}.") from exc
-
-
-def _list_parser(command: Callable[..., object], what: str) -> Parser:
-    parser = command_parser(command)
-    parser.add_argument(
-        "--limit", type=_positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
-    )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
-    add_redis(parser)
-    return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
-
-
-def _client(options: argparse.Namespace) -> AsyncClient:
-    return AsyncClient(_urls(options), prefix=options.prefix)
-
-
-def _urls(options: argparse.Namespace) -> list[str]:
-    return redis_urls(options.redis_url)
+        raise InvalidMessage(f"The standard input is not text: {exc}.") from exc
 
 
 @asynccontextmanager
 async def _cells(options: argparse.Namespace) -> AsyncGenerator[Cells, None]:
-    cells = open_cells(_urls(options), prefix=options.prefix)
+    cells = open_cells(redis_urls(options.redis_url), prefix=options.prefix)
     try:
         yield cells
     finally:
@@ -302,28 +262,8 @@ async def _cells(options: argparse.Namespace) -> AsyncGenerator[Cells, None]:
             await cell.redis.aclose()
 
 
-async def _over_cells(
-    options: argparse.Namespace, read: Callable[[Cell, int], Awaitable[list[T]]]
-) -> list[T]:
-    async with _cells(options) as cells:
-        return [line for cell in cells for line in await read(cell, options.limit)]
-
-
-def _print_json(values: list[Any]) -> None:
-    for value in values:
-        print(msgspec.json.encode(value).decode())
-
-
-def _print_table(head: list[str], rows: list[list[Any]], nothing: str) -> None:
-    if not rows:
-        print(nothing, file=sys.stderr)
-        return
-    for line in table(head, rows):
-        print(line)
-
-
 async def _until_nobody_reads(work: Coroutine[Any, Any, int]) -> int:
-    """Do the work until the reader of our output is gone, also when there is nothing to write."""
+    """Do the work until the reader of our output is gone, even if there is nothing to write."""
     task = asyncio.ensure_future(work)
     pipe = _output_pipe()
     if pipe is None:
@@ -347,9 +287,9 @@ async def _until_nobody_reads(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _output_pipe() -> int | None:
-    """Our standard output where it is a pipe: the writing end becomes readable when nobody reads."""
+    """Return our standard output if it is a pipe. Its writing end becomes readable when the reader is gone."""
     try:
         out = sys.stdout.fileno()
-    except (OSError, AttributeError):  # whoever runs this in their own process has put something in its place
+    except (OSError, AttributeError):  # a caller in the same process has replaced it
         return None
     return out if stat.S_ISFIFO(os.fstat(out).st_mode) else None

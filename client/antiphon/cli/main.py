@@ -1,9 +1,9 @@
-"""``antiphon COMMAND``: finds the command, runs it, and says in one sentence what went wrong.
+"""``antiphon COMMAND``: finds the command, runs it, and prints an error in one sentence.
 
-A command is a function that takes its arguments and gives the exit code; the first line of its docstring is what
-``antiphon --help`` says of it. Commands of other packages are found by the entry-point group ``antiphon.commands``.
+A command is a function that takes its arguments and returns the exit code. ``antiphon --help`` shows the first line of
+its docstring. The entry-point group ``antiphon.commands`` adds commands of other packages.
 
-Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly, 130 interrupted, 141 nobody reads the output any more.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -23,16 +23,24 @@ __all__ = ["main"]
 Command: TypeAlias = Callable[[list[str]], int]
 
 GROUP = "antiphon.commands"
-OWN = {
-    name: EntryPoint(name, f"antiphon.cli.commands:{name}", GROUP)
-    for name in ("submit", "tail", "history", "sessions", "cancel", "failed", "requeue")
+MODULES = {
+    "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
+    "failed": ("failed", "requeue"),
+    "batch": ("batch",),
+    "standing": ("limits", "schedules", "webhooks"),
+    "decisions": ("waiting", "approve", "reject"),
 }
-MISSING = "needs the worker's packages: pip install 'antiphon[worker]'"
+OWN = {
+    name: EntryPoint(name, f"antiphon.cli.{module}:{name}", GROUP)
+    for module, names in MODULES.items()
+    for name in names
+}
+MISSING = "needs the {0}'s packages: pip install 'antiphon[{0}]'"
 INTERRUPTED, NOBODY_READS = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; gives the exit code."""
+    """Run the command line and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     said_by = (
         " ".join(["antiphon", *arguments[:1]]) if arguments[:1] and arguments[0][:1] != "-" else "antiphon"
@@ -77,7 +85,7 @@ def _load(point: EntryPoint) -> Command:
     except ModuleNotFoundError as exc:
         if (exc.name or "").startswith("antiphon."):
             raise
-        raise MissingPackage(f"This command {MISSING}") from exc
+        raise MissingPackage(f"This command {_missing(point)}") from exc
 
 
 def _help() -> str:
@@ -93,7 +101,7 @@ def _help() -> str:
             "Talk to sessions:",
             *(_line(point, width) for point in OWN.values()),
             "",
-            "Run turns:",
+            "Run turns, and serve them:",
             *(_line(point, width) for point in others.values()),
             "",
             "Run `antiphon COMMAND --help` for the options of a command, and `antiphon --version` for the release.",
@@ -106,11 +114,15 @@ def _line(point: EntryPoint, width: int) -> str:
     try:
         text = summary(_load(point))
     except MissingPackage:
-        text = MISSING
+        text = _missing(point)
     return f"  {point.name:<{width}}{text}"
 
 
+def _missing(point: EntryPoint) -> str:
+    return MISSING.format("gateway" if point.module.startswith("antiphon_gateway") else "worker")
+
+
 def _forget_output() -> None:
-    """Nobody reads any more: what is still buffered goes nowhere, without a complaint at exit."""
+    """Discard what is still buffered, because the reader is gone, so that the exit prints no error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

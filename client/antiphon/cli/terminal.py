@@ -1,4 +1,4 @@
-"""How events, messages and lists look on a terminal."""
+"""Shows events, messages and lists on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from antiphon.events import (
+    CustomEvent,
     Event,
+    OutputDelta,
     ReasoningDelta,
     RefusalDelta,
     StepFinished,
@@ -21,6 +23,7 @@ from antiphon.events import (
     TurnFailedEvent,
     TurnFinished,
     TurnQueued,
+    TurnResumed,
     TurnRetrying,
     TurnStarted,
     TurnSuspended,
@@ -29,29 +32,29 @@ from antiphon.model import Message, Refusal, Text
 
 __all__ = ["EventLines", "ago", "clock_time", "message_lines", "printable", "table"]
 
-# What would move the cursor, change colours or ring: models and users may have written it.
+# Characters of users or models that would move the cursor, change colours or ring.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LABELS = {"reasoning_delta": "  (thinks) ", "refusal_delta": "  (refuses) "}
 MOST_IN_A_CELL = 100
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey; lines and tabs stay."""
+    """Return the text without control characters of a terminal, but with line breaks and tabs."""
     return _CONTROL.sub("", text)
 
 
 class EventLines:
-    """Writes events as people read them: a line for each, and the pieces of an answer as running text."""
+    """Writes events for people: a line for each, and the pieces of an answer as running text."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._running: type[Event] | None = None  # the kind of delta that the unfinished line holds
+        self._running: type[Event] | None = None  # the kind of delta on the unfinished line
 
     def show(self, event: Event) -> None:
         """Write one event, at once."""
         if isinstance(event, TextDelta | RefusalDelta | ReasoningDelta):
             self._piece(event)
-        elif not isinstance(event, ToolCallDelta):
+        elif not isinstance(event, ToolCallDelta | OutputDelta):
             self._line(event)
         self._out.flush()
 
@@ -77,24 +80,23 @@ class EventLines:
 
 
 def _told(event: Event) -> str:
-    """What an event says beside its type."""
+    """Return the details of an event."""
     match event:
         case TurnQueued(position=position):
             return f"position {position}"
         case TurnStarted(worker=worker, attempt=attempt):
             return f"attempt {attempt} on {worker}"
-        case ToolCallEvent(name=name, arguments=arguments):
-            return _short(f"{name} {arguments}")
-        case ToolResultEvent(name=name, result=result, is_error=is_error):
-            return _short(f"{name} {'failed' if is_error else 'gave'}: {result}")
-        case ToolProgress(name=name, text=text):
-            return _short(f"{name}: {text}")
-        case StepFinished(usage=usage, model=model, stop_reason=stop):
-            return f"{stop}, {usage.input_tokens} tokens in, {usage.output_tokens} out, {model}"
+        case StepFinished(usage=usage, model=model, stop_reason=stop, rejected=rejected):
+            tokens = f"{stop}, {usage.input_tokens} tokens in, {usage.output_tokens} out, {model}"
+            return tokens + (_short(f", rejected: {rejected}") if rejected else "")
         case TurnRetrying(reason=reason):
             return _short(f"{reason}: the answer starts again")
-        case TurnSuspended(waits_for=what):
-            return f"waits for {what}"
+        case TurnSuspended(calls=calls):
+            return _short("waits for " + ", ".join(f"{call.kind} of {call.name}" for call in calls))
+        case TurnResumed(decisions=decisions):
+            return _short(
+                ", ".join(f"{one.call_id}: {one.kind} by {one.by or 'time limit'}" for one in decisions)
+            )
         case TurnFinished(response=response):
             return response.stop_reason if response else ""
         case TurnFailedEvent(code=code, message=message):
@@ -102,11 +104,25 @@ def _told(event: Event) -> str:
         case TurnCancelledEvent(reason=reason):
             return _short(reason)
         case _:
+            return _told_of_call(event)
+
+
+def _told_of_call(event: Event) -> str:
+    match event:
+        case ToolCallEvent(name=name, arguments=arguments):
+            return _short(f"{name} {arguments}")
+        case ToolResultEvent(name=name, result=result, is_error=is_error):
+            return _short(f"{name} {'failed' if is_error else 'returned'}: {result}")
+        case ToolProgress(name=name, text=text, fraction=fraction):
+            return _short(f"{name}{'' if fraction is None else f' {fraction:.0%}'}: {text}")
+        case CustomEvent(name=name, data=data):
+            return _short(f"{name} {data}")
+        case _:
             return ""
 
 
 def message_lines(message: Message) -> list[str]:
-    """A message of a history, indented below who said it."""
+    """Format a message of a history, indented below its role."""
     lines = [message.role if not message.agent else f"{message.role} ({printable(message.agent)})"]
     said = "\n".join(part.text for part in message.parts if isinstance(part, Text | Refusal))
     lines += [f"  {line}" for line in printable(said).splitlines()]
@@ -119,7 +135,7 @@ def message_lines(message: Message) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Lines of columns, each as wide as its widest cell; numbers to the right, the last column as it comes."""
+    """Format rows as columns, each as wide as its widest cell; align numbers to the right and leave the last column."""
     cells = [[_short(str(value)) for value in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(head), *cells]) for column in range(len(head))]
     right = [bool(rows) and isinstance(rows[0][column], int) for column in range(len(head))]
@@ -135,7 +151,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def clock_time(ms: int) -> str:
-    """The local time of a moment in server ms; with the day where that is not today."""
+    """Format a time in server ms as local time, with the date if it is not today."""
     if not ms:
         return "-"
     when = time.localtime(ms / 1000)
@@ -144,7 +160,7 @@ def clock_time(ms: int) -> str:
 
 
 def ago(ms: int) -> str:
-    """How long ago a moment in server ms was, as one number."""
+    """Format how long ago a time in server ms was, as one number."""
     seconds = max(0.0, time.time() - ms / 1000)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

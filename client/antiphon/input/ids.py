@@ -11,7 +11,7 @@ import re
 import secrets
 from typing import NewType
 
-from antiphon.errors import InvalidId, UsageError
+from antiphon.errors import InvalidId, UsageError, WrongTenant
 from antiphon.input.limits import LIMITS
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "cell_hash",
     "check_key",
     "check_queue",
+    "check_tenant",
+    "new_again",
     "new_session_id",
     "new_turn_id",
     "other_tenant",
@@ -49,12 +51,21 @@ def tenant_id(value: object) -> str:
     return _text(value, "tenant")
 
 
-def other_tenant(session: str, tenant: str) -> UsageError:
+def other_tenant(session: str, tenant: str) -> WrongTenant:
     """Return the error for a call that names another tenant than the session's."""
-    return UsageError(
+    return WrongTenant(
         f"The session does not belong to the tenant {tenant!r}: leave tenant= out, or use another session id.",
         session_id=session,
     )
+
+
+def check_tenant(session: str, asked: str | None, exists: bool, tenant: str | None) -> None:
+    """Check the tenant that a call names, if any, against that of the session, if there is one.
+
+    Raises ``WrongTenant``, with the same words whether the session belongs to another tenant or to none.
+    """
+    if asked is not None and exists and tenant != asked:
+        raise other_tenant(session, asked)
 
 
 def _text(value: object, what: str) -> str:
@@ -98,6 +109,11 @@ def new_turn_id(session: str) -> TurnId:
     return TurnId(cell_hash(session) + secrets.token_hex(11))
 
 
+def new_again() -> str:
+    """Return a name for the wish to run a failed turn again, so that repeating the call does nothing."""
+    return secrets.token_hex(6)
+
+
 def check_key(key: object) -> str:
     """Check an idempotency key: text that is not empty. Raises ``UsageError``."""
     if not isinstance(key, str) or not key or _no_utf8(key):
@@ -109,7 +125,11 @@ def _no_utf8(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def turn_id_of_key(session: str, key: str) -> TurnId:
-    """Return the turn id for an idempotency key of a session. It is always the same."""
-    digest = hashlib.sha256(f"{len(session)}:{session}:{key}".encode()).hexdigest()
+def turn_id_of_key(session: str, key: str, prefix: str = "") -> TurnId:
+    """Return the turn id for an idempotency key of a session. It is always the same.
+
+    ``prefix`` is the deployment's, '' for the default one: RQ's keys have no prefix, and jobs are named by their turns.
+    """
+    deployment = f"|{len(prefix)}:{prefix}|" if prefix else ""
+    digest = hashlib.sha256(f"{deployment}{len(session)}:{session}:{key}".encode()).hexdigest()
     return TurnId(cell_hash(session) + "k" + digest[:31])

@@ -33,8 +33,17 @@ class Limits:
     opening_bytes: int = _limit(32 * 1024 * 1024, "these messages together")
     history_messages: int = _limit(100_000, "messages of a history that one turn loads; a window loads fewer")
     waiting_turns: int = _limit(1_000, "turns in the inbox of one session (`SessionBusy`)")
+    tenant_turns: int = _limit(10_000, "turns of one tenant in one Redis that have not ended")
+    sessions: int = _limit(10_000_000, "sessions of one Redis")
     delayed_turns: int = _limit(100_000, "delayed turns of one Redis that are not due yet")
+    progress_bytes: int = _limit(4 * 1024, "the text of one `context.progress`; a longer one is cut")
+    custom_bytes: int = _limit(16 * 1024, "the data of one `context.emit`")
+    custom_events: int = _limit(1_000, "calls of `context.emit` in one tool call")
+    decision_bytes: int = _limit(
+        8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"
+    )
     max_steps: int = _limit(1_000, "model calls of one turn")
+    fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
     script_delay: int = _limit(60, "seconds before each of its pieces")
     id_bytes: int = _limit(200, "ids of sessions and names of tenants (`InvalidId`)")

@@ -29,7 +29,7 @@ from antiphon.model import (
     decode_message,
 )
 
-__all__ = ["Input", "MessageLike", "to_input", "to_messages"]
+__all__ = ["Input", "MessageLike", "identified", "to_input", "to_messages"]
 
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 Input: TypeAlias = str | Part | MessageLike | Sequence[Part | MessageLike]
@@ -143,9 +143,9 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
         return [Text(value)]
     if isinstance(value, get_args(Part)):
         return [cast("Part", value)]
-    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+    part: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    if not isinstance(part.get("type"), str):
         raise InvalidMessage(f"A part must be a dictionary with a type, not {_kind(value)}.")
-    part = cast("Mapping[str, Any]", value)
     reader = _READERS.get(part["type"])
     if reader is None:
         if role == "assistant":
@@ -159,13 +159,16 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
 
 
 def _text(part: Mapping[str, Any]) -> Text:
-    notes = part.get("citations") or part.get("annotations") or []
+    notes: list[Any] = part.get("citations") or part.get("annotations") or []
     return Text(_a_text(part["text"]), [dict(note) for note in notes])
 
 
 def _openai_image(part: Mapping[str, Any]) -> Image:
     source = part["image_url"]
-    url, detail = (source["url"], source.get("detail")) if isinstance(source, Mapping) else (source, None)
+    fields: Mapping[str, Any] = (
+        cast("Mapping[str, Any]", source) if isinstance(source, Mapping) else {"url": source}
+    )
+    url, detail = fields["url"], fields.get("detail")
     media_type, data = _data_url(_a_text(url))
     detail = cast("str | None", detail or part.get("detail"))
     return Image(data=data, media_type=media_type, detail=detail) if data else Image(url=url, detail=detail)
@@ -289,3 +292,11 @@ _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
     "thinking": _thinking,
     "redacted_thinking": _thinking,
 }
+
+
+def identified(messages: Iterable[Message], source: str, now: int) -> list[Message]:
+    """Copies of messages that enter a history outside a turn: with ids, and with a time if they have none."""
+    return [
+        msgspec.structs.replace(message, id=f"{source}.{number}", created=message.created or now)
+        for number, message in enumerate(messages, 1)
+    ]

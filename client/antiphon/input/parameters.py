@@ -51,7 +51,7 @@ CONNECTION = ("base_url", "organization", "headers", "proxy", "max_retries", "co
 BELONGS: dict[str, str] = {
     "key": "session.submit(…, key=…)",
     "delay": "session.submit(…, delay=…)",
-    "schema": "session.json(…, schema=…)",
+    "schema": "session.run(…, schema=…)",
     "stream": "session.stream(…)",
     "agent": "session.run(…, agent=…)",
     "if_busy": "session.run(…, if_busy=…)",
@@ -70,6 +70,7 @@ BELONGS: dict[str, str] = {
     "redis": "Agent(redis=…)",
     "prefix": "Agent(prefix=…)",
     "provider": "Agent(provider=…)",
+    "params": "the keywords themselves, such as Agent(…, temperature=0.2)",
     "providers": "App(providers={…})",
 }
 OURS = [*BELONGS, "timeout", "metadata", "queue", "tools", "store"]

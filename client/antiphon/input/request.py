@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -11,7 +12,10 @@ from antiphon.errors import CorruptRecord, InvalidMessage, UsageError
 from antiphon.input.ids import check_queue
 from antiphon.input.limits import check_depth, check_plain, check_size
 from antiphon.input.parameters import check_secrets
-from antiphon.model import Item, Message, ToolCall
+from antiphon.input.values import WhileSuspended, is_a
+from antiphon.input.versions import NewerRecord, refuse_newer
+from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Retry, Timeouts, ToolCall
+from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
 __all__ = [
@@ -22,15 +26,46 @@ __all__ = [
     "check_request",
     "decode_request",
     "encode_request",
+    "input_bytes",
     "queue_of",
+    "shown_request",
     "travelling_agent",
 ]
+
+
+REVISES = "2"
+"""Text, so that a worker of a release that reads only a number here refuses the turn: it would add it at the end."""
+
+
+CALLER_TOOLS = "3"
+"""The version of a request with tools of the caller, as text for the same reason."""
+
+
+WAITS = 2
+"""The version of an agent whose turns may wait for people or for the caller."""
+
+
+LIMITED = 3
+"""The version of an agent with limits: older workers would not keep to them."""
+
+
+WITH_FALLBACK = 4
+"""The version of an agent with fallbacks or time-outs: a worker of a release that does not know them would fail its
+turns, or wait for longer."""
+
+
+LAST_ANSWER = ""
+"""What a turn ``revises`` that answers the last question again. No message has this id."""
 
 
 class AgentSpec(Struct, omit_defaults=True):
     """An agent as plain data, without code and keys. ``tools`` are names of tools in the worker's App.
 
-    ``queue`` is used for turns if neither the turn nor its session names a queue.
+    ``queue`` is used for turns if neither the turn nor its session names a queue. ``fallback`` are the models that
+    answer where ``model`` fails. An agent with these, or with ``timeouts``, has the ``version`` ``WITH_FALLBACK``.
+    ``approval`` names the tools whose calls wait for an approval (True: all of them), for ``approval_timeout`` seconds.
+    An agent with these, or with ``caller_tools``, has at least the ``version`` ``WAITS``; one with ``limits`` has at
+    least ``LIMITED``.
     """
 
     provider: str
@@ -42,21 +77,40 @@ class AgentSpec(Struct, omit_defaults=True):
     max_steps: int | None = None
     window: int | Window | None = None
     queue: str | None = None
+    retry: Retry | None = None
+    timeouts: Timeouts | None = None
+    fallback: list[FallbackModel] = field(default_factory=list)
+    limits: Limits | None = None
+    approval: bool | list[str] = False
+    approval_timeout: float | None = None
+    approval_at_limit: AtLimit = "reject"
+    caller_tools: list[CallerTool] = field(default_factory=list)
+    version: int | str = 1
 
 
 class OutputSpec(Struct, omit_defaults=True):
-    """The JSON schema of the requested structured output."""
+    """The JSON schema of the requested structured output.
+
+    A model service is given ``schema``, which leaves out what strict schemas cannot say. The answer is checked against
+    ``whole``, or against ``schema`` if there is none. ``wrapped``: the value stands as ``value`` in an object.
+    """
 
     name: str
     schema: dict[str, Any]
     strict: bool = True
+    whole: dict[str, Any] | None = None
+    wrapped: bool = False
 
 
 class TurnRequest(Struct, omit_defaults=True):
     """The input of a turn and the options for running it.
 
     ``agent`` is the agent, or the name of an agent in the worker's App. ``messages`` are added to the history before
-    the answer, usually one user message. ``timeout`` is in seconds from the start of a run.
+    the answer, usually one user message. ``timeout`` is in seconds from the start of a run. ``revises`` is set if the
+    turn takes the place of a part of the history: the id of the message that it replaces with all behind it, or
+    ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are tools of the caller beside
+    those of the agent; such a request has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` says whether the next
+    turns of the session pass this one by while it is suspended.
     """
 
     messages: list[Message]
@@ -65,7 +119,10 @@ class TurnRequest(Struct, omit_defaults=True):
     output: OutputSpec | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     timeout: float | None = None
-    version: int = 1
+    revises: str | None = None
+    caller_tools: list[CallerTool] = field(default_factory=list)
+    while_suspended: WhileSuspended = "wait"
+    version: int | str = 1
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -75,11 +132,35 @@ _decoder = msgspec.json.Decoder(TurnRequest)
 
 
 def decode_request(data: bytes) -> TurnRequest:
-    """Read a stored request. Raises ``CorruptRecord``."""
+    """Read a stored request. Raises ``CorruptRecord``, and ``NewerRecord`` where only a newer release can run it."""
+    refuse_newer("request", data)
+    return _decoded(data)
+
+
+def shown_request(data: bytes) -> TurnRequest:
+    """Read a stored request to show it: of one of a newer release, what can be read. Raises ``CorruptRecord``."""
+    try:
+        return decode_request(data)
+    except NewerRecord:
+        with suppress(CorruptRecord):
+            return _decoded(data)
+        return TurnRequest([])
+
+
+def _decoded(data: bytes) -> TurnRequest:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise CorruptRecord(f"The stored request of a turn cannot be read: {exc}.") from exc
+
+
+MOST_INPUT_BYTES = 4096
+
+
+def input_bytes(messages: list[Message]) -> int:
+    """Return the length of an input in its request, which begins with it, or 0 if it is too long for an event."""
+    size = len(msgspec.json.encode(messages))
+    return size if size <= MOST_INPUT_BYTES else 0
 
 
 @runtime_checkable
@@ -104,6 +185,8 @@ def encode_request(request: TurnRequest) -> bytes:
     check_secrets(request.params)
     if isinstance(request.agent, AgentSpec):
         check_secrets(request.agent.params)
+        for model in request.agent.fallback:
+            check_secrets(model.params)
     return payload
 
 
@@ -116,6 +199,7 @@ def check_request(request: TurnRequest, size: int) -> None:
         check_plain("metadata", request.metadata)
     if request.output is not None:
         check_depth(request.output.schema, "The schema of the output")
+        check_depth(request.output.whole, "The schema of the output")
     for message in request.messages:
         for part in message.parts:
             if isinstance(part, Item | ToolCall):
@@ -123,6 +207,9 @@ def check_request(request: TurnRequest, size: int) -> None:
     if isinstance(request.agent, AgentSpec):
         if request.agent.params:
             check_plain("params", request.agent.params)
+        check_size("fallbacks", len(request.agent.fallback), "The agent's fallbacks")
+        for model in request.agent.fallback:
+            check_plain("params", model.params)
         if request.agent.system:
             check_size("system_bytes", len(request.agent.system.encode()), "The agent's system prompt")
         if request.agent.max_steps:
@@ -132,7 +219,7 @@ def check_request(request: TurnRequest, size: int) -> None:
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:
     if agent is None or isinstance(agent, str):
         return agent
-    if not isinstance(agent, AgentSpec) and isinstance(
+    if not isinstance(agent, AgentSpec) and is_a(
         agent, Travelling
     ):  # a protocol check is slow, so it comes last
         agent = agent.spec()

@@ -1,5 +1,7 @@
 """Makes JSON schemas from Python types, and Python values from a model's answer.
 
+A worker checks the answer against the schema; the type itself stays with the caller, who reads the answer as it.
+
 Supported types are msgspec structs, dataclasses, TypedDicts and all other types that msgspec reads, and pydantic models
 and types that contain them. pydantic is imported only for its own types. A ``dict`` is used as a JSON schema.
 """
@@ -15,12 +17,12 @@ import msgspec
 
 from antiphon.errors import InvalidOutput, UsageError
 from antiphon.input.request import OutputSpec
-from antiphon.input.schema_check import misfits
 from antiphon.input.strict_schema import NotStrict, is_strict, strict_schema
+from antiphon.model import Response
 
-__all__ = ["Shape", "output_schema", "parse_output"]
+__all__ = ["WRAPPED", "Shape", "output_schema", "parse_output", "read_json", "typed"]
 
-WRAPPED = "value"
+WRAPPED = "value"  # the property of the object around a value that is none
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
@@ -110,24 +112,32 @@ def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
     """
     if isinstance(type_, dict):
         return _output_of_schema(cast("dict[str, Any]", type_), name)
-    whole = _whole_schema(type_)
+    whole, wrapped = _whole_schema(type_)
     name = name or _name_of(type_)
     try:
-        return OutputSpec(name, strict_schema(whole), strict=True)
+        return OutputSpec(name, strict_schema(whole), strict=True, whole=whole, wrapped=wrapped)
     except NotStrict:
-        return OutputSpec(name, whole, strict=False)
+        return OutputSpec(name, whole, strict=False, wrapped=wrapped)
+
+
+def typed(response: Response, type_: Any) -> Response:
+    """Return the response with its answer read as ``type_``, or as it is if that is None. Raises ``InvalidOutput``."""
+    if type_ is None:
+        return response
+    try:
+        return msgspec.structs.replace(response, output=parse_output(type_, response.text))
+    except InvalidOutput as exc:
+        exc.session_id, exc.turn_id = response.session_id or None, response.turn_id or None
+        raise
 
 
 def parse_output(type_: Any, text: str) -> Any:
-    """Read a model's answer as ``type_``, with or without a Markdown fence. Raises ``InvalidOutput``."""
-    try:
-        value = msgspec.json.decode(_unfenced(text))
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
-        raise InvalidOutput(f"The answer is not JSON: {exc}.", raw=text) from exc
+    """Read a model's answer as ``type_``, with or without a Markdown fence. Raises ``InvalidOutput``.
+
+    A schema that is a dictionary is not checked here: the worker has done that.
+    """
+    value = read_json(text)
     if isinstance(type_, dict):
-        reasons = misfits(value, cast("dict[str, Any]", type_))
-        if reasons:
-            raise InvalidOutput(f"The answer does not match the schema: {'; '.join(reasons)}.", raw=text)
         return value
     shape = _shape(type_)
     if _root(shape).get("type") != "object" and isinstance(value, dict) and value.keys() == {WRAPPED}:
@@ -136,6 +146,14 @@ def parse_output(type_: Any, text: str) -> Any:
         return shape.read(value)
     except ValueError as exc:
         raise InvalidOutput(f"The answer does not match {_name_of(type_)}: {exc}.", raw=text) from exc
+
+
+def read_json(text: str) -> Any:
+    """Read an answer as JSON, with or without a Markdown fence. Raises ``InvalidOutput``."""
+    try:
+        return msgspec.json.decode(_unfenced(text))
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as exc:
+        raise InvalidOutput(f"The answer is not JSON: {exc}.", raw=text) from exc
 
 
 def _unfenced(text: str) -> str:
@@ -161,12 +179,14 @@ def _root(shape: Shape) -> dict[str, Any]:
     return shape.definitions[reference.rsplit("/", 1)[-1]] if reference else shape.schema
 
 
-def _whole_schema(type_: Any) -> dict[str, Any]:
+def _whole_schema(type_: Any) -> tuple[dict[str, Any], bool]:
+    """Return the schema with all that the type says, and whether it wraps the value into an object."""
     shape = _shape(type_)
     root = _root(shape)
-    if root.get("type") != "object":
+    wrapped = root.get("type") != "object"
+    if wrapped:
         root = {"type": "object", "properties": {WRAPPED: shape.schema}, "required": [WRAPPED]}
-    return {**root, "$defs": shape.definitions} if shape.definitions else root
+    return {**root, "$defs": shape.definitions} if shape.definitions else root, wrapped
 
 
 def _output_of_schema(schema: dict[str, Any], name: str | None) -> OutputSpec:

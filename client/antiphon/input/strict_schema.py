@@ -108,7 +108,7 @@ def _structure(schema: Schema) -> Schema:
 
 def _literal(schema: Schema) -> Schema:
     values: list[Any] = schema["enum"] if "enum" in schema else [schema["const"]]
-    kinds = sorted({TYPE_NAMES.get(type(value), "") for value in values})
+    kinds = sorted({TYPE_NAMES.get(cast("type[Any]", type(value)), "") for value in values})
     if "" in kinds or not values:
         raise NotStrict("a literal is not text, a number, a boolean or null")
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}

@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from types import UnionType
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from antiphon.errors import UsageError
 from antiphon.input.limits import check_plain
 
-__all__ = ["IfBusy", "check_if_busy", "duration", "parse_cursor", "patience", "plain"]
+__all__ = [
+    "Asked",
+    "IfBusy",
+    "IfBusyEdit",
+    "Keep",
+    "Priority",
+    "WhileSuspended",
+    "check_if_busy",
+    "check_if_busy_edit",
+    "check_keep",
+    "check_priority",
+    "check_while_suspended",
+    "duration",
+    "is_a",
+    "lifetime",
+    "now_ms",
+    "page_of_last",
+    "parse_cursor",
+    "patience",
+    "plain",
+]
 
-IfBusy: TypeAlias = Literal["enqueue", "reject"]
+IfBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback", "steer"]
+"""What a new turn does if its session has turns: see ``AsyncClient.submit``."""
+
+IfBusyEdit: TypeAlias = Literal["enqueue", "reject"]
+"""What an edit does if its session has turns: it waits, or is refused."""
+
+Priority: TypeAlias = Literal["high", "normal", "low"]
+"""Which turns go first among those of a tenant, and among those without a tenant."""
+
+Keep: TypeAlias = Literal["partial", "steps", "nothing"]
+"""What a cancelled turn leaves in the history: all that was said, its finished steps, or nothing."""
+
+WhileSuspended: TypeAlias = Literal["wait", "continue"]
+"""What the session's next turns do while a turn is suspended: wait for it, or pass it by."""
+
+Asked: TypeAlias = Literal["", "pending", "failed", "pending failed"]
+"""Turns to show beside the history: those that have not ended, those that left nothing in it."""
 
 LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
+
+
+def now_ms() -> int:
+    """Return the time of this machine in ms since 1970."""
+    return int(time.time() * 1000)
+
+
+def is_a(value: object, kind: type | UnionType) -> bool:
+    """Return whether an argument is what its annotation says. A caller without a type checker may pass anything."""
+    return isinstance(value, kind)
 
 
 def duration(value: float | timedelta | None, name: str) -> float | None:
@@ -23,17 +72,31 @@ def duration(value: float | timedelta | None, name: str) -> float | None:
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if isinstance(seconds, bool) or not is_a(seconds, int | float) or not seconds > 0:
         raise UsageError(f"{name}= must be a positive number of seconds or a timedelta, not {value!r}.")
     if seconds > LONGEST_SECONDS:
         raise UsageError(f"{name}= must be at most {LONGEST_SECONDS:.0f} seconds (100 years), not {value!r}.")
     return float(seconds)
 
 
+def lifetime(ttl: float | timedelta | UnsetType | None) -> float | UnsetType | None:
+    """Convert ``ttl`` to seconds. None is forever, and ``UNSET`` was not given. Raises ``UsageError``."""
+    return UNSET if ttl is UNSET else duration(ttl, "ttl")
+
+
+def page_of_last(last: int | None) -> tuple[int, int]:
+    """Return where the last messages of a history begin and end, as Redis counts; None is all of it."""
+    if last is None:
+        return 0, -1
+    if not is_a(last, int) or isinstance(last, bool) or last < 0:
+        raise UsageError(f"last= must be a number of messages, not {last!r}.")
+    return (-last, -1) if last else (1, 0)
+
+
 def patience(value: float | timedelta | None) -> float | None:
     """Convert the time that a caller waits to seconds. 0 means not to wait. Raises ``UsageError``."""
     found = value.total_seconds() if isinstance(value, timedelta) else value
-    if found is None or (isinstance(found, int | float) and not isinstance(found, bool) and found >= 0):
+    if found is None or (is_a(found, int | float) and not isinstance(found, bool) and found >= 0):
         return found
     raise UsageError(f"timeout= must be a number of seconds or a timedelta, not {value!r}.")
 
@@ -41,7 +104,7 @@ def patience(value: float | timedelta | None) -> float | None:
 def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     """Return a copy of a dictionary with a JSON form. Raises ``UsageError``, which names the argument."""
     values = values or {}
-    if not isinstance(values, Mapping):
+    if not is_a(values, Mapping):
         raise UsageError(f"{name}= must be a dictionary, not {type(values).__name__}.")
     try:
         found = _decode_plain(msgspec.json.encode(dict(values))) if values else {}
@@ -55,9 +118,37 @@ _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def check_if_busy(value: object) -> IfBusy:
-    """Check ``if_busy``, which says what to do if a session is busy. Raises ``UsageError``."""
+    """Check ``if_busy`` of a turn, which says what to do if its session is busy. Raises ``UsageError``."""
+    if value not in get_args(IfBusy):
+        raise UsageError(f"if_busy= must be one of {', '.join(map(repr, get_args(IfBusy)))}, not {value!r}.")
+    return cast("IfBusy", value)
+
+
+def check_if_busy_edit(value: object) -> IfBusyEdit:
+    """Check ``if_busy`` of an edit. Raises ``UsageError``."""
     if value not in ("enqueue", "reject"):
-        raise UsageError(f"if_busy= must be 'enqueue' or 'reject', not {value!r}.")
+        raise UsageError(f"if_busy= of an edit must be 'enqueue' or 'reject', not {value!r}.")
+    return value
+
+
+def check_priority(value: object) -> Priority:
+    """Check the ``priority`` of a turn. Raises ``UsageError``."""
+    if value not in ("high", "normal", "low"):
+        raise UsageError(f"priority= must be 'high', 'normal' or 'low', not {value!r}.")
+    return value
+
+
+def check_while_suspended(value: object) -> WhileSuspended:
+    """Check ``while_suspended``, which says whether turns pass a suspended one by. Raises ``UsageError``."""
+    if value not in ("wait", "continue"):
+        raise UsageError(f"while_suspended= must be 'wait' or 'continue', not {value!r}.")
+    return value
+
+
+def check_keep(value: object) -> Keep:
+    """Check ``keep``, which says what a cancelled turn leaves in the history. Raises ``UsageError``."""
+    if value not in ("partial", "steps", "nothing"):
+        raise UsageError(f"keep= must be 'partial', 'steps' or 'nothing', not {value!r}.")
     return value
 
 
@@ -66,7 +157,7 @@ def parse_cursor(after: int | str | None) -> int | None:
     if after is None:
         return None
     try:
-        cursor = int(after) if isinstance(after, int | str) else -1
+        cursor = int(after) if is_a(after, int | str) else -1
     except ValueError:
         cursor = -1
     if cursor < 0:

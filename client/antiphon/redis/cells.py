@@ -1,13 +1,13 @@
-"""Which Redis a session lives on.
+"""Finds the Redis that a session lives on.
 
-RQ does not run on Redis Cluster, so past one Redis a deployment is several cells. A session lives on the cell that
-wins the rendezvous of its id's hash; adding a cell moves only the sessions that it wins.
+RQ does not run on Redis Cluster, so a deployment that outgrows one Redis uses several cells. Rendezvous hashing of the
+session's id chooses the cell. A new cell takes over only the sessions whose ids it wins.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
 from antiphon.errors import SettingsError, UsageError
@@ -20,7 +20,7 @@ __all__ = ["Cells", "ConnectionOptions", "ServerOptions", "open_cells"]
 
 
 class ServerOptions(TypedDict, total=False):
-    """How each Redis server is talked to."""
+    """Settings of the connections to each Redis server."""
 
     max_connections: int
     timeout_seconds: float
@@ -28,14 +28,14 @@ class ServerOptions(TypedDict, total=False):
 
 
 class ConnectionOptions(ServerOptions, total=False):
-    """The keywords of a client: besides, the first part of its keys, and the queue of turns that have no other."""
+    """The keywords of a client: those of a connection, the prefix of its keys and the default queue of its turns."""
 
     prefix: str | None
     queue: str
 
 
 class Cells:
-    """The cells of one deployment, in any order."""
+    """All cells of one deployment, in any order."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         if not cells:
@@ -47,12 +47,16 @@ class Cells:
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
 
+    def named(self) -> Iterable[tuple[str, Cell]]:
+        """The cells with their names, which do not depend on the order of the URLs."""
+        return self._cells.items()
+
     def of_session(self, session: str) -> Cell:
-        """The cell of a session."""
+        """Return the cell of a session."""
         return self.of_hash(cell_hash(session))
 
     def of_turn(self, turn_id: str) -> Cell:
-        """The cell of a turn, from the id alone."""
+        """Return the cell of a turn, which its id alone determines."""
         return self.of_hash(turn_id[:10])
 
     def of_hash(self, session_hash: str) -> Cell:
@@ -62,13 +66,13 @@ class Cells:
         return self._cells[winner]
 
     def check_place(self, cell: Cell, session: str, turn_id: str) -> None:
-        """Raise ``UsageError`` where readers would look for this session, or for this turn, on another cell."""
+        """Raise ``UsageError`` if readers would look for this session or this turn on another cell."""
         if len(self._cells) == 1:
             return
         home, here = _name(self.of_session(session)), _name(cell)
         if home != here:
             raise UsageError(
-                f"The session {session!r} lives on the cell {home}, this is {here}: push its jobs there."
+                f"The session {session!r} lives on the cell {home}, not on {here}: push its jobs to {home}."
             )
         beginning = cell_hash(session)
         if not turn_id.startswith(beginning):
@@ -78,7 +82,7 @@ class Cells:
 
 
 def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[ServerOptions]) -> Cells:
-    """Cells from a URL, a list of URLs or a redis-py client. Connects to nothing."""
+    """Make cells from a URL, a list of URLs or a redis-py client, without connecting."""
     first = prefix_of(prefix)
     places = redis if isinstance(redis, list | tuple) else [redis]
     opened = [
@@ -89,7 +93,7 @@ def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[Serve
 
 
 def _name(cell: Cell) -> str:
-    """What tells cells apart: their place, not their order."""
+    """Return what tells cells apart: their addresses, whatever their order."""
     kwargs = cell.redis.connection_pool.connection_kwargs
     place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
     service = getattr(cell.redis.connection_pool, "service_name", "")

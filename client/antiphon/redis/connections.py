@@ -1,4 +1,4 @@
-"""The connections that turns and sessions in Redis are reached over: a client's, or an agent's on each event loop."""
+"""The connections of a client, or of an agent on each event loop, to the turns and sessions in Redis."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from antiphon.errors import ClientClosed, UsageError
-from antiphon.input.ids import SessionId, TurnId, check_queue, new_turn_id, turn_id_of_key
-from antiphon.input.request import AgentSpec, encode_request, queue_of
+from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_turn_id, turn_id_of_key
+from antiphon.input.request import AgentSpec, encode_request, input_bytes, queue_of
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.connection.pubsub import LiveFeed
+from antiphon.wire.keys import PREFIX
 
 __all__ = ["Connections", "ConnectionsByLoop"]
 
+MOST_KEY_BYTES = 1000
+
 
 class Connections:
-    """The cells of a deployment and their live feeds, for one event loop: that of their first use.
+    """The cells of a deployment and their live feeds, for the event loop on which they are first used.
 
-    Making them connects to nothing. In the child of a fork they begin anew.
+    Creating this object does not connect. The child of a fork opens connections of its own.
     """
 
     def __init__(
@@ -46,12 +49,12 @@ class Connections:
     def _begin(self) -> None:
         self._cells = self._open()
         self._feeds = {id(cell): LiveFeed(cell.redis) for cell in self._cells}
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first use
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop of the first use
         self._pid = os.getpid()
 
     @property
     def cells(self) -> Cells:
-        """The cells of the deployment. Raises ``ClientClosed``, and ``UsageError`` on another event loop."""
+        """Return the cells of the deployment. Raises ``ClientClosed``, and ``UsageError`` on another event loop."""
         if self._closed:
             raise ClientClosed
         if self._pid != os.getpid():
@@ -70,26 +73,33 @@ class Connections:
         return self._feeds[id(cell)]
 
     async def submit(self, session: SessionRef, work: Work, agent: str | AgentSpec | None) -> TurnId:
-        """Hand in a turn, with the agent in the form in which it travels. Returned means accepted.
+        """Submit a turn with its serialized agent. The turn is accepted when this returns.
 
-        Raises ``KeyReused``, ``SessionBusy``, ``UsageError``, ``InvalidMessage``, ``StoreError``.
+        Raises ``KeyReused``, ``SessionBusy``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``, ``StoreError``.
         """
-        payload = encode_request(work.request(agent))
-        new_id = new_turn_id(session.id) if work.key is None else turn_id_of_key(session.id, work.key)
+        request = work.request(agent)
+        payload = encode_request(request)
+        new_id = new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
         await self.cell_of_turn(new_id).submit(
             session.id, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
             queue=work.queue or "", agent_queue=queue_of(agent), default_queue=self._queue,
-            ttl_ms=_milliseconds(session.ttl), reject_if_busy=work.if_busy == "reject",
+            ttl_ms=session.ttl_ms, if_busy=work.if_busy,
             due_in_ms=_milliseconds(work.delay), agent=b"" if agent is None else msgspec.json.encode(agent),
-            tenant=work.tenant or "",
+            tenant=work.tenant or session.tenant or "", key=_kept_key(work.key),
+            input_bytes=input_bytes(request.messages), again=new_again() if work.retry_failed else "",
+            priority=work.priority,
         )  # fmt: skip
         return new_id
 
+    def _turn_id_of_key(self, session: SessionId, key: str) -> TurnId:
+        prefix = self.cell_of_session(session).keys.prefix
+        return turn_id_of_key(session, key, "" if prefix == PREFIX else prefix)
+
     async def aclose(self) -> None:
-        """Close them all. Whoever still reads or waits gets ``ClientClosed``."""
+        """Close all connections. Calls that still read or wait raise ``ClientClosed``."""
         self._closed = True
         if self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed()):
-            return  # the connections are its parent's, or ended with their loop
+            return  # the connections belong to the parent process, or ended with their loop
         for feed in self._feeds.values():
             await feed.aclose()
         for cell in self._cells:
@@ -110,9 +120,9 @@ class Connections:
 
 
 class ConnectionsByLoop:
-    """Connections for each event loop that asks, closed when it ends.
+    """Connections of each event loop that uses them, closed when the loop ends.
 
-    ``redis`` is a URL, a list of URLs or a redis-py client, ``prefix`` the first part of every key.
+    ``redis`` is a URL, a list of URLs or a redis-py client. ``prefix`` is the first part of every key.
     """
 
     def __init__(self, redis: Any, prefix: str) -> None:
@@ -121,7 +131,7 @@ class ConnectionsByLoop:
         self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = WeakKeyDictionary()
 
     async def here(self) -> Connections:
-        """Those of the running event loop."""
+        """Return the connections of the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._opened.get(loop)
         if found is None:
@@ -130,16 +140,20 @@ class ConnectionsByLoop:
         return found
 
     async def aclose(self) -> None:
-        """Close those of the running event loop."""
+        """Close the connections of the running event loop."""
         found = self._opened.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.aclose()
 
 
+def _kept_key(key: str | None) -> str:
+    return key if key is not None and len(key.encode()) <= MOST_KEY_BYTES else ""
+
+
 def _milliseconds(seconds: float | None) -> int:
-    """A duration as the scripts take it: 0 where there is none."""
+    """Convert a duration for the scripts: None becomes 0."""
     return math.ceil((seconds or 0) * 1000)
 
 
 _left_behind: list[object] = []
-"""The parent's connections, in the child of a fork: taken apart there, they would leave the parent's event loop."""
+"""Connections inherited through a fork. Closing them here would remove them from the parent's event loop."""

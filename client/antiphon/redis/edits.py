@@ -1,4 +1,4 @@
-"""Sessions in Redis read and changed: read, work out the change, write it if nobody was faster, else again."""
+"""Reads and changes sessions in Redis: read, compute the change, write it; if another was faster, start again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from antiphon.errors import SessionBusy, SessionExists, SessionNotFound
 from antiphon.events import (
     Event,
     HistoryCleared,
+    HistoryRewound,
     MessageAdded,
     SessionClosed,
     VariablesChanged,
 )
-from antiphon.input.ids import SessionId, TurnId, other_tenant
-from antiphon.model import Message, decode_message, encode
+from antiphon.input.cuts import kept_behind
+from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
+from antiphon.model import Message, decode_history, decode_message, encode
 from antiphon.redis.fields import decode_field, encode_field, encode_fields
 from antiphon.session.runtime import Edit, Opening, SessionRef
-from antiphon.session.saved import FIELDS, SavedSession
+from antiphon.session.saved import FIELDS, SavedSession, same_messages
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import (
     Busy,
@@ -35,11 +37,12 @@ from antiphon.wire.records import readable
 __all__ = ["Edits", "Found", "found_in"]
 
 TAIL = 400
+NO_MESSAGES, WHOLE = (1, 0), (0, -1)
 TRIES = 50
 
 
 class Found(Struct):
-    """A session as it stands in Redis, with one page of its history."""
+    """A session as Redis has it, with one page of its history."""
 
     fields: dict[str, bytes]
     history: list[bytes]
@@ -49,6 +52,11 @@ class Found(Struct):
     @property
     def closed(self) -> bool:
         return "closed" in self.fields
+
+    def check_tenant(self, session: SessionRef) -> None:
+        """Raise ``WrongTenant`` where the session exists and is not that of the tenant that the caller names."""
+        if session.tenant is not None:
+            check_tenant(session.id, session.tenant, bool(self.fields), self.value("tenant"))
 
     @property
     def created(self) -> int:
@@ -71,17 +79,17 @@ class Found(Struct):
             return self.fields.get(name, b"").decode()
 
     def value(self, name: str) -> Any:
-        """A field of the session. Raises ``CorruptRecord``."""
+        """Return a field of the session. Raises ``CorruptRecord``."""
         return decode_field(name, self.fields.get(name, b""))
 
     def saved(self, session_id: str) -> SavedSession:
         fields: dict[str, Any] = {name: self.value(name) for name in FIELDS}
         fields["updated"] = self.updated
-        return SavedSession(session_id, [decode_message(data) for data in self.history], **fields)
+        return SavedSession(session_id, decode_history(self.history, 0), **fields)
 
 
 async def found_in(cell: Cell, session_id: SessionId, start: int = 1, stop: int = 0) -> Found:
-    """A session and a page of its history, read in one moment; an empty one where there is none."""
+    """Read a session and a page of its history atomically. A session that does not exist is read as an empty one."""
     try:
         snapshot = await cell.snapshot(session_id, start, stop)
     except SessionNotFound:
@@ -90,7 +98,7 @@ async def found_in(cell: Cell, session_id: SessionId, start: int = 1, stop: int 
 
 
 class Edits:
-    """The changes of one session. ``ended`` waits for the end of a turn."""
+    """Changes one session. ``ended`` waits for the end of a turn."""
 
     def __init__(
         self,
@@ -101,7 +109,6 @@ class Edits:
         self._cell_of = cell_of
         self._session = session
         self._ended = ended
-        self._ttl_ms = 0 if session.ttl is None else max(1, int(session.ttl * 1000))
 
     async def open(self, opening: Opening) -> None:
         if opening.saved is not None:
@@ -115,13 +122,17 @@ class Edits:
             await self._add_child(opening.parent)
 
     async def edit(self, edit: Edit) -> None:
-        """Change the session when the turns before this call have ended, or raise ``SessionBusy``."""
-        op, when = new_op(), "idle"
+        """Change the session once the turns before this call have ended, or raise ``SessionBusy``."""
+        op, page = new_op(), NO_MESSAGES if edit.rewind is None else WHOLE
+        when = "any" if edit.beside_turns else "idle"
         while isinstance(
-            busy := await self._try(op, lambda found: _edited(found, edit, self._session.id), when), Busy
+            busy := await self._try(
+                op, lambda found: _edited(found, edit, self._session.id), when, page=page
+            ),
+            Busy,
         ):
             if edit.if_busy == "reject":
-                raise SessionBusy("The session runs a turn.", session_id=self._session.id)
+                raise SessionBusy("The session is running a turn.", session_id=self._session.id)
             await self._ended(busy.turn_id)
             when = "between"
 
@@ -136,31 +147,25 @@ class Edits:
             await self._ended(busy.turn_id)
             when = "between"
 
-    async def amend(self, turns: Sequence[str], messages: Sequence[Message]) -> bool:
-        changed = False
+    async def withdraw(self, turn_id: TurnId) -> None:
+        """Remove the messages of a turn if they are still the last ones."""
 
-        def amended(found: Found) -> Change | None:
-            nonlocal changed
-            end = _before(turns, found.history)
-            changed = end > 0
-            return (
-                Change(length=found.length, keep=found.length - end, messages=_encoded(messages))
-                if end
-                else None
-            )
+        def withdrawn(found: Found) -> Change | None:
+            count = _at_the_end(turn_id, found.history)
+            return Change(length=found.length, keep=found.length - count) if count else None
 
-        await self._write(new_op(), amended, "any", page=(-TAIL, -1))
-        return changed
+        await self._write(new_op(), withdrawn, "any", page=(-TAIL, -1))
 
     async def _restore(self, opening: Opening, saved: SavedSession) -> None:
         cell = self._cell_of(self._session.id)
         found = await found_in(cell, self._session.id, 0, -1)
-        live = [decode_message(data) for data in found.history]
-        if found.text("op") == opening.token or (live and live == saved.messages and not opening.replace):
+        live = decode_history(found.history, 0)
+        same = live and same_messages(live, saved.messages)
+        if found.text("op") == opening.token or (same and not opening.replace):
             return
         if live and not opening.replace:
             raise SessionExists(
-                "The session is live with another history: give replace=True to put the saved one in its place.",
+                "The session is live with another history: pass replace=True to replace it with the saved one.",
                 session_id=self._session.id,
             )
 
@@ -198,7 +203,7 @@ class Edits:
         work_out: Callable[[Found], Change | None],
         when: Moment,
         *,
-        page: tuple[int, int] = (1, 0),
+        page: tuple[int, int] = NO_MESSAGES,
     ) -> None:
         while isinstance(busy := await self._try(op, work_out, when, page=page), Busy):
             await self._ended(busy.turn_id)
@@ -206,38 +211,46 @@ class Edits:
     async def _try(
         self,
         op: str,
-        work_out: Callable[[Found], Change | None],
+        work_out: Callable[[Found], Change | Busy | None],
         when: Any,
         *,
-        page: tuple[int, int] = (1, 0),
+        page: tuple[int, int] = NO_MESSAGES,
     ) -> Busy | None:
-        """Read, work out the change and write it, again while others are faster."""
+        """Read, compute the change and write it; start again while other changes come first."""
         cell, session_id = self._cell_of(self._session.id), self._session.id
         for _ in range(TRIES):
             found = await found_in(cell, session_id, *page)
             if found.text("op") == op:
                 return None
+            found.check_tenant(self._session)
             change = work_out(found)
-            if change is None:
-                return None
-            answer = await change_session(cell, session_id, op, change, when=when, ttl_ms=self._ttl_ms)
+            if not isinstance(change, Change):
+                return change
+            self._keep_tenant(change, found)
+            answer = await change_session(
+                cell, session_id, op, change, when=when, ttl_ms=self._session.ttl_ms
+            )
             if answer is not False:
                 return answer if isinstance(answer, Busy) else None
-        raise SessionBusy(
-            "The session is changed by others all the time: try again later.", session_id=session_id
-        )
+        raise SessionBusy("Other calls keep changing the session: try again later.", session_id=session_id)
+
+    def _keep_tenant(self, change: Change, found: Found) -> None:
+        """The script compares the tenant again: it is still the one that was checked, or that of a new session."""
+        if self._session.tenant is not None and all(one.name != "tenant" for one in change.fields):
+            old = found.fields.get("tenant", b"")
+            change.fields.append(FieldChange("tenant", old, self._session.tenant.encode()))
 
     def _body(self, event: Event) -> bytes:
         return _body(event, self._session.id)
 
 
 def _opened(found: Found, opening: Opening, parent: Found | None, session_id: str) -> Change | None:
-    """What ``agent.session(…)`` asks for and the session does not have yet. Raises ``UsageError``."""
-    changes = opening.changes(session_id, found.value, parent and parent.value)
+    """Return what ``agent.session(…)`` asks for and the session does not have yet. Raises ``SessionExists``."""
+    changes = opening.changes(found.value, parent and parent.value)
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     known = found.value("variables") if opening.variables else {}
     new = {name: value for name, value in opening.variables.items() if name not in known}
-    if new and not found.text("restored"):  # an archive may know other values of these
+    if new and not found.text("restored"):  # an archive may hold other values of these
         fields["offered"] = encode({**found.value("offered"), **new})
     change = _difference(found, fields)
     if opening.messages:
@@ -247,7 +260,9 @@ def _opened(found: Found, opening: Opening, parent: Found | None, session_id: st
     return change if change.fields or change.messages else None
 
 
-def _edited(found: Found, edit: Edit, session_id: str) -> Change:
+def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy:
+    if edit.rewind is not None:
+        return _rewound(found, edit.rewind, session_id)
     changes = edit.changes(found.value)
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     events: list[Event] = [HistoryCleared()] if edit.clear else []
@@ -255,11 +270,25 @@ def _edited(found: Found, edit: Edit, session_id: str) -> Change:
     if "variables" in changes:
         events.append(VariablesChanged(variables=changes["variables"]))
     if edit.clear and not found.text("restored"):
-        fields["restored"] = b"cleared"  # an archive gives back everything but the history
+        fields["restored"] = b"cleared"  # an archive restores everything but the history
     change = _difference(found, fields)
     change.keep = 0 if edit.clear else None
     change.messages = _encoded(edit.add)
     change.bodies = [_body(event, session_id) for event in events]
+    return change
+
+
+def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
+    """The history up to a message, which a turn may still have to bring. Raises ``MessageNotFound``, ``UsageError``."""
+    for turn_id in found.inbox:
+        if message_id.startswith(f"{turn_id}."):
+            return Busy(turn_id)
+    kept = kept_behind(decode_history(found.history, 0), message_id)
+    seq = found.fields.get("seq", b"")  # what was read is what is cut: whatever adds a message raises it
+    change = Change([FieldChange("seq", seq, seq)], length=found.length)
+    if kept < found.length:
+        change.keep = kept
+        change.bodies = [_body(HistoryRewound(message_id=message_id, kept=kept), session_id)]
     return change
 
 
@@ -268,11 +297,11 @@ def _difference(found: Found, fields: dict[str, bytes]) -> Change:
     return Change([FieldChange(name, old[name], new) for name, new in fields.items() if new != old[name]])
 
 
-def _before(turns: Sequence[str], history: Sequence[bytes]) -> int:
-    """How many messages at the end of a history belong to these turns."""
+def _at_the_end(turn_id: str, history: Sequence[bytes]) -> int:
+    """Return how many messages at the end of a history belong to this turn."""
     count = 0
     for data in reversed(history):
-        if decode_message(data).turn_id not in turns:
+        if decode_message(data).turn_id != turn_id:
             break
         count += 1
     return count
@@ -283,6 +312,6 @@ def _encoded(messages: Sequence[Message]) -> list[bytes]:
 
 
 def _body(event: Event, session_id: str) -> bytes:
-    """An event without ``seq`` and ``at``, which the script puts in front."""
+    """Encode an event without ``seq`` and ``at``, which the script adds in front."""
     event.session_id = session_id
     return encode(event)

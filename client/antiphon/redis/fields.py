@@ -1,4 +1,4 @@
-"""The fields of a session as its hash in Redis holds them. A field without a value is not there."""
+"""Encodes and decodes the fields of a session's hash in Redis. The hash leaves out fields without a value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.input.ids import check_queue
 from antiphon.model import encode
+from antiphon.model.usage import Usage
 from antiphon.session.saved import FIELDS, SavedSession
 from antiphon.window import SavedSummary
 from antiphon.wire.records import readable
@@ -22,7 +23,7 @@ __all__ = [
     "encode_fields",
 ]
 
-# Fields that hold something else than JSON: how their values are written and read.
+# Fields that are not JSON: how their values are written and read.
 _CODECS: dict[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     str | None: (str.encode, lambda data: data.decode() or None),
     list[str]: (
@@ -32,24 +33,27 @@ _CODECS: dict[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     bool: (lambda _: b"1", bool),
     int: (lambda number: str(number).encode(), lambda data: int(data or 0)),
     SavedSummary | None: (SavedSummary.to_field, SavedSummary.from_field),
+    Usage | None: (encode, lambda data: msgspec.json.decode(data, type=Usage) if data else None),
 }
 
 _KINDS = {name: field.kind for name, field in FIELDS.items()} | {"offered": dict[str, Any]}
 
-_OF_ONE_SESSION = ("parent", "children", "closed", "created", "updated")
+_OF_ONE_SESSION = (
+    "parent", "children", "fork_of", "fork_at", "branches", "closed", "usage", "created", "updated",
+)  # fmt: skip
 FORKED_FIELDS = [name for name in FIELDS if name not in _OF_ONE_SESSION] + [
     "window", "agent_queue", "restored", "offered", "origin",
 ]  # fmt: skip
-"""What a fork has from its source."""
+"""The fields that a fork takes from its source."""
 
 TEXT_FIELDS = [name for name, kind in _KINDS.items() if kind == str | None]
-"""Those whose value is text, or None."""
+"""The fields whose value is text or None."""
 
 DICTIONARY_FIELDS = [name for name in FIELDS if get_origin(_KINDS[name]) is dict]
 
 
 def encode_field(name: str, value: Any) -> bytes:
-    """A field as Redis holds it; nothing for an empty one."""
+    """Encode a field for Redis; an empty value becomes no bytes."""
     if not value:
         return b""
     write, _ = _CODECS.get(_KINDS[name], (encode, None))
@@ -57,7 +61,7 @@ def encode_field(name: str, value: Any) -> bytes:
 
 
 def decode_field(name: str, data: bytes) -> Any:
-    """What ``encode_field`` gave. Raises ``CorruptRecord``."""
+    """Decode what ``encode_field`` returned. Raises ``CorruptRecord``."""
     kind = _KINDS[name]
     with readable(f"The {name} of a session"):
         if kind in _CODECS:
@@ -68,8 +72,10 @@ def decode_field(name: str, data: bytes) -> Any:
 
 
 def encode_fields(saved: SavedSession) -> dict[str, bytes]:
-    """All fields of a saved session, but for the time of its last change. Raises ``UsageError`` where its agent has a
-    queue that cannot be one."""
+    """Return all fields of a saved session except the time of its last change.
+
+    Raises ``UsageError`` if the queue of its agent is not a valid name.
+    """
     queue = saved.agent.get("queue") if isinstance(saved.agent, Mapping) else None
     fields = {name: encode_field(name, getattr(saved, name)) for name in FIELDS if name != "updated"}
     return {**fields, "agent_queue": b"" if queue is None else check_queue(queue).encode()}

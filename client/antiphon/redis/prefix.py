@@ -1,4 +1,4 @@
-"""The first part of every key, which clients, agents and workers of one deployment have in common."""
+"""The first part of every key, which the clients, agents and workers of one deployment share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def prefix_of(given: object = None) -> str:
-    """The first part of every key: what is given, else ``ANTIPHON_PREFIX``, else ``ant``. Raises ``SettingsError``."""
+    """Return the first part of every key: the given one, ``ANTIPHON_PREFIX`` or ``ant``. Raises ``SettingsError``."""
     prefix = (os.environ.get(PREFIX_VARIABLE) or PREFIX) if given is None else given
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise SettingsError(
-            f"prefix= ({PREFIX_VARIABLE}) is made of letters, digits, '_', '.' and '-', not {prefix!r}."
+            f"prefix= ({PREFIX_VARIABLE}) may contain letters, digits, '_', '.' and '-' only, not {prefix!r}."
         )
     return prefix

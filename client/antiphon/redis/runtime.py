@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -11,15 +11,19 @@ import msgspec
 
 from antiphon.errors import ResultTimeout
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
+from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
-from antiphon.model import Message, decode_message
+from antiphon.input.values import Asked, Keep
+from antiphon.model import Decision, Message, decode_history
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import Edits, Found, found_in
 from antiphon.redis.forks import fork_in_redis
-from antiphon.redis.listing import list_sessions, warn_if_unserved
+from antiphon.redis.many.listing import list_sessions, warn_if_unserved
 from antiphon.redis.turn import AsyncTurn, error_of
+from antiphon.redis.turn_info import read_page
 from antiphon.session.reentry import own_turns, waits_for_itself
 from antiphon.session.runtime import (
+    DelayedTurn,
     Edit,
     ListPlace,
     Opening,
@@ -32,6 +36,8 @@ from antiphon.session.saved import SavedSession
 from antiphon.session.work import Work
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
+from antiphon.wire.lists.inspection import session_turns
+from antiphon.wire.suspension import decide
 
 __all__ = ["RedisRuntime"]
 
@@ -41,7 +47,7 @@ RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 
 
 class RedisRuntime:
-    """Hands turns in and reads sessions. ``connected`` gives the connections of the running event loop."""
+    """Submits turns and reads sessions. ``connected`` returns the connections of the running event loop."""
 
     def __init__(
         self,
@@ -52,7 +58,7 @@ class RedisRuntime:
         self._close = close
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop, unless they are a client's, which closes them itself."""
+        """Close the connections of the running event loop, unless they belong to a client, which closes its own."""
         if self._close is not None:
             await self._close()
 
@@ -75,20 +81,38 @@ class RedisRuntime:
             if ended is None:
                 await self._roll_back(session, turn)
         if isinstance(ended, TurnFailedEvent):
-            raise error_of(ended.code, ended.message, session.id, turn.id)
+            raise error_of(ended.code, ended.message, session.id, turn.id, raw=ended.raw)
         if isinstance(ended, TurnCancelledEvent):
             raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
 
     async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
         connections = await self._connected()
         work, agent = _travelling(work)
-        return AsyncTurn(connections, await connections.submit(session, work, agent), session.id)
+        return AsyncTurn(connections, await connections.submit(session, work, agent), session.id, work.schema)
 
-    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
+    async def turn(self, session: SessionRef, turn_id: TurnId, agent: Any) -> AsyncTurn:
+        await self._check_tenant(session)
+        turn = AsyncTurn(await self._connected(), turn_id, session.id)
+        await turn.status()
+        return turn
+
+    async def decide(self, session: SessionRef, turn_id: TurnId, decision: Decision) -> None:
+        await decide(await self._cell(session), turn_id, decision)
+
+    async def read(
+        self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
+    ) -> list[Message]:
+        if turns:
+            return await read_page(await self._cell(session), session, start, stop, turns)
         if stop == 0:
             return []
         found = await self._found(session, start, -1 if stop is None else stop - 1)
-        return [decode_message(data) for data in found.history]
+        first = start if start >= 0 else max(0, found.length + start)
+        return decode_history(found.history, first)
+
+    async def cancel(self, session: SessionRef, reason: str, keep: Keep) -> str | None:
+        inbox = (await self._found(session, *NO_MESSAGES)).inbox
+        return await (await self._cell(session)).cancel(inbox[0], reason, keep) if inbox else None
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
         found = await self._found(session, *((0, -1) if messages else NO_MESSAGES))
@@ -102,7 +126,12 @@ class RedisRuntime:
             if head.status in RUNS:
                 step = int(head.fields.get("step") or 1)
                 running = RunningTurn(waiting.pop(0), head.status, step)  # type: ignore[arg-type]
+        failed, delayed = (
+            await session_turns(await self._cell(session), session.id) if found.fields else ([], [])
+        )
         return SessionStatus(
+            failed=[*failed],
+            delayed=[DelayedTurn(one.turn_id, one.due) for one in delayed],
             state="closed" if found.closed else "busy" if found.inbox else "idle",
             messages=found.length,
             running=running,
@@ -114,12 +143,10 @@ class RedisRuntime:
     async def edit(self, session: SessionRef, edit: Edit) -> None:
         await (await self._edits(session)).edit(edit)
 
-    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
-        return await (await self._edits(session)).amend(turns, messages)
-
-    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
+    async def fork(self, session: SessionRef, fork: SessionRef, at: str | None) -> None:
+        await self._check_tenant(session)
         cells = (await self._connected()).cells
-        await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork)
+        await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork, at)
 
     async def children(self, session: SessionRef) -> list[str]:
         return (await self._found(session, *NO_MESSAGES)).children
@@ -128,6 +155,7 @@ class RedisRuntime:
         await (await self._edits(session)).close()
 
     async def delete(self, session: SessionRef) -> bool:
+        await self._check_tenant(session)
         await self._check_others_turn(session)
         cell = await self._cell(session)
         while isinstance(answer := await delete_session(cell, session.id), Busy):
@@ -146,7 +174,7 @@ class RedisRuntime:
                 yield row
 
     async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
-        """Submit, and when cancelled in the middle of it, wait for the answer, so as to roll back what was accepted."""
+        """Submit a turn. If cancelled meanwhile, wait for the answer and roll back an accepted turn."""
         submitting = asyncio.ensure_future(self.submit(session, work))
         try:
             return await asyncio.shield(submitting)
@@ -155,10 +183,10 @@ class RedisRuntime:
             raise
 
     async def _roll_back(self, session: SessionRef, turn: AsyncTurn) -> None:
-        """Its caller has left: cancel it, and take away what it has left in the history."""
-        if await turn.cancel("left by its caller") != "cancelled":
+        """Cancel a turn whose caller has left, and remove its messages from the history."""
+        if await turn.cancel("left by its caller", keep="nothing") != "cancelled":
             await _ended(turn, ROLL_BACK_SECONDS)
-            await self.amend(session, [turn.id], [])
+            await (await self._edits(session)).withdraw(turn.id)
 
     async def _cell(self, session: SessionRef) -> Cell:
         return (await self._connected()).cell_of_session(session.id)
@@ -172,18 +200,25 @@ class RedisRuntime:
 
         return Edits(connections.cell_of_session, session, ended)
 
+    async def _check_tenant(self, session: SessionRef) -> None:
+        """Before what reads nothing by itself. Raises ``WrongTenant``."""
+        if session.tenant is not None:
+            await self._found(session, *NO_MESSAGES)
+
     async def _check_others_turn(self, session: SessionRef) -> None:
-        """Before waiting for the session: raises ``UsageError`` in a tool of a turn that it still has to do."""
+        """Raise ``UsageError`` if a tool would wait for the session that runs the tool's own turn."""
         own = own_turns(session.id)
         if own and not own.isdisjoint((await self._found(session, *NO_MESSAGES)).inbox):
             raise waits_for_itself(session.id)
 
     async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
-        return await found_in(await self._cell(session), session.id, start, stop)
+        found = await found_in(await self._cell(session), session.id, start, stop)
+        found.check_tenant(session)
+        return found
 
 
 async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
-    """Return when the turn has ended, however it did. Raises ``ResultTimeout``."""
+    """Return when the turn has ended, with any outcome. Raises ``ResultTimeout``."""
     timer = asyncio.timeout(timeout)
     try:
         async with timer:
@@ -195,7 +230,7 @@ async def _ended(turn: AsyncTurn, timeout: float | None = None) -> None:
 
 
 def _travelling(work: Work) -> tuple[Work, str | AgentSpec | None]:
-    """The agent as it travels, with the model that the call asks for, and the rest of the turn."""
+    """Return the serialized agent, with the model that the call asks for, and the rest of the turn."""
     if work.agent is None or isinstance(work.agent, str):
         return work, work.agent
     if "model" not in work.params:

@@ -1,148 +1,224 @@
-"""Following a session's events: each once, in order, whatever happens to the connection.
+"""Follows a session's events: each once, in order, whatever happens to the connection.
 
-    subscribe → wait for the confirmation → replay the log from the cursor → drop what was seen
-    → a seq is missing, the connection was lost, or 5 s of silence: read the log again
-    → number and time do not go the same way (a later event with an earlier seq): read the log again
-    → what is missing is no longer in the log, or the event at the cursor is another one now: StreamGap
+    subscribe → wait for the confirmation → replay the log from the cursor → drop events seen before
+    → a seq is missing, the connection was lost, or nothing came for 5 s: read the log again
+    → seq and time disagree (a later event has an earlier seq): read the log again
+    → the missing events are no longer in the log, or the event at the cursor is another one: StreamGap
 
-The log is the truth, the channel only makes it quick. A session that was deleted and began anew counts from 1 again:
-its events look like some that were seen before, but they are later.
+The log is authoritative; the channel only makes delivery fast. A session that was deleted and began anew counts from 1
+again: its events have the seq of earlier ones, but a later time.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections import deque
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Self, TypeVar
+from datetime import timedelta
+from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from antiphon.errors import CorruptRecord, StoreUnavailable, StreamGap
+from antiphon.errors import CorruptRecord, StreamGap
 from antiphon.events import Event, decode_event
-from antiphon.input.ids import SessionId
+from antiphon.input.ids import SessionId, check_tenant
 from antiphon.input.values import parse_cursor
+from antiphon.redis.patience import Patience
+from antiphon.session.streams import EventIterator
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.errors import store_error
+from antiphon.wire.published import Published, decode_published
 from antiphon.wire.records import readable
 
 __all__ = ["Subscription"]
 
-T = TypeVar("T")
-log = logging.getLogger("antiphon.subscribe")
+E = TypeVar("E", Event, Published)
 
 PAGE = 500
 SILENCE_SECONDS = 5.0
-OUTAGE_RETRY_SECONDS = 1.0
-_PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')  # what the scripts put in front of every event
+# The scripts write this at the beginning of every event.
+_PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')
 
 
-class Subscription:
-    """The events of one session, from a cursor on, without end.
+class Subscription(EventIterator):
+    """Iterates over the events of one session after a cursor, without end.
 
-    ``cursor`` is the seq of the event that was last given: a new subscription after it goes on from there.
-    Raises ``StreamGap`` where events after the cursor are no longer kept, ``CorruptRecord`` where one cannot be read,
-    and ``ClientClosed`` when its client is closed.
+    ``cursor`` is the seq of the last event returned; a new subscription after it continues from there. Raises
+    ``StreamGap`` if events after the cursor are no longer kept, ``CorruptRecord`` if an event is damaged,
+    ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has tried for some
+    seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
+
+    A cancellation loses no event: events that were read wait in ``_log``, and published ones in the listener.
     """
 
-    def __init__(self, cell: Cell, feed: LiveFeed, session_id: SessionId, after: int | str | None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        feed: LiveFeed,
+        session_id: SessionId,
+        after: int | str | None,
+        *,
+        tenant: str | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> None:
+        super().__init__(heartbeat)
         self.session_id = session_id
         self.cursor = parse_cursor(after)
         self._cell = cell
         self._feed = feed
+        self._tenant = tenant
+        self._allowed = tenant is None  # whether the session exists and is that of the tenant
         self._entry: bytes | None = None  # the event at the cursor, once this subscription has seen it
         self._at = 0  # its time
         self._stack = AsyncExitStack()
         self._listener: Listener | None = None
-        self._events: AsyncGenerator[Event, None] | None = None
-
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> Event:
-        await self.start()
-        assert self._events is not None
-        return await anext(self._events)
+        self._confirmed = False
+        self._started = False
+        self._log: deque[tuple[int, bytes]] = deque()  # read from the log, and not given yet
+        self._behind = True  # the log may hold more than was read
+        self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     async def start(self) -> None:
-        """Subscribe and settle the cursor; no event after it is missed from here on. Iteration calls it itself."""
-        if self._listener is not None:
+        """Subscribe, fix the cursor and check the tenant; no later event is missed. Iteration calls this itself."""
+        if self._started:
             return
-        channel = self._cell.keys.live(self._cell.database, self.session_id)
-        self._listener = await self._stack.enter_async_context(self._feed.listen(channel))
-        await self._confirmed(self._listener)
+        listener = await self._listening()
+        while not self._confirmed:
+            try:
+                await listener.get(self.patiently.left(SILENCE_SECONDS))
+                self._confirmed = True
+            except TimeoutError:
+                await self.patiently(self._newest)  # logs it while Redis is unreachable
         if self.cursor is None:
             self.cursor = await self.patiently(self._newest)
-        self._events = self._follow(self._listener, self.cursor)
+        elif not self._allowed:
+            await self._read_log()
+        self._started = True
 
     def go_on(self, after: int) -> None:
-        """Go on behind another event than the last one, after a ``StreamGap``: the channel was never left."""
-        assert self._listener is not None
-        self._entry, self._at = None, 0
-        self._events = self._follow(self._listener, after)
+        """Continue after this event, as after a ``StreamGap``. The channel stays subscribed."""
+        self._entry, self._at, self.cursor = None, 0, after
+        self._log.clear()
+        self._behind = True
 
     async def aclose(self) -> None:
-        """Stop listening."""
-        if self._events is not None:
-            await self._events.aclose()
+        """Stop listening. Whoever waits for an event is told that there are no more."""
+        if self._listener is not None:
+            self._listener.close(StopAsyncIteration())
         await self._stack.aclose()
 
-    async def _confirmed(self, listener: Listener) -> None:
+    async def following(self) -> Event:
         while True:
-            try:
-                await listener.get(SILENCE_SECONDS)
-            except TimeoutError:
-                await self.patiently(self._newest)  # says so in the log while Redis is away
-                continue
-            return
-
-    async def _follow(self, listener: Listener, cursor: int) -> AsyncGenerator[Event, None]:
-        self.cursor = cursor
-        message = RESYNC
-        while True:
-            event = self._next_event(message)
+            if await self._ready():
+                return self._from_log(decode_event)
+            event = await self._from_channel(decode_event)
             if event is not None:
-                yield event
-            elif not self._seen(message):
-                async for event in self._replay():
-                    yield event
-            try:
-                message = await listener.get(SILENCE_SECONDS)
-            except TimeoutError:
-                message = RESYNC
-                if await self.patiently(self._newest) > self.cursor:
-                    self._feed.reconnect()
+                return event
 
-    def _next_event(self, message: bytes) -> Event | None:
-        """The event that follows the cursor; None for anything else, also for what is no event."""
+    async def published(self) -> list[Published]:
+        """Wait for events, and return all that have come meanwhile, as they stand in the log.
+
+        Each comes once and in order, whether it is taken here or as an ``Event``. Raises what the iteration raises;
+        cancelled, it has taken nothing.
+        """
+        found: list[Published] = []
+        while not found:
+            if await self._ready():
+                while self._log:
+                    try:
+                        found.append(self._from_log(decode_published))
+                    except CorruptRecord:
+                        if not found:
+                            raise
+                        break
+            elif (first := await self._from_channel(decode_published)) is not None:
+                found.append(first)
+                self._drain(found)
+        return found
+
+    def _drain(self, found: list[Published]) -> None:
+        """Add the messages that wait and follow each other."""
+        assert self._listener is not None
+        while (message := self._listener.take()) is not None:
+            event = self._next_event(message, decode_published)
+            if event is not None:
+                found.append(event)
+            elif not self._seen(message):
+                self._behind = True
+                return
+
+    async def _ready(self) -> bool:
+        """Whether events of the log wait to be given; reads it where it may hold more."""
+        await self.start()
+        while self._behind and not self._log:
+            await self._read_log()
+        return bool(self._log)
+
+    async def _listening(self) -> Listener:
+        if self._listener is None:
+            self.patiently.begin()
+            channel = self._cell.keys.live(self._cell.database, self.session_id)
+            self._listener = await self._stack.enter_async_context(self._feed.listen(channel))
+        return self._listener
+
+    async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
+        """The event that the channel brings next; None where the log says what is true."""
+        try:
+            message = await (await self._listening()).get(self.patiently.left(SILENCE_SECONDS))
+        except TimeoutError:
+            if await self.patiently(self._newest) > (self.cursor or 0):
+                self._feed.reconnect()
+            message = RESYNC
+        self.patiently.heard = time.monotonic()
+        event = self._next_event(message, decode) if self._allowed else None
+        if event is None and not self._seen(message):
+            self._behind = True
+        return event
+
+    async def _read_log(self) -> None:
+        """Read what the log holds after the cursor, or a page of it."""
+        entries = await self.patiently(self._page)
+        self._log.extend(entries)
+        self._behind = len(entries) == PAGE
+
+    def _from_log(self, decode: Callable[[bytes], E]) -> E:
+        seq, entry = self._log[0]
+        try:
+            event = self._accept(seq, entry, decode)
+        except CorruptRecord as exc:
+            raise CorruptRecord(
+                f"Event {seq} cannot be read; continue behind it with after={seq}. {exc}",
+                session_id=self.session_id,
+            ) from exc
+        self._log.popleft()
+        return event
+
+    def _next_event(self, message: bytes, decode: Callable[[bytes], E]) -> E | None:
+        """Return the message's event if it follows the cursor, else None."""
         try:
             seq, at = _place(message)
             follows = seq == (self.cursor or 0) + 1 and at >= self._at
-            return self._accept(seq, message) if follows else None
+            return self._accept(seq, message, decode) if follows else None
         except CorruptRecord:
             return None
 
     def _seen(self, message: bytes) -> bool:
-        """True for an event that was given before. Of anything else the log says what is true."""
+        """Return whether the event was returned before. The log decides about all others."""
         try:
             seq, at = _place(message)
         except CorruptRecord:
             return False
         return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
-    def _accept(self, seq: int, entry: bytes) -> Event:
-        event = decode_event(entry)
+    def _accept(self, seq: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
+        event = decode(entry)
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
         self._arrive(seq, entry)
@@ -151,33 +227,18 @@ class Subscription:
     def _arrive(self, seq: int, entry: bytes) -> None:
         self.cursor, self._entry, self._at = seq, entry, _time(entry)
 
-    async def _replay(self) -> AsyncGenerator[Event, None]:
-        """What the log holds after the cursor, in pages."""
-        while True:
-            entries = await self.patiently(self._page)
-            for seq, entry in entries:
-                try:
-                    event = self._accept(seq, entry)
-                except CorruptRecord as exc:
-                    raise CorruptRecord(
-                        f"Event {seq} cannot be read; after={seq} goes on behind it. {exc}",
-                        session_id=self.session_id,
-                    ) from exc
-                yield event
-            if len(entries) < PAGE:
-                return
-
     async def _page(self) -> list[tuple[int, bytes]]:
-        """One page of the log after the cursor. Raises ``StreamGap`` where it does not go on from there."""
+        """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
         assert self.cursor is not None
         keys, redis = self._cell.keys, self._cell.redis
         pipe = redis.pipeline(transaction=True)
-        pipe.hmget(keys.session(self.session_id), "seq", "first")
+        pipe.hmget(keys.session(self.session_id), "seq", "first", *self._more)
         pipe.xrange(keys.events(self.session_id), f"{max(self.cursor, 1)}-0", "+", count=PAGE + 1)
         try:
-            (newest, first), raw = await pipe.execute()
+            (newest, first, *whose), raw = await pipe.execute()
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
+        self._check_tenant(whose)
         with readable("The log of a session", session_id=self.session_id):
             entries = [(int(entry_id.partition(b"-")[0]), fields.get(b"e", b"")) for entry_id, fields in raw]
             self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
@@ -196,49 +257,45 @@ class Subscription:
         replaced = at_cursor is not None and self._entry is not None and at_cursor[1] != self._entry
         if newest < cursor or replaced or (newest > cursor and oldest != cursor + 1):
             if newest < cursor:
-                missing = f"There is no event {cursor}, the session's last one is {newest}"
+                missing = f"There is no event {cursor}; the session's last event is {newest}"
             elif replaced:
-                missing = f"The session began anew: its event {cursor} is another one now"
+                missing = f"The session began anew: event {cursor} is a different one now"
             else:
                 missing = f"Events after {cursor} are no longer kept"
             raise StreamGap(
-                f"{missing}: take a snapshot and go on from its cursor.",
+                f"{missing}: take a snapshot and continue after its cursor, with snapshot({self.session_id!r}) and "
+                f"subscribe({self.session_id!r}, after=snapshot.cursor).",
                 cursor=cursor, oldest=oldest, session_id=self.session_id,
             )  # fmt: skip
 
     async def _newest(self) -> int:
         try:
-            seq = await self._cell.redis.hget(self._cell.keys.session(self.session_id), "seq")  # pyright: ignore[reportGeneralTypeIssues]
+            seq, *whose = await self._cell.redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
+                self._cell.keys.session(self.session_id), "seq", *self._more
+            )
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
+        self._check_tenant(whose)
         with readable("The record of a session", session_id=self.session_id):
             return int(seq or 0)
 
-    async def patiently(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read, and wait for Redis to come back where it is away; the log says when it went and came.
+    @property
+    def _more(self) -> tuple[str, ...]:
+        """The fields that say whose the session is, where that is asked."""
+        return () if self._tenant is None else ("created", "tenant")
 
-        Raises ``ClientClosed`` where nobody waits any more: a closed client makes no connections.
-        """
-        lost_at = 0.0
-        while True:
-            self._feed.check_open()
-            try:
-                found = await read()
-            except StoreUnavailable as exc:
-                if not lost_at:
-                    lost_at = time.monotonic()
-                    log.warning("session %s: %s Trying again.", self.session_id, exc)
-                await asyncio.sleep(OUTAGE_RETRY_SECONDS)
-                continue
-            if lost_at:
-                log.info(
-                    "session %s: Redis is back after %.1f s", self.session_id, time.monotonic() - lost_at
-                )
-            return found
+    def _check_tenant(self, whose: list[Any]) -> None:
+        if not whose:
+            return
+        created, tenant = whose
+        with readable("The tenant of a session", session_id=self.session_id):
+            named = tenant.decode() if tenant else None
+        check_tenant(self.session_id, self._tenant, bool(created), named)
+        self._allowed = bool(created)
 
 
 def _place(event: bytes) -> tuple[int, int]:
-    """The seq and the time that stand in front of every event. Raises ``CorruptRecord``."""
+    """Return the seq and the time at the beginning of an event. Raises ``CorruptRecord``."""
     found = _PLACE.match(event)
     if found is None:
         raise CorruptRecord("An event does not begin with its seq and its time.")
@@ -246,6 +303,6 @@ def _place(event: bytes) -> tuple[int, int]:
 
 
 def _time(event: bytes) -> int:
-    """The time of an event; 0 for a damaged one, behind which a reader may go on."""
+    """Return the time of an event, or 0 for a damaged one, so that a reader can continue behind it."""
     found = _PLACE.match(event)
     return int(found[2]) if found else 0

@@ -1,28 +1,43 @@
-"""Handles of turns: look at one, wait for it, read along, cancel it. Watching never disturbs the turn."""
+"""Handles of submitted turns: check, wait for, follow or cancel a turn. Following never disturbs the turn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, cast
 
 import msgspec
 
-from antiphon.errors import AgentError, ResultTimeout, StreamGap, TurnCancelled, TurnError, TurnFailed
+from antiphon.errors import (
+    AgentError,
+    InvalidOutput,
+    ProviderError,
+    ResultTimeout,
+    StreamGap,
+    TurnCancelled,
+    TurnError,
+    TurnFailed,
+)
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.input.values import patience
-from antiphon.model import TERMINAL, Response, Status
+from antiphon.input.schema import typed
+from antiphon.input.values import Keep, check_keep, patience
+from antiphon.model import TERMINAL, Decision, Response, ServiceAnswer, Status
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
+from antiphon.redis.turn_events import TurnEvents
+from antiphon.redis.turn_info import response_of, runs_of, service_of, turn_info
 from antiphon.session.reentry import own_turns, waits_for_itself
+from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.tools.decisions import approval_of, rejection_of, result_of
 from antiphon.wire.cell import TurnRecord
-from antiphon.wire.inspection import place_of_turn
+from antiphon.wire.lists.inspection import end_is_kept, place_of_turn
 from antiphon.wire.records import readable
+from antiphon.wire.suspension import decide
 
-__all__ = ["AsyncTurn", "error_of"]
+__all__ = ["AsyncTurn", "error_of", "remember_end", "response_of_end", "response_to", "terminal_event"]
 
 
 class AsyncTurn:
@@ -35,90 +50,179 @@ class AsyncTurn:
     'user-123'
     """
 
-    def __init__(self, connections: Connections, turn_id: TurnId, session_id: SessionId) -> None:
+    def __init__(
+        self, connections: Connections, turn_id: TurnId, session_id: SessionId, schema: Any = None
+    ) -> None:
         self.id = turn_id
         self.session_id = session_id
         self._connections = connections
+        self._schema = schema  # the caller's type for structured output
+        self._end: TurnRecord | None = None  # of the last run, where a list of turns has brought it
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, session_id={self.session_id!r})"
 
     async def status(self) -> Status:
-        """Where the turn is now. Raises ``TurnNotFound`` a week after its end.
+        """Return the current status. Raises ``TurnNotFound`` from one week after the turn's end.
 
         >>> await turn.status() in ("queued", "running", "finished")
         True
         """
         return cast("Status", (await self._record()).status)
 
-    async def result(self, timeout: float | timedelta | None = None) -> Response:
-        """Wait for the end and give the response.
+    async def info(self) -> TurnInfo:
+        """The turn as it is now: its input, agent, metadata, key, times, attempt, error, usage and what it has said.
 
-        Raises as ``Session.run`` where the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``, …) or
-        was cancelled (``TurnCancelled``), always an ``AgentError``; after ``timeout`` seconds ``ResultTimeout``,
-        which leaves the turn alone: call again to go on waiting. Without ``timeout`` it raises ``UsageError`` in a tool
-        of a turn that this one waits for.
+        Raises ``TurnNotFound`` a week after its end.
+
+        >>> response = await turn.result(timeout=10)
+        >>> info = await turn.info()
+        >>> info.input[0].text, info.status, info.attempt
+        ('Hello', 'finished', 1)
+        """
+        return turn_info(await self._record())
+
+    async def runs(self) -> list[TurnRun]:
+        """The runs of the turn, the first one first: a failed turn that is requeued has a further one.
+
+        Of more than 21 runs the last 21. Raises ``TurnNotFound`` a week after the turn's end.
+
+        >>> response = await turn.result(timeout=10)
+        >>> [(run.run, run.status, run.error) for run in await turn.runs()]
+        [(1, 'finished', None)]
+        """
+        return runs_of(await self._record())
+
+    async def result(self, timeout: float | timedelta | None = None) -> Response:
+        """Wait for the turn to end and return its response.
+
+        Raises the errors of ``Session.run`` if the turn failed (``ProviderRejected``, ``UnknownAgent``, ``TurnFailed``,
+        …) or was cancelled (``TurnCancelled``); all are ``AgentError``. Raises ``ResultTimeout`` after ``timeout``
+        seconds; the turn keeps running, so call again to wait longer. Without ``timeout`` it raises ``UsageError`` in a
+        tool of a turn that this turn waits for. The response of a turn that steers another one is that one's.
 
         >>> (await turn.result(timeout=10)).text
         'You said: Hello'
         """
         seconds = patience(timeout)
-        if seconds is None:
+        if seconds is None and self._end is None:
             await self._check_others_turn()
         try:
             async with asyncio.timeout(seconds):
-                return _response(await self.ended())
+                record = await self.ended()
+                if into := record.fields.get("steered_into"):
+                    other = AsyncTurn(self._connections, TurnId(into.decode()), self.session_id)
+                    return await other.result()
+                return response_to(self, record)
         except TimeoutError:
             raise ResultTimeout(
-                f"The turn has not ended within {seconds:g} s; it goes on.",
+                f"The turn has not ended within {seconds:g} s; it keeps running.",
                 session_id=self.session_id, turn_id=self.id,
             ) from None  # fmt: skip
 
-    async def stream(self, after: int | str | None = None) -> AsyncGenerator[Event, None]:
-        """The turn's events from its first one that is kept (or after a cursor) to its terminal event.
+    def stream(
+        self, after: int | str | None = None, *, heartbeat: float | timedelta | None = None
+    ) -> TurnEvents:
+        """Iterate over the turn's events, from the first one that is kept (or after a cursor) to the terminal event.
 
-        Of a turn that ended long ago and whose events are no longer kept, only the terminal event comes.
-        Raises ``StreamGap`` where a running turn's events after ``after`` are no longer kept.
+        A cancelled ``anext`` loses nothing. With a ``heartbeat`` (seconds), a ``Heartbeat`` comes whenever nothing else
+        has come for so long. If an ended turn's events are no longer kept, this yields only the terminal event; after
+        that event's seq, it yields nothing. If only events before the turn are missing, it continues with the turn's
+        first event. Raises ``StreamGap`` if a running turn's own events after ``after`` are no longer kept.
 
         >>> [event.type async for event in turn.stream()][-1]
         'turn_finished'
         """
-        record = await self._record()
-        start = after if after is not None else max(record.queued_seq - 1, 0)
-        async with self._subscription(start) as events:
-            while True:
-                try:
-                    async for event in events:
-                        if event.turn_id != self.id:
-                            continue
-                        after = event.seq
-                        yield event
-                        if event.terminal and event.run >= record.run:
-                            return
-                except StreamGap:
-                    record = await events.patiently(self._record)
-                    if after is None:
-                        after = await events.patiently(self._beginning)
-                        events.go_on(after)
-                    elif record.status in TERMINAL:
-                        break
-                    else:
-                        raise
-        yield _terminal_event(record)
+        return TurnEvents(
+            self.id, after, record=self._record, beginning=self._beginning, kept=self._end_kept,
+            subscribe=self._subscription, terminal_event=terminal_event, heartbeat=heartbeat, schema=self._schema,
+        )  # fmt: skip
 
-    async def cancel(self, reason: str = "cancelled by the client") -> str:
-        """Cancel the turn; its finished steps stay in the history.
+    async def cancel(self, reason: str = "cancelled by the client", *, keep: Keep = "steps") -> str:
+        """Cancel the turn. ``keep`` is what stays of it in the history.
 
-        Gives ``cancelled``, ``requested`` (a worker runs it and will end it), or the status it had ended with.
+        - ``"steps"``: the input and the finished steps, or nothing if no step is finished.
+        - ``"partial"``: the input and all that was said, including the beginning of an answer. The last message is
+          marked ``interrupted``. A tool call that has not returned gets a result that says so.
+        - ``"nothing"``: nothing.
+
+        A turn that has not begun leaves nothing, whatever ``keep`` says. What a turn has said and what its tools did
+        can be read from the turn (``info``) for a week. If tools ran and the history does not say so, the model is told
+        in the session's next turn.
+
+        Returns ``cancelled``, ``requested`` (a worker runs the turn and will end it), or the status of a turn that
+        has ended. If the worker dies before it ends the turn, another one does, and keeps the same; the beginning of an
+        answer that the dead one was writing is lost then.
 
         >>> later = await client.submit("user-456", "Hello", agent="any", delay=3600)
         >>> await later.cancel("not needed any more")
         'cancelled'
         """
-        return await self._connections.cell_of_turn(self.id).cancel(self.id, reason)
+        return await self._connections.cell_of_turn(self.id).cancel(self.id, reason, check_keep(keep))
+
+    async def approve(
+        self, call_id: str, *, by: str | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Approve a tool call that the turn waits for. When all its calls are decided, a worker continues the turn.
+
+        ``by`` says who decided: it stays in the history and in the events. ``arguments`` replace those of the model,
+        which is told so. The first decision about a call counts: later ones raise ``AlreadyDecided``, which has it as
+        ``decision``. Raises ``NotSuspended`` if the turn does not wait for this call, and ``UsageError`` if the call
+        waits for a result instead.
+
+        >>> await turn.approve("call_1", by="ada")
+        Traceback (most recent call last):
+        antiphon.errors.NotSuspended: ...
+        """
+        await self._decide(approval_of(call_id, by, arguments))
+
+    async def reject(self, call_id: str, *, reason: str | None = None, by: str | None = None) -> None:
+        """Reject a call that the turn waits for. It does not run, and the model is told by whom and why.
+
+        Raises the same errors as ``approve``.
+
+        >>> await turn.reject("call_1", reason="Too expensive.", by="ada")
+        Traceback (most recent call last):
+        antiphon.errors.NotSuspended: ...
+        """
+        await self._decide(rejection_of(call_id, by, reason))
+
+    async def tool_result(
+        self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
+    ) -> None:
+        """Give the result of a call of a tool of the caller: whatever a tool may return.
+
+        With ``is_error``, the model reads it as an error. Raises the same errors as ``approve``.
+
+        >>> await turn.tool_result("call_1", {"title": "A page"})
+        Traceback (most recent call last):
+        antiphon.errors.NotSuspended: ...
+        """
+        await self._decide(result_of(call_id, result, by, is_error=is_error))
+
+    async def _decide(self, decision: Decision) -> None:
+        await decide(self._connections.cell_of_turn(self.id), self.id, decision)
+
+    async def requeue(self) -> None:
+        """Run the failed turn again: a new run, at the end of the session's inbox, with a new count of attempts.
+
+        When this returns, the run is accepted: ``status``, ``result`` and ``stream`` are those of the new run, and
+        ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session is
+        closed, and ``TurnNotFound`` a week after its end.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> await failed.result(timeout=10)
+        Traceback (most recent call last):
+        antiphon.errors.UnknownAgent: ...
+        >>> await failed.requeue()
+        >>> [run.run for run in await failed.runs()]
+        [1, 2]
+        """
+        self._end = None
+        await self._connections.cell_of_turn(self.id).requeue(self.id)
 
     async def _check_others_turn(self) -> None:
-        """Before waiting without an end: raises ``UsageError`` in a tool of a turn that the session still has to do."""
+        """Raise ``UsageError`` if a tool would wait, without a timeout, for a turn that cannot run before its own."""
         own = own_turns(self.session_id)
         if own and (await self._record()).status not in TERMINAL:
             found = await found_in(self._connections.cell_of_turn(self.id), self.session_id)
@@ -129,15 +233,21 @@ class AsyncTurn:
         return await self._connections.cell_of_turn(self.id).turn(self.id)
 
     async def _beginning(self) -> int:
-        """The cursor before the turn's first event that is kept."""
+        """Return the cursor before the turn's first event that is kept."""
         return await place_of_turn(self._connections.cell_of_turn(self.id), self.session_id, self.id)
+
+    async def _end_kept(self, record: TurnRecord) -> bool:
+        """Return whether the session's log still holds the end of this turn."""
+        return await end_is_kept(self._connections.cell_of_turn(self.id), self.session_id, record)
 
     def _subscription(self, after: int | str | None) -> Subscription:
         cell = self._connections.cell_of_turn(self.id)
         return Subscription(cell, self._connections.feed_of(cell), self.session_id, after)
 
     async def ended(self) -> TurnRecord:
-        """Wait for the end, however it is, and give the turn as it stands then."""
+        """Wait for the turn to end, with any outcome, and return its record."""
+        if self._end is not None:
+            return self._end
         while True:
             async with self._subscription(None) as events:
                 record = await events.patiently(self._record)
@@ -148,42 +258,74 @@ class AsyncTurn:
                         if event.turn_id == self.id and event.terminal and event.run >= record.run:
                             return await events.patiently(self._record)
                 except StreamGap:
-                    continue  # the end may have been in it: look again
+                    continue  # the turn may have ended in the gap: look again
 
 
-def _response(record: TurnRecord) -> Response:
+def response_to(turn: AsyncTurn, record: TurnRecord) -> Response:
+    """Return the response that this record holds, with output of the caller's type. Raises as ``result`` does."""
+    return typed(response_of_end(record), turn._schema)  # pyright: ignore[reportPrivateUsage]
+
+
+def remember_end(turn: AsyncTurn, record: TurnRecord) -> None:
+    """Let the turn know how it has ended, so that ``result`` does not ask Redis."""
+    turn._end = record  # pyright: ignore[reportPrivateUsage]
+
+
+def response_of_end(record: TurnRecord) -> Response:
+    """Return the response of a turn that has ended. Raises the error of one that has failed or was cancelled."""
     where: dict[str, Any] = {"session_id": record.session_id, "turn_id": record.turn_id}
     if record.status == "failed":
-        raise error_of(record.error_code, record.error, record.session_id, record.turn_id)
+        raise error_of(
+            record.error_code, record.error, record.session_id, record.turn_id,
+            raw=response_of(record).text, service=service_of(record),
+        )  # fmt: skip
     if record.status == "cancelled":
         raise TurnCancelled(record.error or None, **where)
-    with readable("The response of a turn", **where):
-        return msgspec.json.decode(record.response, type=Response)
+    return response_of(record)
 
 
-def _terminal_event(record: TurnRecord) -> Event:
-    """The terminal event of a turn whose events are no longer kept."""
+def terminal_event(record: TurnRecord) -> Event:
+    """Make the terminal event of a turn whose events are no longer kept."""
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
         ended = int(record.fields.get("ended_at") or 0)
     where: dict[str, Any] = {
         "seq": record.last_seq, "at": ended, "session_id": record.session_id, "turn_id": record.turn_id,
         "run": record.run, "attempt": record.attempt,
     }  # fmt: skip
+    into = record.fields.get("steered_into", b"").decode(errors="replace")
     match record.status:
         case "finished":
-            return TurnFinished(response=_response(record), **where)
+            return TurnFinished(
+                response=None if into else response_of_end(record), steered_into=into, **where
+            )
         case "failed":
-            return TurnFailedEvent(code=record.error_code, message=record.error, **where)
+            raw = response_of(record).text
+            return TurnFailedEvent(
+                code=record.error_code, message=record.error, raw=raw, service=service_of(record), **where
+            )
         case _:
             return TurnCancelledEvent(reason=record.error, **where)
 
 
-def error_of(code: str, message: str, session_id: str, turn_id: str) -> AgentError:
-    """The error of a turn that ended with this code: of its own class where we know it, else ``TurnFailed``."""
+def error_of(
+    code: str,
+    message: str,
+    session_id: str,
+    turn_id: str,
+    *,
+    raw: str = "",
+    service: ServiceAnswer | None = None,
+) -> AgentError:
+    """Return the error for this code: of the class that has the code, else ``TurnFailed``."""
+    where: dict[str, Any] = {"session_id": session_id, "turn_id": turn_id}
     known = _by_code(AgentError).get(code)
     if known is None:
-        return TurnFailed(message or None, code=code or None, session_id=session_id, turn_id=turn_id)
-    return known(message or None, session_id=session_id, turn_id=turn_id)
+        return TurnFailed(message or None, code=code or None, **where)
+    if issubclass(known, ProviderError) and service is not None:
+        return known(message or None, **msgspec.structs.asdict(service), **where)
+    if known is InvalidOutput:
+        where["raw"] = raw
+    return known(message or None, **where)
 
 
 def _by_code(root: type[AgentError]) -> dict[str, type[AgentError]]:

@@ -1,8 +1,9 @@
 """The background event loop that runs the synchronous calls, in a daemon thread started on first use.
 
 Because the caller's thread only waits, this works in scripts, threads, web views and notebooks that already run an
-event loop. After a fork, the child process starts its own loop. Each call runs with the caller's context variables.
-Interrupting a call (Ctrl-C) cancels the work and waits for its cleanup.
+event loop. It blocks that loop; the log names the asynchronous method to use there, once. After a fork, the child
+process starts its own loop. Each call runs with the caller's context variables. Interrupting a call (Ctrl-C) cancels
+the work and waits for its cleanup.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import UsageError
@@ -21,8 +23,20 @@ from antiphon.errors import UsageError
 __all__ = ["call", "iterate", "on_background", "spawn", "when_loop_ends"]
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsyncItems(Protocol[T_co]):
+    """An asynchronous generator, or another iterator that can be closed."""
+
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+    def __anext__(self) -> Awaitable[T_co]: ...
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
+
 
 END_SECONDS = 5.0
+
+log = logging.getLogger("antiphon.session")
 
 
 class _Background:
@@ -30,16 +44,20 @@ class _Background:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.runs = True
         self.thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        try:
+            self.loop.run_forever()
+        finally:
+            self.runs = False
 
     def end(self) -> None:
         """Cancel all running tasks, wait for their cleanup, and stop the loop."""
-        if not self.thread.is_alive():
+        if not self.runs:
             return
         try:
             asyncio.run_coroutine_threadsafe(self._clean_up(), self.loop).result(END_SECONDS)
@@ -60,23 +78,34 @@ class _Background:
 
 _background: _Background | None = None
 _waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None, None]]] = WeakKeyDictionary()
-_iterated: set[AsyncGenerator[Any, None]] = set()  # generators to close when the process ends
+_iterated: set[AsyncItems[Any]] = set()  # what to close when the process ends
 _lock = threading.Lock()
 _left_behind: list[
     object
 ] = []  # keeps the parent's loop alive after a fork: closing its connections would change the parent's selector
 
 
-def call(work: Coroutine[Any, Any, T]) -> T:
+_blocking: set[str] = set()  # the asynchronous names of the calls that the log has named
+
+
+def call(work: Coroutine[Any, Any, T], *, instead: str | None = None) -> T:
     """Run a coroutine on the background loop and wait for its result.
 
     Raises ``UsageError`` when called on the background loop itself, where it would deadlock. Use the ``_async``
-    methods in asynchronous tools.
+    methods in asynchronous tools. On any other event loop, the log says once that the call blocks it, and names
+    ``instead`` (by default, the coroutine's own name).
     """
-    background = _started()
-    if threading.current_thread() is background.thread:
-        work.close()
-        raise UsageError("This call would deadlock: in an asynchronous tool, call the _async method instead.")
+    background = _background
+    if background is None or not background.runs:
+        background = _begin()
+    running = asyncio._get_running_loop()
+    if running is not None:
+        if running is background.loop:
+            work.close()
+            raise UsageError(
+                "This call would deadlock: in an asynchronous tool, call the _async method instead."
+            )
+        _warn(instead or work.__qualname__)
     started = _Started(background.loop, work)
     try:
         started.begin()
@@ -93,29 +122,42 @@ def call(work: Coroutine[Any, Any, T]) -> T:
     return value  # pyright: ignore[reportReturnType]
 
 
+def _warn(instead: str) -> None:
+    if instead not in _blocking:
+        _blocking.add(instead)
+        log.warning(
+            "a synchronous call blocks an event loop: use %s there instead", instead,
+            extra={"action": "blocked_loop", "instead": instead},
+        )  # fmt: skip
+
+
 def on_background() -> bool:
     """Return True if the current thread runs the background loop."""
     return _background is not None and threading.current_thread() is _background.thread
 
 
-def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Iterate over an asynchronous generator. Leaving the loop early closes it before the next line runs."""
+def iterate(items: AsyncItems[T], *, instead: str | None = None) -> Iterator[T]:
+    """Iterate over asynchronous items. Leaving the loop early closes it before the next line runs.
+
+    ``instead`` is the asynchronous name, as in ``call``.
+    """
     _iterated.add(items)
+    instead = instead or _name(items)
     try:
         while True:
             try:
-                item = call(_next(items))
+                item = call(_next(items), instead=instead)
             except StopAsyncIteration:
                 return
             yield item
     finally:
         _iterated.discard(items)
-        _close(items)
+        _close(items, instead)
 
 
 def spawn(work: Coroutine[Any, Any, Any]) -> None:
     """Start a coroutine on the background loop without waiting. The coroutine handles its own errors."""
-    background = _started()
+    background = _begin()
     background.loop.call_soon_threadsafe(_create_task, background.loop, work, contextvars.copy_context())
 
 
@@ -164,7 +206,7 @@ class _Started:
         self._pending.acquire()
 
     def begin(self) -> None:
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(self._begin, context=self._context)
 
     def cancel(self) -> None:
         self._loop.call_soon_threadsafe(self._cancel)
@@ -175,18 +217,15 @@ class _Started:
         return self._outcome
 
     def _begin(self) -> None:
-        self._task = _create_task(self._loop, self._run(), self._context)
-        self._task.add_done_callback(lambda _: self._settle())
+        if self._outcome is None:
+            self._task = self._loop.create_task(self._run(), context=self._context)
 
     def _cancel(self) -> None:
         if self._task is not None:
-            self._task.cancel()
+            self._loop.call_soon(
+                self._task.cancel
+            )  # after its first step, without which nobody hears its end
         else:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Record the cancellation of a task that was cancelled before its first step."""
-        if self._outcome is None:
             self._work.close()
             self._end((None, asyncio.CancelledError()))
 
@@ -202,26 +241,29 @@ class _Started:
         self._pending.release()
 
 
-async def _next(items: AsyncGenerator[T, None]) -> T:
-    return await anext(items)
+def _name(items: AsyncItems[Any]) -> str:
+    return str(getattr(items, "__qualname__", "the asynchronous one"))
 
 
-def _close(items: AsyncGenerator[Any, None]) -> None:
+async def _next(items: AsyncItems[T]) -> T:
+    return await items.__anext__()
+
+
+def _close(items: AsyncItems[Any], instead: str) -> None:
     background = _background
-    if background is None or not background.thread.is_alive():
+    if background is None or not background.runs:
         return  # the generator's loop is gone: the process is ending, or this is the child of a fork
     if threading.current_thread() is background.thread:  # the loop's own thread must not wait
         _create_task(background.loop, items.aclose(), contextvars.copy_context())  # pyright: ignore[reportArgumentType]
     else:
-        call(items.aclose())  # pyright: ignore[reportArgumentType]
+        call(items.aclose(), instead=instead)  # pyright: ignore[reportArgumentType]
 
 
-def _started() -> _Background:
+def _begin() -> _Background:
+    """Return the background loop, started if need be."""
     global _background  # noqa: PLW0603 - one loop per process
-    if _background is not None and _background.thread.is_alive():
-        return _background
     with _lock:
-        if _background is None or not _background.thread.is_alive():
+        if _background is None or not _background.runs:
             _background = _Background()
         return _background
 

@@ -20,7 +20,7 @@ from antiphon.session.opening import checked_fields
 from antiphon.session.runtime import ListPlace, SessionInfo
 from antiphon.session.saved import ListedFields
 
-__all__ = ["AsyncSessionList", "SessionList", "Wanted", "wanted"]
+__all__ = ["AsyncSessionList", "ListQuery", "SessionList", "list_query"]
 
 Rows: TypeAlias = Callable[[ListPlace | None, int], AsyncGenerator[tuple[ListPlace, SessionInfo], None]]
 
@@ -28,7 +28,7 @@ MOST_LOOKED_AT = 1000
 PAGE = 100
 
 
-class Wanted(Struct, frozen=True):
+class ListQuery(Struct, frozen=True):
     """The checked arguments of a list: its filters, its limit and where it starts."""
 
     fields: dict[str, Any]
@@ -50,13 +50,13 @@ class Wanted(Struct, frozen=True):
         return max(MOST_LOOKED_AT, self.limit or 0)
 
 
-def wanted(**asked: Unpack[ListOptions]) -> Wanted:
+def list_query(**asked: Unpack[ListOptions]) -> ListQuery:
     """Check the arguments of a list. Raises ``UsageError``."""
     given: dict[str, Any] = dict(asked)
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise UsageError(f"limit= must be a positive whole number, not {limit!r}.")
-    return Wanted(checked_fields(given, ListedFields), limit, None if cursor is None else _place(cursor))
+    return ListQuery(checked_fields(given, ListedFields), limit, None if cursor is None else _place(cursor))
 
 
 def _fits(found: Any, value: Any) -> bool:
@@ -74,7 +74,7 @@ class AsyncSessionList:
     before the first session and at the end of the list.
     """
 
-    def __init__(self, rows: Rows, which: Wanted) -> None:
+    def __init__(self, rows: Rows, which: ListQuery) -> None:
         self._rows = rows
         self._wanted = which
         self.cursor: str | None = None
@@ -105,7 +105,7 @@ class SessionList:
         self._sessions = sessions
 
     def __iter__(self) -> Iterator[SessionInfo]:
-        return iterate(self._sessions.picked())
+        return iterate(self._sessions.picked(), instead="AsyncSessionList")
 
     @property
     def cursor(self) -> str | None:

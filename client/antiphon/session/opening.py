@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from antiphon.errors import UsageError
 from antiphon.input.limits import check_size
-from antiphon.input.messages import to_messages
+from antiphon.input.messages import identified, to_messages
 from antiphon.input.options import OpeningOptions
-from antiphon.input.values import plain
+from antiphon.input.values import now_ms, plain
 from antiphon.model import Message, encode
 from antiphon.session.runtime import Opening
 from antiphon.session.saved import FIELDS, OpeningFields
@@ -32,7 +32,9 @@ def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) ->
         given["system"] = "\n\n".join(message.text for message in found[:leading])
     fields = checked_fields(given, OpeningFields)
     _check_limits(fields.get("system"), found)
-    return Opening(messages=found[leading:], parent=parent, **fields)
+    opening = Opening(parent=parent, **fields)
+    opening.messages = identified(found[leading:], opening.token, now_ms())
+    return opening
 
 
 def checked_fields(given: Mapping[str, Any], known: type[Struct]) -> dict[str, Any]:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from antiphon.errors import MissingPackage
 from antiphon.events import Event
-from antiphon.input.ids import SessionId, other_tenant
-from antiphon.input.values import IfBusy
-from antiphon.model import File, Message, Response, Status
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.values import Asked, IfBusyEdit, Keep
+from antiphon.model import Decision, File, Message, Response, Status
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
+from antiphon.session.streams import EventIterator
+from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.session.work import AgentLike, Work
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_TTL_SECONDS",
+    "Branch",
+    "DelayedTurn",
     "Edit",
     "ListPlace",
     "Opening",
@@ -38,6 +42,7 @@ __all__ = [
     "SessionInfo",
     "SessionRef",
     "SessionStatus",
+    "SessionWord",
     "TurnHandle",
     "agent_name",
     "local_runtime",
@@ -47,11 +52,23 @@ DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
 
 
 class SessionRef(Struct, frozen=True):
-    """A session's id, the store it is saved to, and the seconds it is kept without being used (None: forever)."""
+    """A session's id, the store it is saved to, and the seconds it is kept without being used.
+
+    A ``ttl`` of None is forever. One that is ``UNSET`` leaves the session the one it has, or the default. With a
+    ``tenant``, every operation on a session that exists raises ``WrongTenant`` unless it belongs to it.
+    """
 
     id: SessionId
     store: SessionStore | None = None
-    ttl: float | None = DEFAULT_TTL_SECONDS
+    ttl: float | UnsetType | None = UNSET
+    tenant: str | None = None
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """The ``ttl`` as the scripts take it: 0 is forever, None is not set."""
+        if self.ttl is UNSET:
+            return None
+        return 0 if self.ttl is None else max(1, int(self.ttl * 1000))
 
 
 class Opening(OpeningFields, kw_only=True):
@@ -67,21 +84,22 @@ class Opening(OpeningFields, kw_only=True):
     replace: bool = False
 
     @property
+    def names_tenant_alone(self) -> bool:
+        """True if reading can do without it: it names a tenant, brings no history and has no parent."""
+        brings = self.messages or self.saved is not None or self.parent is not None
+        return self.tenant is not None and not brings
+
+    @property
     def empty(self) -> bool:
         """True if the opening changes nothing."""
         return msgspec.structs.replace(self, token="", replace=False) == Opening(token="")
 
-    def changes(
-        self, session_id: str, known: Callable[[str], Any], of_parent: Callable[[str], Any] | None
-    ) -> dict[str, Any]:
+    def changes(self, known: Callable[[str], Any], of_parent: Callable[[str], Any] | None) -> dict[str, Any]:
         """Return the fields that the opening sets, by name.
 
         ``known`` and ``of_parent`` return the current value of a field in the session and in its parent. A given value
         replaces the current one, and a given dictionary is merged into it; variables that exist keep their values.
-        Raises ``UsageError`` for another tenant.
         """
-        if self.tenant is not None and known("tenant") not in (None, self.tenant):
-            raise other_tenant(session_id, self.tenant)
         changes: dict[str, Any] = {}
         for name in OpeningFields.__struct_fields__:
             given = getattr(self, name)
@@ -97,17 +115,24 @@ class Opening(OpeningFields, kw_only=True):
 class Edit(Struct):
     """A change of a session outside its turns.
 
-    It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. ``variables``,
-    ``metadata`` and ``files`` are merged into the current ones. ``remove`` names the variables to remove.
+    It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. What no turn sees does not
+    wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current ones. ``remove``
+    names the variables to remove, and ``rewind`` the message that is to be the last one.
     """
 
     add: list[Message] = field(default_factory=list)
     clear: bool = False
+    rewind: str | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     remove: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
-    if_busy: IfBusy = "enqueue"
+    if_busy: IfBusyEdit = "enqueue"
+
+    @property
+    def beside_turns(self) -> bool:
+        """Whether this changes nothing that a turn reads or writes: the metadata alone."""
+        return not (self.add or self.clear or self.rewind or self.variables or self.remove or self.files)
 
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
         """Return the fields that the edit sets, by name. ``known`` returns the current value of a field."""
@@ -122,6 +147,18 @@ class Edit(Struct):
         return changes
 
 
+class Branch(Struct, frozen=True):
+    """A session that was forked from another one.
+
+    ``source`` is the session that it was forked from, and ``at`` the id of the last message that the fork has from
+    there: None if it began without one.
+    """
+
+    session_id: str
+    source: str
+    at: str | None
+
+
 class RunningTurn(Struct):
     """A running turn and the number of its current step (model call)."""
 
@@ -130,9 +167,18 @@ class RunningTurn(Struct):
     step: int
 
 
+class DelayedTurn(Struct):
+    """A turn that waits for its time. ``due`` is in ms since 1970."""
+
+    turn_id: str
+    due: int
+
+
 class SessionStatus(Struct):
     """The state of a session: its number of messages, its running turn and the ids of its waiting turns.
 
+    ``failed`` are the ids of those of its last 100 turns that have failed, the last one first; in this process, of
+    those that this process ran. ``delayed`` are the turns among them that are not due yet, the next one first.
     ``created`` and ``updated`` are in ms since 1970.
     """
 
@@ -140,27 +186,34 @@ class SessionStatus(Struct):
     messages: int
     running: RunningTurn | None = None
     waiting: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    delayed: list[DelayedTurn] = field(default_factory=list)
     created: int = 0
     updated: int = 0
+
+
+SessionWord: TypeAlias = Literal["delayed", "done", "failed", "running", "waiting"]
 
 
 class SessionInfo(ListedFields):
     """One entry of a list of sessions.
 
     ``status`` is ``running`` if a worker runs one of the session's turns, ``waiting`` if its turns wait for a worker,
-    and ``done`` if it has no open turns. ``agent`` is the name of the agent that the session began with, ``queue``
-    the session's own queue and ``turns`` the number of turns in its inbox. ``created`` and ``updated`` are in ms
-    since 1970.
+    ``delayed`` if its only open turns are not due yet, ``failed`` if its last turn failed, and otherwise ``done``.
+    ``due`` is when its next delayed turn is due, in ms since 1970, or None. ``agent`` is the name of the agent that the
+    session began with, ``queue`` the session's own queue and ``turns`` the number of turns in its inbox. ``created``
+    and ``updated`` are in ms since 1970.
     """
 
     session_id: str
-    status: Literal["done", "running", "waiting"]
+    status: SessionWord
     agent: str | None
     messages: int
     turns: int
     created: int
     updated: int
     closed: bool = False
+    due: int | None = None
 
 
 ListPlace: TypeAlias = tuple[int, str]
@@ -182,7 +235,7 @@ class SessionAgent(AgentLike, Protocol):
         session_id: str | None,
         opening: Opening,
         *,
-        ttl: float | None,
+        ttl: float | UnsetType | None,
         store: SessionStore | None = ...,
     ) -> Any: ...
 
@@ -195,9 +248,21 @@ class TurnHandle(Protocol):
     @property
     def session_id(self) -> str: ...
     async def status(self) -> Status: ...
+    async def info(self) -> TurnInfo: ...
+    async def runs(self) -> list[TurnRun]: ...
     async def result(self, timeout: float | timedelta | None = None) -> Response: ...
-    def stream(self, after: int | str | None = None) -> AsyncGenerator[Event, None]: ...
-    async def cancel(self, reason: str = ...) -> str: ...
+    def stream(
+        self, after: int | str | None = None, *, heartbeat: float | timedelta | None = None
+    ) -> EventIterator: ...
+    async def cancel(self, reason: str = ..., *, keep: Keep = ...) -> str: ...
+    async def requeue(self) -> None: ...
+    async def approve(
+        self, call_id: str, *, by: str | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> None: ...
+    async def reject(self, call_id: str, *, reason: str | None = None, by: str | None = None) -> None: ...
+    async def tool_result(
+        self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
+    ) -> None: ...
 
 
 class Runtime(Protocol):
@@ -215,12 +280,32 @@ class Runtime(Protocol):
         """
         ...
 
+    async def turn(self, session: SessionRef, turn_id: TurnId, agent: AgentLike | str | None) -> TurnHandle:
+        """Return a turn of the session. ``agent`` goes on with it if another process suspended it.
+
+        Raises ``TurnNotFound``.
+        """
+        ...
+
+    async def decide(self, session: SessionRef, turn_id: TurnId, decision: Decision) -> None:
+        """Decide about an open call of a turn. Raises ``AlreadyDecided``, ``NotSuspended`` and ``TurnNotFound``."""
+        ...
+
     async def submit(self, session: SessionRef, work: Work) -> TurnHandle:
         """Submit a turn that runs independently of the caller."""
         ...
 
-    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
-        """Return the messages from ``start`` up to, but not including, ``stop``, as in a slice of the history."""
+    async def read(
+        self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
+    ) -> list[Message]:
+        """Return the messages from ``start`` up to, but not including, ``stop``, as in a slice of the history.
+
+        ``turns`` names further turns to show: failed ones in their place, pending ones at the end.
+        """
+        ...
+
+    async def cancel(self, session: SessionRef, reason: str, keep: Keep) -> str | None:
+        """Cancel the turn that runs, or runs next. Return what cancelling it returned, None if there is no turn."""
         ...
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
@@ -233,12 +318,11 @@ class Runtime(Protocol):
         """Change the session between two turns. Raises ``SessionBusy`` if the edit has ``if_busy="reject"``."""
         ...
 
-    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
-        """Replace the messages of these turns if they are still the last ones. Return True if it did."""
-        ...
+    async def fork(self, session: SessionRef, fork: SessionRef, at: str | None) -> None:
+        """Copy the session with its finished turns, or those up to a message, to a new id.
 
-    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
-        """Copy the session with its finished turns to a new id. Raises ``SessionExists``."""
+        Raises ``SessionExists``, ``MessageNotFound`` and ``UsageError``.
+        """
         ...
 
     async def children(self, session: SessionRef) -> list[str]:

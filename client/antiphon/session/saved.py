@@ -12,7 +12,7 @@ updated``, and all other fields that have a value. Times are in ms since 1970. U
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import msgspec
@@ -22,10 +22,23 @@ from antiphon.errors import AgentError, CorruptRecord, InvalidId, UsageError
 from antiphon.input.ids import check_queue, tenant_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.messages import to_messages
-from antiphon.model import File, Message
+from antiphon.input.request import TurnRequest
+from antiphon.model import File, Message, OpenCall, with_ids
+from antiphon.model.usage import Usage
+from antiphon.session.turn_info import TurnInfo
 from antiphon.window import SavedSummary
 
-__all__ = ["FIELDS", "VERSION", "Field", "ListedFields", "OpeningFields", "SavedSession", "read_saved"]
+__all__ = [
+    "FIELDS",
+    "VERSION",
+    "Field",
+    "ListedFields",
+    "OpeningFields",
+    "SavedSession",
+    "SavedTurn",
+    "read_saved",
+    "same_messages",
+]
 
 VERSION = 1
 
@@ -62,6 +75,15 @@ class OpeningFields(ListedFields, kw_only=True):
     parent: Annotated[str | None, Field("text or null")] = None
 
 
+class SavedTurn(Struct, omit_defaults=True):
+    """A suspended turn of a session in this process: its request, what it has done, and what it waits for."""
+
+    turn: TurnInfo
+    request: TurnRequest
+    journal: list[dict[str, Any]]
+    calls: list[OpenCall]
+
+
 class SavedSession(OpeningFields):
     """A session as it is saved."""
 
@@ -70,10 +92,15 @@ class SavedSession(OpeningFields):
     agent: Annotated[dict[str, Any] | str | None, Field("a name, a dictionary or null")] = None
     files: Annotated[dict[str, File], Field("a dictionary of files")] = field(default_factory=dict)
     children: Annotated[list[str], Field("a list of session ids")] = field(default_factory=list)
+    fork_of: Annotated[str | None, Field("text or null")] = None
+    fork_at: Annotated[str | None, Field("text or null")] = None
+    branches: Annotated[dict[str, str], Field("a dictionary of message ids")] = field(default_factory=dict)
     closed: Annotated[bool, Field("true or false")] = False
     summary: Annotated[SavedSummary | None, Field("a dictionary of messages and text, or null")] = None
+    usage: Annotated[Usage | None, Field("a dictionary of tokens and cost, or null")] = None
     created: Annotated[int, Field("a number of ms")] = 0
     updated: Annotated[int, Field("a number of ms")] = 0
+    suspended: list[SavedTurn] = field(default_factory=list)
 
     def keep(self, messages: int) -> None:
         """Keep the first ``messages`` messages. Drop the others, and the summary if it covers any of them."""
@@ -84,7 +111,8 @@ class SavedSession(OpeningFields):
     def shallow(self, *, messages: bool = True) -> SavedSession:
         """Return a copy with its own lists and dictionaries of the same values, optionally without messages."""
         values = {name: copy.copy(getattr(self, name)) for name in FIELDS}
-        return SavedSession(self.session_id, list(self.messages) if messages else [], **values)
+        kept = list(self.messages) if messages else []
+        return SavedSession(self.session_id, kept, suspended=list(self.suspended), **values)
 
     def copied(self) -> SavedSession:
         """Return a deep copy. Raises ``CorruptRecord`` if the session cannot be written as JSON."""
@@ -95,7 +123,9 @@ class SavedSession(OpeningFields):
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
-        more = {name: plain[name] for name in FIELDS if plain[name] and name not in _ALWAYS_SAVED}
+        more = {
+            name: plain[name] for name in [*FIELDS, "suspended"] if plain[name] and name not in _ALWAYS_SAVED
+        }
         return {"version": VERSION, **{name: plain[name] for name in _ALWAYS_SAVED}, **more}
 
 
@@ -113,6 +143,7 @@ FIELDS = _declared()
 """All fields of a session except its id and its messages, by name."""
 
 
+_SUSPENDED = Field("a list of suspended turns", kind=list[SavedTurn])
 _VERSION, _SESSION_ID = Field("a number", kind=int), Field("text", kind=str)
 
 
@@ -136,13 +167,25 @@ def read_saved(data: Any) -> SavedSession:
     values = {name: _value(name, fields[name], known) for name, known in FIELDS.items() if name in fields}
     try:
         checked_session_id(session_id)
-        saved = SavedSession(session_id, _messages(fields["messages"]), **values)
+        saved = SavedSession(session_id, with_ids(_messages(fields["messages"])), **values)
+        saved.suspended = _value("suspended", fields.get("suspended", []), _SUSPENDED)
         saved.keep(len(saved.messages))
         return saved
     except InvalidId as exc:
         raise CorruptRecord(f"The session_id of the saved session is not valid: {exc.message}") from exc
     except (AgentError, TypeError) as exc:
         raise CorruptRecord(f"The messages of the saved session cannot be read: {exc}") from exc
+
+
+def same_messages(some: Sequence[Message], others: Sequence[Message]) -> bool:
+    """True if these are the same messages. Ids do not count: a copy that an older release made has none."""
+    if some == others:
+        return True
+    return len(some) == len(others) and all(map(_same, some, others))
+
+
+def _same(one: Message, other: Message) -> bool:
+    return msgspec.structs.replace(one, id=None) == msgspec.structs.replace(other, id=None)
 
 
 def _messages(values: Any) -> list[Message]:
@@ -156,7 +199,7 @@ def _messages(values: Any) -> list[Message]:
         except (msgspec.ValidationError, UnicodeEncodeError):
             return to_messages(cast("list[Any]", values))
         return messages
-    return to_messages(values)
+    return to_messages(cast("Any", values))
 
 
 def _value(name: str, value: Any, known: Field) -> Any:

@@ -7,25 +7,42 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing, suppress
 from datetime import timedelta
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, Unpack, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from antiphon.errors import InvalidOutput, UsageError
-from antiphon.events import Event, TurnFinished
+from antiphon.errors import AlreadyDecided, MessageNotFound, NotSuspended, UsageError
+from antiphon.events import Event, TurnFinished, TurnSuspended
+from antiphon.input.cuts import revision_of
 from antiphon.input.ids import SessionId, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
-from antiphon.input.messages import Input, MessageLike, to_messages
-from antiphon.input.schema import output_schema, parse_output
-from antiphon.input.values import IfBusy, check_if_busy, duration, plain
+from antiphon.input.ids import turn_id as checked_turn_id
+from antiphon.input.messages import Input, MessageLike, identified, to_messages
+from antiphon.input.request import LAST_ANSWER, Travelling
+from antiphon.input.values import (
+    Asked,
+    IfBusyEdit,
+    Keep,
+    check_if_busy_edit,
+    check_keep,
+    is_a,
+    lifetime,
+    now_ms,
+    plain,
+)
 from antiphon.model import File, Message, Response, Text
+from antiphon.model.usage import Usage
 from antiphon.session.background import call
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
-    DEFAULT_TTL_SECONDS,
+    Branch,
     Edit,
     Opening,
     Runtime,
@@ -37,13 +54,12 @@ from antiphon.session.runtime import (
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.session.streams import CLOSING_STEPS, AsyncEventStream, Deadline, EventStream
 from antiphon.session.synchronous import awaited, spelled_out, synchronous, synchronous_property
-from antiphon.session.turn import Turn
+from antiphon.session.turn import Turn, typed_event
 from antiphon.session.variables import Metadata, Variables
-from antiphon.session.work import RunOptions, SubmitOptions, Work, work_of
+from antiphon.session.work import JsonOptions, RunOptions, SubmitOptions, Work, work_of
+from antiphon.tools.decisions import answers
 
 __all__ = ["Session"]
-
-REPAIR = "Your answer cannot be used: {problem} Answer again, with nothing but JSON that fits the schema."
 
 
 class _OwnedTurn:
@@ -117,6 +133,16 @@ class Session:
         turn is rolled back and the error's code is ``turn_timed_out``. ``if_busy="reject"`` raises ``SessionBusy`` if
         the session already has a turn. Other keywords (``temperature``, ``max_tokens``, ``model``, …) go to the model.
 
+        With a ``schema`` (a pydantic model, a msgspec struct, a dataclass, a TypedDict, a type of these, or a JSON
+        schema) the answer is structured output: ``response.output`` is a value of that type. An answer that does not
+        match is corrected once, in the same turn; the history keeps the question and the matching answer. If the
+        correction fails too, raises ``InvalidOutput`` with the model's text as ``raw``. What the JSON schema cannot say
+        (a validator of your own) is checked here, when the turn has finished.
+
+        ``on_tool`` is a function for calls of tools of the caller: it gets the ``OpenCall`` and returns the result.
+        ``on_approval`` decides about calls that wait for an approval: it returns True, False, the reason to reject the
+        call, or other arguments. Both may be ``async``. Without a function, the call waits for another decision.
+
         >>> response = session.run("Hello", temperature=0.2, timeout=60)
         >>> response.text, response.stop_reason
         ('You said: Hello', 'end')
@@ -130,7 +156,8 @@ class Session:
         """Send a message and iterate over the events of the turn as they arrive. Options as in ``run``.
 
         The history is updated when the stream completes. Leaving the loop early rolls the turn back, and the history
-        stays unchanged. If the turn fails, the ``AgentError`` is raised after the terminal event.
+        stays unchanged. If the turn fails, the ``AgentError`` is raised after the terminal event. With a ``schema``,
+        ``output_delta`` events hold the part of the answer that has come so far, as plain JSON data.
 
         >>> [event.text for event in session.stream("Go on") if event.type == "text_delta"]
         ['You ', 'said: ', 'Go ', 'on']
@@ -149,12 +176,8 @@ class Session:
         return AsyncEventStream(lambda: self._events(work))
 
     @synchronous
-    async def json(self, text: Input, *, schema: Any, **options: Unpack[RunOptions]) -> Response:
-        """Send a message and get structured output in ``response.output``. Options as in ``run``.
-
-        ``schema`` is a pydantic model, a msgspec struct, a dataclass, a TypedDict, or a JSON schema. If the answer
-        does not match it, the model gets one chance to correct the answer. If that fails too, raises
-        ``InvalidOutput`` with the model's text as ``raw``, and leaves the history unchanged.
+    async def json(self, text: Input, *, schema: Any, **options: Unpack[JsonOptions]) -> Response:
+        """``run`` with a ``schema``: get structured output in ``response.output``.
 
         >>> from dataclasses import dataclass
         >>> from antiphon.testing import script
@@ -165,15 +188,9 @@ class Session:
         >>> agent.session().json("Who am I?", schema=User).output
         User(name='Alice')
         """
-        work = work_of(text, options, self._agent)
-        work.output = output_schema(schema)
-        deadline = Deadline(work.timeout)
-        first = await self._complete(work, deadline)
-        try:
-            first.output = parse_output(schema, first.text)
-        except InvalidOutput as exc:
-            return await self._repair(work, deadline, first, exc, schema)
-        return first
+        if schema is None:
+            raise UsageError("json() needs a schema=: a type or a JSON schema.")
+        return await self.run_async(text, **options, schema=schema)
 
     json_async = awaited(json)
 
@@ -201,6 +218,83 @@ class Session:
         work = work_of(text, options, self._agent, submitted=True)
         return await (await self._ready()).submit(self._ref, work)
 
+    def turn(self, turn_id: str) -> Turn:
+        """Return a turn of this session by its id, for example one that waits for a decision.
+
+        Without workers, this session's agent takes up a turn that another process suspended and saved (``store=``). Do
+        so in one process only: each one asks all decisions again, and runs what was approved. Raises ``TurnNotFound``
+        if there is no such turn; without workers also for one that has ended.
+
+        >>> turn = session.submit("Remind me", delay=3600)
+        >>> session.turn(turn.id).cancel()
+        'cancelled'
+        """
+        return Turn(call(self.turn_async(turn_id)))
+
+    async def turn_async(self, turn_id: str) -> TurnHandle:
+        """``turn``, awaited; so are the methods of the turn that it returns.
+
+        >>> turn = await session.submit_async("Remind me", delay=3600)
+        >>> await (await session.turn_async(turn.id)).cancel()
+        'cancelled'
+        """
+        return await (await self._ready()).turn(self._ref, checked_turn_id(turn_id), self._agent)
+
+    @spelled_out
+    def regenerate(self, **options: Unpack[SubmitOptions]) -> Turn:
+        """Answer the last question again: submit a turn whose answer takes the place of the last one.
+
+        The question stays, and what came after it is replaced when the turn finishes, in one step. If the turn fails,
+        the history is unchanged. "Last" means when the turn starts: it runs after the turns that the session already
+        has. ``if_busy="reject"`` raises ``SessionBusy`` if there are any. Options as in ``submit``. Raises
+        ``MessageNotFound`` if there is no question.
+
+        >>> session.regenerate(temperature=1.0).result(timeout=10).text
+        'You said: My name is Alice'
+        """
+        return Turn(call(self.regenerate_async(**options)))
+
+    @spelled_out
+    async def regenerate_async(self, **options: Unpack[SubmitOptions]) -> TurnHandle:
+        """``regenerate``, awaited; so are the methods of the turn that it returns.
+
+        >>> turn = await session.regenerate_async()
+        >>> (await turn.result(timeout=10)).text
+        'You said: My name is Alice'
+        """
+        return await self._revise(work_of("", options, self._agent, submitted=True, revises=LAST_ANSWER))
+
+    @spelled_out
+    def edit(self, message_id: str, text: Input, **options: Unpack[SubmitOptions]) -> Turn:
+        """Replace a message of the user, and run from there: submit a turn that takes the place of this message and of
+        all behind it.
+
+        They are replaced when the turn finishes, in one step. If the turn fails, the history is unchanged. It runs
+        after the turns that the session already has; ``if_busy="reject"`` raises ``SessionBusy`` if there are any.
+        Options as in ``submit``. Raises ``MessageNotFound``, and ``UsageError`` if the message is not a user's. If the
+        message has gone when the turn starts, the turn fails with the code ``message_not_found``.
+
+        >>> question = session.history(-2)[0]
+        >>> session.edit(question.id, "Hurry up").result(timeout=10).text
+        'You said: Hurry up'
+        >>> [message.text for message in session.history(-2)]
+        ['Hurry up', 'You said: Hurry up']
+        """
+        return Turn(call(self.edit_async(message_id, text, **options)))
+
+    @spelled_out
+    async def edit_async(self, message_id: str, text: Input, **options: Unpack[SubmitOptions]) -> TurnHandle:
+        """``edit``, awaited; so are the methods of the turn that it returns.
+
+        >>> question = (await session.history_async(-2))[0]
+        >>> turn = await session.edit_async(question.id, "Slow down")
+        >>> (await turn.result(timeout=10)).text
+        'You said: Slow down'
+        """
+        if not message_id or not is_a(message_id, str):
+            raise MessageNotFound(session_id=self.session_id)
+        return await self._revise(work_of(text, options, self._agent, submitted=True, revises=message_id))
+
     # History.
 
     @synchronous_property
@@ -215,18 +309,48 @@ class Session:
     messages_async = awaited(messages)
 
     @synchronous
-    async def history(self, start: int = 0, stop: int | None = None) -> list[Message]:
+    async def history(
+        self, start: int = 0, stop: int | None = None, *, pending: bool = False, failed: bool = False
+    ) -> list[Message]:
         """Return a slice of the history: ``history(-20)`` returns the last twenty messages.
+
+        ``pending`` adds, at the end of a slice that reaches it, the input of the turns that have not ended, in the
+        order in which they run. ``failed`` adds the turns that failed, or were cancelled, and left nothing in the
+        history: their input and what they had said, in the place where they ended, as long as they are kept (a week).
+        These messages have the ``status`` of their turn and its ``error``. No model is sent them.
 
         >>> [message.text for message in session.history(0, 1)]
         ['My name is Alice']
+        >>> later = session.submit("Remind me", delay=3600)
+        >>> [(message.text, message.status) for message in session.history(-1, pending=True)]
+        [('You said: My name is Alice', None), ('Remind me', 'queued')]
+        >>> later.cancel("not needed")
+        'cancelled'
+        >>> [(message.text, message.error) for message in session.history(-1, failed=True)]
+        [('You said: My name is Alice', None), ('Remind me', 'not needed')]
         """
-        return await (await self._ready()).read(self._ref, start, stop)
+        asked = " ".join(name for name, wanted in (("pending", pending), ("failed", failed)) if wanted)
+        return await (await self._readable()).read(self._ref, start, stop, turns=cast("Asked", asked))
 
     history_async = awaited(history)
 
     @synchronous
-    async def add_message(self, *messages: MessageLike, if_busy: IfBusy = "enqueue") -> None:
+    async def cancel(self, reason: str = "cancelled by the client", *, keep: Keep = "partial") -> str | None:
+        """Cancel the turn that runs now, as a stop button does; turns that wait behind it go on.
+
+        By default its input and all that it has said stay in the history, and the last message is marked
+        ``interrupted``. ``keep`` and the result are those of ``AsyncTurn.cancel``; None means that no turn runs. The
+        first turn of a session that waits for a worker is cancelled too; it has not begun and leaves nothing.
+
+        >>> session.cancel() is None
+        True
+        """
+        return await (await self._ready()).cancel(self._ref, reason, check_keep(keep))
+
+    cancel_async = awaited(cancel)
+
+    @synchronous
+    async def add_message(self, *messages: MessageLike, if_busy: IfBusyEdit = "enqueue") -> None:
         """Add messages to the history without running a turn.
 
         Each is a ``Message`` or a dictionary in OpenAI's or Anthropic's format. Waits for earlier turns;
@@ -236,12 +360,12 @@ class Session:
         >>> [message.text for message in session.history(-2)]
         ['Hi', 'Hello.']
         """
-        await self._edit(Edit(add=to_messages(messages), if_busy=if_busy))
+        await self._edit(Edit(add=_added(to_messages(messages)), if_busy=if_busy))
 
     add_message_async = awaited(add_message)
 
     @synchronous
-    async def clear(self, *, if_busy: IfBusy = "enqueue") -> None:
+    async def clear(self, *, if_busy: IfBusyEdit = "enqueue") -> None:
         """Delete the history. The system prompt and the variables stay.
 
         >>> session.clear()
@@ -253,21 +377,66 @@ class Session:
     clear_async = awaited(clear)
 
     @synchronous
-    async def fork(self, session_id: str | None = None) -> Session:
+    async def rewind(self, to: str, *, if_busy: IfBusyEdit = "enqueue") -> None:
+        """Cut the history behind the message with the id ``to``, which becomes the last one.
+
+        Variables and files stay as they are. Waits for earlier turns; ``if_busy="reject"`` raises ``SessionBusy``
+        instead. Raises ``MessageNotFound``, and ``UsageError`` if a tool call would lose its result: it names the ids
+        that can be used. Subscribers get the event ``history_rewound``.
+
+        >>> answer = session.run("Hello").messages[0]
+        >>> response = session.run("How are you?")
+        >>> session.rewind(to=answer.id)
+        >>> [message.text for message in session.history(-2)]
+        ['Hello', 'You said: Hello']
+        """
+        await self._edit(Edit(rewind=to, if_busy=if_busy))
+
+    rewind_async = awaited(rewind)
+
+    @synchronous
+    async def fork(self, session_id: str | None = None, *, at: str | None = None) -> Session:
         """Copy this session, without its running turn, to a new session and return it.
 
-        Raises ``SessionExists`` if ``session_id`` already has a history.
+        ``at`` is the id of the last message to copy. The copies keep the ids of the messages. The fork is kept as long
+        as this session (``ttl``). Raises ``SessionExists`` if ``session_id`` already has a history,
+        ``MessageNotFound``, and ``UsageError`` as ``rewind`` does.
 
-        >>> fork = session.fork("another-plan")
+        >>> fork = session.fork("another-plan", at=session.messages[1].id)
         >>> fork.run("Let us go to Osaka instead").text, len(fork.messages), len(session.messages)
         ('You said: Let us go to Osaka instead', 4, 2)
         """
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         ref = msgspec.structs.replace(self._ref, id=known)
-        await (await self._ready()).fork(self._ref, ref)
+        await (await self._ready()).fork(self._ref, ref, at)
         return Session(self._agent, ref, None, self._given_runtime)
 
     fork_async = awaited(fork)
+
+    @synchronous
+    async def branches(self) -> list[Branch]:
+        """Return the forks of this session in the order in which they were made, also those deleted since.
+
+        >>> fork = session.fork("plan-b")
+        >>> session.branches() == [fork.branch], fork.branch.at == session.messages[-1].id
+        (True, True)
+        """
+        found = (await self._saved()).branches
+        return [Branch(fork, self.session_id, at or None) for fork, at in found.items()]
+
+    branches_async = awaited(branches)
+
+    @synchronous_property
+    async def branch(self) -> Branch | None:
+        """Where this session was forked from: the session and the message. None if it is no fork.
+
+        >>> session.fork().branch.source, session.branch
+        ('user-123', None)
+        """
+        saved = await self._saved()
+        return None if saved.fork_of is None else Branch(self.session_id, saved.fork_of, saved.fork_at)
+
+    branch_async = awaited(branch)
 
     # Beside the history.
 
@@ -282,7 +451,7 @@ class Session:
         >>> session.variables
         {'user': 'Alice'}
         """
-        return Variables(call(self._saved()).variables, self.set_variables)
+        return Variables(call(self.variables_async()), self.set_variables)
 
     async def variables_async(self) -> dict[str, Any]:
         """Return a copy of the variables.
@@ -314,7 +483,7 @@ class Session:
         >>> agent.session("user-7", metadata={"plan": "free"}).metadata
         {'plan': 'free'}
         """
-        return Metadata(call(self._saved()).metadata, self.set_metadata)
+        return Metadata(call(self.metadata_async()), self.set_metadata)
 
     async def metadata_async(self) -> dict[str, Any]:
         """Return a copy of the metadata.
@@ -327,6 +496,9 @@ class Session:
     @synchronous
     async def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Merge a dictionary into the metadata.
+
+        No turn sees them, so this does not wait for turns. Only a session in this process that has a store is saved
+        behind the turn that runs.
 
         >>> session.set_metadata({"plan": "paid"})
         >>> session.metadata
@@ -397,6 +569,28 @@ class Session:
 
     system_async = awaited(system)
 
+    @synchronous_property
+    async def usage(self) -> Usage:
+        """The tokens of all turns of the session that have ended, and their cost; also of turns that failed.
+
+        >>> session.usage.tokens > 0, session.usage.cost
+        (True, None)
+        """
+        return (await self._saved()).usage or Usage()
+
+    usage_async = awaited(usage)
+
+    @synchronous_property
+    async def cost(self) -> float | None:
+        """What these turns cost in US dollars, or None if no model that they called has a price.
+
+        >>> session.cost is None
+        True
+        """
+        return (await self.usage_async()).cost
+
+    cost_async = awaited(cost)
+
     @synchronous
     async def status(self) -> SessionStatus:
         """Return the number of messages, the running turn with its step, and the waiting turns.
@@ -405,7 +599,7 @@ class Session:
         >>> status.state, status.messages, status.waiting
         ('idle', 2, [])
         """
-        return await (await self._ready()).status(self._ref)
+        return await (await self._readable()).status(self._ref)
 
     status_async = awaited(status)
 
@@ -419,7 +613,7 @@ class Session:
         >>> data["session_id"], data["agent"]["name"], len(data["messages"])
         ('user-123', 'parrot', 2)
         """
-        return (await (await self._ready()).save(self._ref)).to_dict()
+        return (await self._saved(messages=True)).to_dict()
 
     to_dict_async = awaited(to_dict)
 
@@ -430,20 +624,25 @@ class Session:
         agent: SessionAgent,
         *,
         replace: bool = False,
-        ttl: float | timedelta | None = DEFAULT_TTL_SECONDS,
+        ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> Session:
         """Restore a session that ``to_dict`` saved, in any runtime. Raises ``CorruptRecord``.
 
         If a session with this id already has another history, the first use raises ``SessionExists``. With
-        ``replace=True`` the saved session replaces it. ``ttl`` is in seconds or a timedelta.
+        ``replace=True`` the saved session replaces it. ``ttl`` is that of ``Agent.session``.
 
         >>> data = {"version": 1, "session_id": "old", "messages": [{"role": "user", "content": "Hi"}]}
         >>> Session.from_dict(data, agent).messages[0].text
         'Hi'
         """
         saved = read_saved(data).copied()
+        if not is_a(agent, Travelling):
+            raise UsageError(
+                f"Session.from_dict needs an Agent, not {agent!r}: the session is restored where its agent runs. For "
+                "workers: Session.from_dict(data, Agent(…, redis=url)). After that, client.session(id) takes a name."
+            )
         opening = Opening(saved=saved, replace=replace)
-        return agent.open_session(saved.session_id, opening, ttl=duration(ttl, "ttl"))
+        return agent.open_session(saved.session_id, opening, ttl=lifetime(ttl))
 
     # Families and the end.
 
@@ -474,8 +673,8 @@ class Session:
             )
         pending = self._opening or Opening()
         opening = opening_of(
-            system=system, variables=variables, tenant=pending.tenant, queue=pending.queue if queue is None else queue,
-            parent=self.session_id,
+            system=system, variables=variables, tenant=self._ref.tenant,
+            queue=pending.queue if queue is None else queue, parent=self.session_id,
         )  # fmt: skip
         opener = agent or self._agent
         if self._given_runtime is None and opener is not None and not isinstance(opener, str):
@@ -507,7 +706,7 @@ class Session:
         >>> research.run("Look it up").text, session.children()
         ('You said: Look it up', ['research'])
         """
-        return await (await self._ready()).children(self._ref)
+        return await (await self._readable()).children(self._ref)
 
     children_async = awaited(children)
 
@@ -524,8 +723,7 @@ class Session:
         >>> session.messages[-1].text, session.messages[-1].agent
         ('You said: Look it up', 'parrot')
         """
-        runtime = await self._ready()
-        saved = await runtime.save(self._ref)
+        saved, runtime = await self._saved(messages=True), self._runtime
         answer = next((one for one in reversed(saved.messages) if one.role == "assistant" and one.text), None)
         if saved.parent is None or answer is None:
             raise UsageError("Only a child session with an answer can report; this session has no " + (
@@ -533,7 +731,7 @@ class Session:
             ))  # fmt: skip
         parent = msgspec.structs.replace(self._ref, id=checked_session_id(saved.parent))
         message = Message("assistant", [Text(answer.text)], agent=answer.agent, model=answer.model)
-        await runtime.edit(parent, Edit(add=[message]))
+        await runtime.edit(parent, Edit(add=_added([message])))
 
     report_async = awaited(report)
 
@@ -583,17 +781,19 @@ class Session:
             await self._rolled_back()
         return runtime
 
-    async def _events(
-        self, work: Work, deadline: Deadline | None = None
-    ) -> AsyncGenerator[list[Event], None]:
-        deadline = deadline or Deadline(work.timeout)
+    async def _events(self, work: Work) -> AsyncGenerator[list[Event], None]:
+        deadline = Deadline(work.timeout)
         runtime, owned, at_work = await deadline.wait(self._ready()), _OwnedTurn(), False
         self._owned.add(owned)
         batches = runtime.work(self._ref, work)
         try:
             while batch := await deadline.wait(anext(batches, None), at_work=at_work):
                 at_work = at_work or any(event.type == "turn_started" for event in batch)
+                batch[-1] = typed_event(batch[-1], work.schema)
                 yield batch
+                for event in batch:
+                    if isinstance(event, TurnSuspended):
+                        await deadline.wait(self._answered(event, work))
         finally:
             owned.left = True
             try:
@@ -602,6 +802,14 @@ class Session:
                 self._owned.discard(owned)
                 owned.over.set_result(None)
 
+    async def _answered(self, suspended: TurnSuspended, work: Work) -> None:
+        """Let the functions of the caller decide. A call that others have decided meanwhile stays as they said."""
+        runtime, turn_id = self._runtime, checked_turn_id(suspended.turn_id)
+        async with aclosing(answers(suspended.calls, work.on_tool, work.on_approval)) as decisions:
+            async for decision in decisions:
+                with suppress(AlreadyDecided, NotSuspended):
+                    await runtime.decide(self._ref, turn_id, decision)
+
     async def _rolled_back(self) -> None:
         """Wait for turns to roll back. Leaving ``async for`` closes its generator a few loop steps later."""
         for _ in range(CLOSING_STEPS):
@@ -609,38 +817,47 @@ class Session:
         for owned in [one for one in self._owned if one.left]:
             await asyncio.wrap_future(owned.over)
 
-    async def _complete(self, work: Work, deadline: Deadline | None = None) -> Response:
+    async def _complete(self, work: Work) -> Response:
         response: Response | None = None
-        async for batch in self._events(work, deadline):
+        async for batch in self._events(work):
             last = batch[-1]
             if isinstance(last, TurnFinished):
                 response = last.response
         assert response is not None, "a turn ends with its response or raises"
         return response
 
-    async def _repair(
-        self, work: Work, deadline: Deadline, first: Response, problem: InvalidOutput, schema: Any
-    ) -> Response:
-        """Ask the model once more. The history keeps the question and a matching answer, or neither."""
-        runtime = self._runtime
-        turns = [first.turn_id]
-        try:
-            message = Message.user(REPAIR.format(problem=problem.message))
-            second = await self._complete(msgspec.structs.replace(work, messages=[message]), deadline)
-            turns.append(second.turn_id)
-            second.output = parse_output(schema, second.text)
-        except BaseException:
-            await runtime.amend(self._ref, turns, [])
-            raise
-        answer = second.messages[-1:]
-        question = [msgspec.structs.replace(one, turn_id=second.turn_id) for one in work.messages]
-        await runtime.amend(self._ref, turns, [*question, *answer])
-        second.usage = first.usage + second.usage
-        return second
+    async def _revise(self, work: Work) -> TurnHandle:
+        """Submit a turn that takes the place of a part of the history, unless there is no such part.
 
-    async def _saved(self) -> SavedSession:
-        return await (await self._ready()).save(self._ref, messages=False)
+        Turns before it may bring it. A ``key`` may belong to a turn that has taken that place already.
+        """
+        runtime, revises = await self._ready(), work.revises or LAST_ANSWER
+        status = await runtime.status(self._ref)
+        before = [*status.waiting, *([status.running.turn_id] if status.running else [])]
+        coming = any(revises == LAST_ANSWER or revises.startswith(f"{turn}.") for turn in before)
+        if work.key is None and not coming:
+            revision_of(await runtime.read(self._ref), revises)
+        return await runtime.submit(self._ref, work)
+
+    async def _readable(self) -> Runtime:
+        """Return the runtime, for reading. An opening that names a tenant stays unwritten: reading claims nothing."""
+        if self._opening is None or not self._opening.names_tenant_alone:
+            return await self._ready()
+        return self._runtime
+
+    async def _saved(self, *, messages: bool = False) -> SavedSession:
+        """Return the session as it is stored, with what its opening will change."""
+        saved = await (await self._readable()).save(self._ref, messages=messages)
+        if self._opening is not None:
+            for name, value in self._opening.changes(partial(getattr, saved), None).items():
+                setattr(saved, name, value)
+        return saved
 
     async def _edit(self, edit: Edit) -> None:
-        check_if_busy(edit.if_busy)
+        check_if_busy_edit(edit.if_busy)
         await (await self._ready()).edit(self._ref, edit)
+
+
+def _added(messages: Sequence[Message]) -> list[Message]:
+    """The messages as they enter the history, with ids that a repeated attempt of the same edit does not change."""
+    return identified(messages, secrets.token_hex(8), now_ms())

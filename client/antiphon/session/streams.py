@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from antiphon.errors import AgentError, TurnFailed
-from antiphon.events import Event
+from antiphon.events import Event, Heartbeat
+from antiphon.input.values import duration
 from antiphon.session.background import iterate
 from antiphon.session.reentry import Reading
 
-__all__ = ["AsyncEventStream", "Deadline", "EventStream"]
+__all__ = ["AsyncEventStream", "Deadline", "EventIterator", "EventStream"]
 
 T = TypeVar("T")
 
@@ -47,6 +50,48 @@ class Deadline:
             raise TurnFailed(
                 f"The turn did not end within {self._seconds:g} s.", code="turn_timed_out"
             ) from exc
+
+
+class EventIterator(ABC):
+    """Events, for ``async for`` and for ``anext``. A cancelled ``anext`` loses nothing: the next one goes on.
+
+    With a ``heartbeat``, in seconds, a ``Heartbeat`` comes whenever nothing else has come for so long.
+    """
+
+    cursor: int | None = None
+    """The ``seq`` of the event that came last."""
+
+    def __init__(self, heartbeat: float | timedelta | None = None) -> None:
+        self._heartbeat = duration(heartbeat, "heartbeat")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._heartbeat is None:
+            return await self.following()
+        timer = asyncio.timeout(self._heartbeat)
+        try:
+            async with timer:
+                return await self.following()
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            return Heartbeat(seq=self.cursor or 0)
+
+    @abstractmethod
+    async def following(self) -> Event:
+        """Wait for the next event. Raises ``StopAsyncIteration`` at the end. Cancelled, it has taken nothing."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Stop reading. Leaving the object to the garbage collector does the same."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
 
 class EventStream:
@@ -113,7 +158,7 @@ class AsyncEventStream:
 
 
 def _events(work: Batches) -> Generator[Event, None, None]:
-    batches, reading = iterate(work()), Reading()
+    batches, reading = iterate(work(), instead="Session.stream_async"), Reading()
     try:
         for batch in batches:
             for event in batch:

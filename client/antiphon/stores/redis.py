@@ -11,6 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from antiphon.errors import SettingsError
+from antiphon.input.values import is_a
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
 from antiphon.wire.errors import store_error
 
@@ -98,7 +99,7 @@ class RedisStore(SessionStore):
 def _opened(redis: str | Redis) -> Redis:
     if isinstance(redis, Redis):
         return redis
-    if not isinstance(redis, str):
+    if not is_a(redis, str):
         raise SettingsError(f"A RedisStore needs a URL or a synchronous redis-py client, not {redis!r}.")
     try:
         return Redis.from_url(redis)

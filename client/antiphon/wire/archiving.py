@@ -1,4 +1,4 @@
-"""What the archiver and restoring workers do in a cell: one script each, with its answers as values."""
+"""The steps of the archiver and of restoring workers in a cell: one script each, with its answers as values."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ PAGE = 1000
 DAY_MS = 24 * 3600 * 1000
 
 Refusal = Literal["", "closed", "tenant"]
-"""Why turns that were accepted before their session was restored must fail."""
+"""The reason why turns that were accepted before their session was restored must fail."""
 
 Restored = Literal["RESTORED", "FORGOTTEN", "CONFLICT", "SUPERSEDED"]
 
 
 class Forget(Struct, frozen=True):
-    """The copy of this deleted session must go."""
+    """The copy of this deleted session must be removed."""
 
     session_id: SessionId
 
 
 class Unasked(Struct, frozen=True):
-    """This session ends soon; what the store has of its former life must be restored before it is saved."""
+    """This session ends soon. Its earlier copy must be restored from the store before the session is saved."""
 
     session_id: SessionId
 
@@ -60,7 +60,7 @@ class Late(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """This session ends soon and must be saved. ``left_ms`` is how long it had still to live."""
+    """This session ends soon and must be saved. ``left_ms`` is the time that it had left to live."""
 
     session_id: SessionId
     version: bytes
@@ -70,8 +70,11 @@ class Ending(Struct, frozen=True):
 
 
 async def begin_archiving(cell: Cell) -> None:
-    """Say that an archive is in use, for the first time or again: sessions that there are and that begin from now on
-    are archived before they end, and deleted ones are remembered until their copies are gone."""
+    """Record that an archive is in use; repeating it is harmless.
+
+    From now on, existing and new sessions are archived before they end. Deleted sessions are remembered until their
+    copies are gone.
+    """
     redis: Any = cell.redis
     keys = cell.keys
     try:
@@ -87,7 +90,7 @@ async def begin_archiving(cell: Cell) -> None:
 
 
 async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
-    """The archiver's next piece of work, which nobody else is given within a minute; None where there is none."""
+    """Return the archiver's next task, which no other archiver gets within a minute, or None."""
     while True:
         match await _run(cell, "take", 0):
             case [b"FORGET", session]:
@@ -107,12 +110,12 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
 
 
 async def put_off(cell: Cell, count: int) -> None:
-    """Let up to ``count`` sessions that end soon live on, because they cannot be saved now."""
+    """Prolong up to ``count`` sessions that end soon, because they cannot be saved now."""
     await _run(cell, "take", count)
 
 
 async def mark_archived(cell: Cell, ending: Ending) -> bool:
-    """Let a session that was saved end. False where it is not what was saved: it lives on."""
+    """End a session that was saved. Returns False if it has changed since; then it continues to exist."""
     match await _run(cell, "mark", ending.session_id, ending.version, ending.left_ms):
         case [b"OK"]:
             return True
@@ -123,7 +126,7 @@ async def mark_archived(cell: Cell, ending: Ending) -> bool:
 
 
 async def set_aside(cell: Cell, copy: str, keep_ms: int) -> None:
-    """Remember that this copy, which is about to be saved, must be removed after so long."""
+    """Record that this copy, which is about to be saved, must be removed after this time."""
     match await _run(cell, "set_aside", copy, keep_ms):
         case [b"OK"]:
             return
@@ -132,7 +135,7 @@ async def set_aside(cell: Cell, copy: str, keep_ms: int) -> None:
 
 
 async def forgotten(cell: Cell, session_id: SessionId) -> None:
-    """The copy of a deleted session is gone."""
+    """Record that the copy of a deleted session is gone."""
     match await _run(cell, "forgotten", session_id):
         case [b"OK"]:
             return
@@ -149,7 +152,7 @@ async def restore_session(
     messages: Sequence[bytes],
     refuse: Refusal,
 ) -> Restored:
-    """Put fields and messages of the store in front of what the session has; done once in its life."""
+    """Insert the fields and messages of the store before those of the session, once in its life."""
     flat = [value for one in fields for value in (one.name, one.old, one.new)]
     match await _run(cell, "restore", session_id, fence, refuse, len(fields), *flat, *messages):
         case [b"RESTORED"]:
@@ -165,7 +168,7 @@ async def restore_session(
 
 
 async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"archiving/{name}", cell._clock)
+    script = load_script(f"archiving/{name}", cell.clock)
     try:
         return await run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments)
     except (RedisError, OSError) as exc:
@@ -173,4 +176,4 @@ async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
 
 
 def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} gave an unknown answer: {answer!r}.")
+    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r}.")

@@ -1,7 +1,8 @@
-"""Changes of sessions outside their turns: one script each, with its answers as values or errors."""
+"""Changes sessions outside their turns: one script each, with its answers as values or errors."""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -9,19 +10,22 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from redis.exceptions import RedisError
 
-from antiphon.errors import CorruptRecord, SessionExists, UsageError
+from antiphon.errors import CorruptRecord, SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.limits import LIMITS
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
-from antiphon.wire.scripts import load_script, run_script
+from antiphon.wire.errors import full, store_error
+from antiphon.wire.scripts import given, load_script, run_script
 
 __all__ = [
     "Busy",
     "Change",
     "FieldChange",
     "Moment",
+    "Part",
     "change_session",
     "delete_session",
+    "forget_turn",
     "fork_session",
     "new_op",
 ]
@@ -31,7 +35,7 @@ Moment = Literal["idle", "between", "any"]
 
 
 class FieldChange(Struct, frozen=True):
-    """A field of a session as it was read, and as it is to be; empty means that it is not there."""
+    """A field of a session as it was read and as it will be; empty means that the session does not have it."""
 
     name: str
     old: bytes
@@ -39,8 +43,11 @@ class FieldChange(Struct, frozen=True):
 
 
 class Change(Struct):
-    """What is to change. ``length`` is that of the history as it was read (None: whatever it is), ``keep`` the number
-    of messages that stay at its beginning (None: all of them)."""
+    """One change of a session.
+
+    ``length`` is the length of the history that was read (None: any). ``keep`` is the number of messages that stay at
+    its beginning (None: all).
+    """
 
     fields: list[FieldChange] = field(default_factory=list[FieldChange])
     length: int | None = None
@@ -56,19 +63,21 @@ class Busy(Struct, frozen=True):
 
 
 def new_op() -> str:
-    """A name for one call, by which a repetition is known."""
+    """Make a name for one call, which identifies its repetitions."""
     return secrets.token_hex(8)
 
 
 async def change_session(
-    cell: Cell, session_id: SessionId, op: str, change: Change, *, when: Moment, ttl_ms: int
+    cell: Cell, session_id: SessionId, op: str, change: Change, *, when: Moment, ttl_ms: int | None
 ) -> bool | Busy:
-    """Change a session. False where it is not what the caller has read: read it again. Raises ``UsageError`` where it
-    is closed."""
+    """Change a session. Returns False if it has changed since it was read: read it again.
+
+    Raises ``UsageError`` if the session is closed.
+    """
     flat = [value for one in change.fields for value in (one.name, one.old, one.new)]
     answer = await _run(
-        cell, "edit", session_id, op, ttl_ms, when, _number(change.length), _number(change.keep), len(change.fields),
-        len(change.messages), *flat, *change.messages, *change.bodies,
+        cell, "edit", session_id, op, given(ttl_ms), LIMITS.sessions, when, given(change.length),
+        given(change.keep), len(change.fields), len(change.messages), *flat, *change.messages, *change.bodies,
     )  # fmt: skip
     match answer:
         case [b"OK", *_]:
@@ -79,8 +88,18 @@ async def change_session(
             return False
         case [b"SESSION_CLOSED"]:
             raise UsageError("The session is closed.", session_id=session_id)
+        case [b"FULL", limit]:
+            raise full(limit.decode(), session_id)
         case _:
             raise _unexpected("edit", answer)
+
+
+class Part(Struct, frozen=True):
+    """The beginning of a history: how many messages, and of the last one the id and the bytes as they were read."""
+
+    keep: int
+    at: str
+    last: bytes
 
 
 async def fork_session(
@@ -88,23 +107,35 @@ async def fork_session(
     session_id: SessionId,
     fork_id: SessionId,
     op: str,
+    part: Part,
     *,
-    ttl_ms: int,
+    ttl_ms: int | None,
     body: bytes,
+    branch: bytes,
     fields: Sequence[str],
-) -> None:
-    """Copy a session's history and some of its fields to a new id. Raises ``SessionExists``."""
-    match await _run(cell, "fork", session_id, fork_id, op, ttl_ms, body, *fields):
+) -> bool:
+    """Copy a part of a session's history and some of its fields to a new id. False where the history is not what the
+    caller has read. Raises ``SessionExists``."""
+    digest = hashlib.sha1(part.last, usedforsecurity=False).hexdigest()
+    answer = await _run(
+        cell, "fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at, digest, body, branch,
+        *fields,
+    )  # fmt: skip
+    match answer:
         case [b"OK"]:
-            return
+            return True
+        case [b"CONFLICT"]:
+            return False
         case [b"SESSION_EXISTS"]:
-            raise SessionExists(f"There is a session {fork_id!r} already.", session_id=fork_id)
-        case answer:
+            raise SessionExists(f"The session {fork_id!r} already exists.", session_id=fork_id)
+        case [b"FULL", limit]:
+            raise full(limit.decode(), fork_id)
+        case _:
             raise _unexpected("fork", answer)
 
 
 async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
-    """Forget a session. True where there was one."""
+    """Delete a session. Returns whether it existed."""
     match await _run(cell, "delete", session_id):
         case [b"DELETED", count]:
             return int(count) > 0
@@ -114,17 +145,26 @@ async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
             raise _unexpected("delete", answer)
 
 
+async def forget_turn(cell: Cell, turn_id: TurnId) -> None:
+    """Delete the record of a turn that has ended. Raises ``UsageError`` if it has not, and ``TurnNotFound``."""
+    match await _run(cell, "forget", turn_id):
+        case [b"DELETED"]:
+            return
+        case [b"OPEN", status]:
+            raise UsageError(f"Turn {turn_id} is {status.decode()}: cancel it first.", turn_id=turn_id)
+        case [b"MISSING"]:
+            raise TurnNotFound(turn_id=turn_id)
+        case answer:
+            raise _unexpected("forget", answer)
+
+
 async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"editing/{name}", cell._clock)
+    script = load_script(f"editing/{name}", cell.clock)
     try:
         return await run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments)
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
 
 
-def _number(value: int | None) -> int | str:
-    return "" if value is None else value
-
-
 def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} gave an unknown answer: {answer!r}.")
+    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r}.")

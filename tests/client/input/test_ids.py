@@ -38,3 +38,12 @@ def test_a_key_leads_to_the_same_turn_in_its_session_and_to_another_elsewhere():
     assert turn_id_of_key("s", "k") != turn_id_of_key("t", "k")
     assert turn_id_of_key("a", "b:c") != turn_id_of_key("a:b", "c")
     assert turn_id(turn_id_of_key("s", "k"))
+
+
+def test_a_key_leads_to_another_turn_under_another_prefix_but_the_default_stays():
+    assert turn_id_of_key("s", "k") == "043a718774kcf624a62f5359e8012f7392b9a1ed87"
+    made = [("s", "k", prefix) for prefix in ("", "a", "b", "ab")]
+    made += [("a", "1:s:k", ""), ("s", "k|", "a|1"), ("s", "1:s:k", "a")]
+    ids = {turn_id_of_key(*one) for one in made}
+    assert len(ids) == len(made)
+    assert all(turn_id(one) for one in ids)

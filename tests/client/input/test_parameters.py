@@ -68,10 +68,15 @@ def test_a_client_hands_no_key_to_redis():
         client.submit("s", "hi", agent="support", params={"api_key": "sk-SECRET"})
 
 
+def test_a_keyword_of_a_turn_is_no_parameter_of_an_agent():
+    with pytest.raises(UsageError, match=r"session\.run\(…, schema=…\)"):
+        agent(schema=int)
+
+
 @pytest.mark.parametrize(
     ("name", "where"),
     [
-        ("key", "session.submit"), ("delay", "session.submit"), ("schema", "session.json"), ("ttl", "agent.session"),
+        ("key", "session.submit"), ("delay", "session.submit"), ("ttl", "agent.session"),
         ("tenant", "agent.session"), ("system", "Agent(system="), ("max_steps", "Agent(max_steps="),
         ("tiemout", "did you mean timeout="),
     ],

@@ -1,12 +1,13 @@
 """What a client is handed before anything reaches Redis."""
 
+import inspect
 from datetime import timedelta
 
 import pytest
 
 from antiphon import AsyncClient, Client
 from antiphon.client import Submission
-from antiphon.errors import ClientClosed, InvalidMessage, LimitReached, SettingsError, UsageError
+from antiphon.errors import ClientClosed, InvalidId, InvalidMessage, LimitReached, SettingsError, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_turn_id
 from antiphon.input.limits import LIMITS
 from antiphon.input.messages import to_input
@@ -140,6 +141,31 @@ async def test_an_option_of_submit_that_makes_no_sense_is_refused_by_its_name(wr
     async with AsyncClient(NOWHERE) as client:
         with pytest.raises(UsageError, match=f"{next(iter(wrong))}="):
             await client.submit("s", "hi", **wrong)
+
+
+def test_a_submission_takes_what_submit_takes():
+    def taken(function):
+        first, *parameters = inspect.signature(function).parameters.values()
+        assert first.name == "self"
+        return parameters
+
+    assert taken(Submission.__init__) == taken(AsyncClient.submit) == taken(Client.submit)
+    names = [one.name for one in taken(Submission.__init__)]
+    assert {"agent", "ttl", "key", "delay", "queue", "tenant", "schema", "metadata", "timeout"} < {*names}
+
+
+@pytest.mark.parametrize(
+    "wrong", [*WRONG_OPTIONS, {"agent": 7}, {"if_busy": "panic"}, {"schema": {}}], ids=str
+)
+def test_a_submission_refuses_what_submit_refuses(wrong):
+    with pytest.raises(UsageError):
+        Submission("s", "hi", **wrong)
+    with pytest.raises(TypeError, match="temperature"):
+        Submission("s", "hi", temperature=0.5)
+    with pytest.raises(InvalidMessage):
+        Submission("s", "")
+    with pytest.raises(InvalidId):
+        Submission("", "hi")
 
 
 async def test_submit_many_refuses_all_where_one_is_no_submission():

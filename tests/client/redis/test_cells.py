@@ -5,6 +5,7 @@ from redis import Redis
 
 from antiphon import Agent, Message
 from antiphon.errors import SessionExists
+from antiphon.session.runtime import Branch
 from antiphon.wire.keys import Keys
 
 HISTORY = [Message.user("hi"), Message.assistant("hello")]
@@ -30,9 +31,66 @@ def test_a_fork_on_another_cell_is_whole(cells):
             source.fork(name)
         assert len(fork.messages) == 3
     assert len(source.messages) == 2
+    assert {branch.session_id for branch in source.branches()} == {*NAMES}
+    assert {branch.at for branch in source.branches()} == {source.messages[-1].id}
     assert found_on(cells) == {0, 1}
     with pytest.raises(SessionExists):
         source.fork("source")
+
+
+@pytest.mark.lasting_keys("ant:session:*", "ant:history:*", "ant:events:*")
+@pytest.mark.parametrize(("ttl", "left"), [(3600, 3600), (None, -1)])
+def test_a_fork_on_another_cell_lives_as_long_as_its_source(ttl, left, cells):
+    agent = Agent("scripted", "m", redis=cells)
+    agent.session("source", messages=HISTORY, ttl=ttl).status()
+    source = agent.session("source")
+    for name in NAMES:
+        source.fork(name)
+    for url in cells:
+        with Redis.from_url(url) as redis:
+            lives = [redis.ttl(key) for key in redis.scan_iter("ant:history:*")]
+            assert lives
+            assert all(left - 60 < life <= left for life in lives)
+            redis.flushdb()
+
+
+def test_a_fork_on_another_cell_has_the_history_up_to_a_message(cells):
+    agent = Agent("scripted", "m", redis=cells)
+    source = agent.session("source", messages=HISTORY)
+    at = source.messages[0].id
+    for name in NAMES:
+        fork = source.fork(name, at=at)
+        assert fork.messages == source.messages[:1]
+        assert fork.branch == Branch(name, "source", at)
+    source.close()
+    assert found_on(cells) == {0, 1}
+    assert len({source.fork().session_id for _ in NAMES}) == len(NAMES), "a closed session can be forked"
+
+
+def test_the_summary_and_the_window_of_a_fork_on_another_cell_fit_its_history(cells):
+    agent = Agent("scripted", "m", redis=cells)
+    source = agent.session("source", messages=HISTORY)
+    first = source.messages[0].id
+    keys = Keys("ant")
+    for url in cells:
+        with Redis.from_url(url) as redis:
+            if redis.exists(keys.session("source")):
+                redis.hset(keys.session("source"), mapping={"window": "1:5", "summary": "2:They met."})
+    for name in NAMES:
+        source.fork(name)
+        source.fork(f"{name}-short", at=first)
+    fields = {name: of(cells, name) for name in (*NAMES, *(f"{name}-short" for name in NAMES))}
+    assert {fields[name] for name in NAMES} == {(b"1:5", b"2:They met.")}
+    assert {fields[f"{name}-short"] for name in NAMES} == {(None, None)}
+
+
+def of(cells, name):
+    """What a session keeps about its history."""
+    for url in cells:
+        with Redis.from_url(url) as redis:
+            if redis.exists(Keys("ant").session(name)):
+                return tuple(redis.hmget(Keys("ant").session(name), "window", "summary"))
+    raise AssertionError(name)
 
 
 def test_a_taken_id_on_another_cell_is_refused_though_it_has_no_history(cells):

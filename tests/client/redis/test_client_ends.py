@@ -66,7 +66,8 @@ READERS = {
 def test_readers_of_a_client_that_is_closed_are_told(read, redis_url):
     client = Client(redis_url)
     thread, ended = outcome_of(lambda: READERS[read](client))
-    wait_until(lambda: listens(redis_url), description="the reader listens")
+    channel = "" if read == "as_completed" else "s"  # that of all sessions
+    wait_until(lambda: listens(redis_url, channel), description="the reader listens")
     client.close()
     thread.join(10)
     assert [type(one) for one in ended] == [ClientClosed]
@@ -88,7 +89,7 @@ async def test_readers_of_an_asynchronous_client_that_is_closed_are_told(redis_u
     await wait_until_async(lambda: len(seen) == 2, description="the reader listens")
     await client.aclose()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 60)
 
 
 async def test_a_subscription_that_waits_for_redis_ends_with_its_client():
@@ -102,7 +103,7 @@ async def test_a_subscription_that_waits_for_redis_ends_with_its_client():
     await asyncio.sleep(0)
     await client.aclose()
     with pytest.raises(ClientClosed):
-        await asyncio.wait_for(reader, 10)
+        await asyncio.wait_for(reader, 60)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -113,16 +114,16 @@ def test_a_turn_is_followed_in_the_child_of_a_fork(workers_runtime):
             workers_runtime.agent().session("s").submit("x"),
         ]
         for turn in turns:
-            turn.result(20)
+            turn.result(60)
 
         def child():
             for turn in turns:
                 assert turn.status() == "finished"
-                assert turn.result(10).text == "You said: x"
+                assert turn.result(60).text == "You said: x"
                 assert list(turn.stream())[-1].type == "turn_finished"
 
         assert in_a_fork(child) == 0
-        assert [turn.result(10).text for turn in turns] == ["You said: x"] * 2
+        assert [turn.result(60).text for turn in turns] == ["You said: x"] * 2
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -151,7 +152,7 @@ def test_a_fork_takes_nothing_from_the_connections_of_its_parent(redis_url):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_leaving_a_client_in_the_child_of_a_fork_leaves_that_of_the_parent(workers_runtime):
     with Client(workers_runtime.url) as client:
-        client.submit("s", "x", agent=workers_runtime.agent()).result(20)
+        client.submit("s", "x", agent=workers_runtime.agent()).result(60)
 
         def child():
             client.close()
@@ -159,7 +160,7 @@ def test_leaving_a_client_in_the_child_of_a_fork_leaves_that_of_the_parent(worke
                 client.snapshot("s")
 
         assert in_a_fork(child) == 0
-        assert client.submit("s", "y").result(20).text == "You said: y"
+        assert client.submit("s", "y").result(60).text == "You said: y"
 
 
 def test_an_asynchronous_client_on_a_second_event_loop_is_told_so():

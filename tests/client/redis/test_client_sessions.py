@@ -71,7 +71,7 @@ def test_everything_that_a_session_can_do_it_can_do_on_a_client(client, agent, w
     schema = {"type": "object", "properties": {"key": {"type": "string"}}}
     assert session.json("2", schema=schema).output == {"key": "two"}
     fork = session.fork("f")
-    assert fork.submit("3").result(20).text == "three"
+    assert fork.submit("3").result(60).text == "three"
     child = session.child(session_id="c")
     child.run("4")
     child.report()
@@ -118,8 +118,8 @@ def test_the_turns_of_a_session_are_listed_the_last_one_first(client, agent, wor
     workers_runtime.use(script("one", "two", ProviderRejected("No."), "four", "other"))
     session = client.session("s", agent=agent)
     turns = [session.submit(f"{number}") for number in range(4)]
-    turns[3].result(20)
-    client.submit("other", "1", agent=agent).result(20)
+    turns[3].result(60)
+    client.submit("other", "1", agent=agent).result(60)
     assert [turn.id for turn in client.turns("s")] == [turn.id for turn in reversed(turns)]
     assert [turn.id for turn in client.turns("s", status="failed")] == [turns[2].id]
     assert [turn.result(1).text for turn in client.turns("s", status="finished")] == ["four", "two", "one"]
@@ -143,7 +143,7 @@ def test_a_turn_that_is_no_longer_kept_is_not_listed(client, agent, workers_runt
     from redis import Redis
 
     first, second = (client.submit("s", text, agent=agent) for text in ("1", "2"))
-    second.result(20)
+    second.result(60)
     with Redis.from_url(workers_runtime.url) as redis:
         redis.delete(f"ant:turn:{first.id}")
     assert [turn.id for turn in client.turns("s")] == [second.id]
@@ -152,7 +152,7 @@ def test_a_turn_that_is_no_longer_kept_is_not_listed(client, agent, workers_runt
 async def test_turns_are_iterated_without_await(workers_runtime, agent):
     async with AsyncClient(workers_runtime.url) as client:
         turn = await client.submit("s", "1", agent=agent)
-        await turn.result(20)
+        await turn.result(60)
         assert [one.id async for one in client.turns("s")] == [turn.id]
         with pytest.raises(UsageError, match="status= must be one of queued"):
             [one async for one in client.turns("s", status="asleep")]
@@ -168,7 +168,7 @@ SAID = [
 
 @pytest.mark.parametrize("said", SAID, ids=str)
 def test_a_client_reads_all_that_a_session_reads(said, client, agent):
-    client.submit("by the client", said, agent=agent).result(20)
+    client.submit("by the client", said, agent=agent).result(60)
     session = client.session("by a session", agent=agent)
     session.run(said)
     by_client, by_session = (one.messages[0] for one in (client.snapshot("by the client"), session))
@@ -200,5 +200,20 @@ def test_a_turn_that_is_cancelled_before_it_began_says_why(runtime):
     turn = runtime.agent().session("s").submit("x", delay=3600)
     turn.cancel("not wanted any more")
     with pytest.raises(TurnCancelled, match="not wanted any more"):
-        turn.result(10)
+        turn.result(60)
     assert list(turn.stream())[-1].reason == "not wanted any more"
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["it is gone", "it began anew"])
+def test_a_turn_of_a_deleted_session_is_followed_to_its_end(client, agent, anew):
+    session = client.session("s", agent=agent)
+    turn = session.submit("the first")
+    turn.result(60)
+    end = list(turn.stream())[-1]
+    session.delete()
+    if anew:
+        for text in "abc":
+            client.session("s", agent=agent).run(text)
+    assert list(turn.stream()) == [end]
+    assert list(turn.stream(after=1)) == [end]
+    assert list(turn.stream(after=end.seq)) == []

@@ -102,7 +102,7 @@ async def test_every_reader_says_what_it_cannot_read(redis_url):
     async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url) as client:
         async with running_worker(redis_url):
             turn = await client.submit("s", "hello", agent=AGENT, tenant="acme")
-            await turn.result(10)
+            await turn.result(60)
         whole = {key: await redis.dump(key) for key in await redis.keys("ant:*")}
         for case in damages():
             command, raise_seq = case.values

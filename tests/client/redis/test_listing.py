@@ -88,6 +88,6 @@ async def test_a_session_says_whether_it_runs_waits_or_is_done(redis_url):
         await cell.put("t3", "waits")
         await cell.put("t4", "delayed", due_in_ms=1000)
         found = {one.session_id: (one.status, one.turns) async for one in client.sessions()}
-        assert found == {"runs": ("running", 1), "waits": ("waiting", 2), "delayed": ("done", 0)}
+        assert found == {"runs": ("running", 1), "waits": ("waiting", 2), "delayed": ("delayed", 0)}
         await cell.end(turn)
         assert {one.status async for one in client.sessions() if one.session_id == "runs"} == {"done"}

@@ -40,7 +40,7 @@ def worker(redis_url):
 def test_agents_and_clients_use_the_prefix_that_they_are_given(worker):
     assert agent(redis=worker, prefix="foo").session("s").run("hi", timeout=20).text == "You said: hi"
     with Client(worker, prefix="foo") as client:
-        assert client.submit("s", "on", agent=agent()).result(20).text == "You said: on"
+        assert client.submit("s", "on", agent=agent()).result(60).text == "You said: on"
     with Redis.from_url(worker) as redis:
         assert list(redis.scan_iter("ant:*")) == []
 
@@ -49,7 +49,7 @@ def test_agents_and_clients_use_the_prefix_of_the_variable(worker, monkeypatch):
     monkeypatch.setenv("ANTIPHON_PREFIX", "foo")
     assert agent(redis=worker).session("s").run("hi", timeout=20).text == "You said: hi"
     with Client(worker) as client:
-        assert client.submit("s", "on", agent=agent()).result(20).text == "You said: on"
+        assert client.submit("s", "on", agent=agent()).result(60).text == "You said: on"
 
 
 def test_agents_with_the_same_url_and_another_prefix_are_strangers():

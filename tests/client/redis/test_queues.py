@@ -10,7 +10,7 @@ from support.eventually import wait_until
 
 from antiphon import Agent, Client, Session
 from antiphon.errors import CorruptRecord, UsageError
-from antiphon.redis import listing
+from antiphon.redis.many import listing
 from antiphon.session.runtime import local_runtime
 
 
@@ -75,7 +75,7 @@ def test_the_queue_of_a_client_is_only_its_default(workers_runtime, client, queu
         assert queue_of(other.submit("s", "1", agent="x")) == "clients"
         assert queue_of(other.session("t", agent="x").submit("1")) == "clients"
     turn = client.submit("s", "2", agent=workers_runtime.agent())
-    assert turn.result(20).text == "You said: 2"
+    assert turn.result(60).text == "You said: 2"
 
 
 def test_a_session_moves_to_the_queue_that_it_is_opened_with(runtime):
@@ -148,7 +148,7 @@ def test_who_waits_for_a_queue_that_nobody_serves_is_told_so(workers_runtime, mo
         assert next(events).type == "turn_queued"
         wait_until(lambda: caplog.messages, description="the warning")
     assert caplog.messages == [
-        "No worker serves the queue nobody now: the turn waits. `antiphon worker --queues nobody` starts one."
+        "No worker serves the queue nobody now: the turn waits. Start one with `antiphon worker --queues nobody`."
     ]
     assert session.status().state == "idle"
 

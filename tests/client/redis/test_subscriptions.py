@@ -44,15 +44,15 @@ async def test_a_refused_subscription_ends_its_own_reader_alone(first, redis_url
                     await refused()
                 reading = asyncio.create_task(read())
                 writer = AsyncClient(redis_url)
-                await (await writer.submit("a1", "one", agent=AGENT)).result(10)
+                await (await writer.submit("a1", "one", agent=AGENT)).result(60)
                 await wait_until_async(lambda: "turn_finished" in seen)
                 for _ in range(3):
                     await refused()
-                await (await writer.submit("a1", "two", agent=AGENT)).result(10)
+                await (await writer.submit("a1", "two", agent=AGENT)).result(60)
                 await wait_until_async(lambda: seen.count("turn_finished") == 2)
                 feed = client.connections.feed_of(client.connections.cell_of_session("a1"))
                 feed.reconnect()  # everything is subscribed to again
-                await (await writer.submit("a1", "three", agent=AGENT)).result(10)
+                await (await writer.submit("a1", "three", agent=AGENT)).result(60)
                 await wait_until_async(lambda: seen.count("turn_finished") == 3)
                 assert not reading.done()
                 reading.cancel()
@@ -91,7 +91,7 @@ async def test_a_worker_that_may_not_listen_to_its_channels_runs_turns(redis_url
             async with running_worker(url), AsyncClient(redis_url) as client:
                 for session in ("a", "b", "c"):
                     turn = await client.submit(session, "hello", agent=AGENT)
-                    assert (await turn.result(10)).text == "You said: hello"
+                    assert (await turn.result(60)).text == "You said: hello"
         finally:
             await redis.execute_command("ACL", "DELUSER", "reader")
 

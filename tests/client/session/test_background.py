@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import os
 import signal
+import sys
 import threading
 
 import pytest
 from support.eventually import wait_until
 
-from antiphon import Agent, tool
+from antiphon import Agent, AsyncClient, tool
 from antiphon.errors import UsageError
+from antiphon.session import background
 from antiphon.session.background import call, iterate, spawn
+from antiphon.session.session import Session
+from antiphon.session.synchronous import synchronous_property
 from antiphon.testing import script, tool_call
+
+# What one call takes today: who needs more says so here, who needs less lowers it.
+MOST_STEPS_A_CALL = 3
+MOST_CALLS_A_CALL = 80
 
 where = contextvars.ContextVar("where", default="nowhere")
 
@@ -41,6 +50,104 @@ def test_the_callers_context_goes_along():
 
     where.set("here")
     assert call(read()) == "here"
+
+
+async def test_a_call_that_blocks_a_loop_names_the_asynchronous_one_once(caplog, monkeypatch):
+    monkeypatch.setattr(background, "_blocking", set())
+    session = Agent(script("a", repeat=True), "any").session()
+    for _ in range(2):
+        session.run("1")
+        list(session.stream("2"))
+        session.submit("3").result(60)
+        assert session.messages
+        assert session.variables == {}
+        assert [info.session_id for info in session.agent.sessions()] == [session.session_id]
+    told = [record for record in caplog.records if record.name == "antiphon.session"]
+    assert {record.levelname for record in told} == {"WARNING"}
+    assert [record.instead for record in told] == [
+        "Session.run_async", "Session.stream_async", "Session.submit_async", "SubmittedTurn.result",
+        "Session.messages_async", "Session.variables_async", "AsyncSessionList",
+    ]  # fmt: skip
+    assert "use Session.run_async there instead" in told[0].getMessage()
+
+
+def test_a_call_without_a_loop_says_nothing(caplog):
+    Agent(script("a"), "any").session().run("1")
+    assert [record for record in caplog.records if record.name == "antiphon.session"] == []
+
+
+def test_the_coroutine_of_every_synchronous_method_has_the_name_to_await():
+    pairs = {name.removesuffix("_async") for name in dir(Session) if name.endswith("_async")}
+    written = {}
+    for name in pairs:
+        one = vars(Session)[name]
+        method = one.read if isinstance(one, synchronous_property) else getattr(one, "__wrapped__", None)
+        if method is not None and inspect.iscoroutinefunction(method):
+            written[name] = method.__qualname__
+    assert written == {name: f"Session.{name}_async" for name in written}
+    assert {"run", "json", "messages", "history", "fork", "delete"} <= {*written}
+    asynchronous = {"submit", "submit_many", "turn", "snapshot"}
+    assert {name: getattr(AsyncClient, name).__qualname__ for name in asynchronous} == {
+        name: f"AsyncClient.{name}" for name in asynchronous
+    }
+
+
+def test_a_call_is_handed_over_in_few_steps():
+    """What wakes the loop, the call's beginning, and its task; and few calls of functions in both threads."""
+    number, steps, calls = 200, 0, 0
+
+    def note(frame, event, _argument):
+        nonlocal steps, calls
+        calls += event in ("call", "c_call")
+        steps += event == "call" and frame.f_code is asyncio.events.Handle._run.__code__
+
+    async def nothing():
+        pass
+
+    async def profile(function):
+        sys.setprofile(function)
+
+    known = sys.getprofile()
+    call(profile(note))
+    sys.setprofile(note)
+    try:
+        for _ in range(number):
+            call(nothing())
+    finally:
+        sys.setprofile(known)
+        call(profile(None))
+    assert steps / number <= MOST_STEPS_A_CALL + 0.1
+    assert calls / number <= MOST_CALLS_A_CALL
+
+
+def test_a_call_that_is_interrupted_before_its_first_step_ends():
+    stepped = []
+
+    async def work():
+        stepped.append(True)
+
+    async def hold(entered, leave):
+        entered.set()
+        leave.wait(10)
+
+    entered, leave = threading.Event(), threading.Event()
+    loop = call(running_loop())
+    spawn(hold(entered, leave))  # the loop stands still, so that both wait for it
+    assert entered.wait(10)
+    started = background._Started(loop, work())
+    started.begin()
+    started.cancel()
+    leave.set()
+    _, error = started.wait()
+    assert isinstance(error, asyncio.CancelledError) or stepped == [True]
+    never = background._Started(loop, work())
+    loop.call_soon_threadsafe(never._cancel)
+    _, error = never.wait()
+    assert isinstance(error, asyncio.CancelledError)
+
+
+async def running_loop():
+    return asyncio.get_running_loop()
 
 
 def test_exceptions_come_back():
@@ -169,7 +276,7 @@ def test_a_child_forked_in_the_middle_of_a_turn_is_not_stuck():
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     leave.set()
-    assert turn.result(10).text == "a"
+    assert turn.result(60).text == "a"
 
 
 def test_a_tool_may_use_another_session():

@@ -7,9 +7,9 @@ import pytest
 
 from antiphon import Session
 from antiphon.errors import UsageError
-from antiphon.model import File
+from antiphon.model import File, Usage
 from antiphon.redis.fields import decode_field, encode_field
-from antiphon.session.listing import SessionList, wanted
+from antiphon.session.listing import SessionList, list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import Opening
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
@@ -23,6 +23,7 @@ VALUES = {
     bool: (True, True),
     int: (5, 1_700_000_000_000),
     list[str]: (["a"], ["b", "c"]),
+    Usage | None: (Usage(1, 2), Usage(3, 4, cost=0.5)),
     SavedSummary | None: (SavedSummary(1, "First: this."), SavedSummary(2, "Then\nthat.")),
 }
 FILES = ({"a": File(url="u", name="a")}, {"b": File(file_id="f", name="b")})
@@ -30,6 +31,8 @@ FILES = ({"a": File(url="u", name="a")}, {"b": File(file_id="f", name="b")})
 
 def values_of(name):
     kind = FIELDS[name].kind
+    if name == "branches":
+        return {"f": "t.2"}, {"g": ""}
     if name == "files":
         return FILES
     if name == "agent":
@@ -115,7 +118,12 @@ def test_the_saved_form_says_what_it_cannot_read(name):
 
 
 def test_an_opening_and_a_list_take_no_keywords_that_are_none():
-    for call, name in ((opening_of, "closed"), (opening_of, "labl"), (wanted, "system"), (wanted, "labl")):
+    for call, name in (
+        (opening_of, "closed"),
+        (opening_of, "labl"),
+        (list_query, "system"),
+        (list_query, "labl"),
+    ):
         with pytest.raises(TypeError, match=f"There is no keyword {name}="):
             call(**{name: None})
     with pytest.raises(UsageError, match="system= must be text, not int"):

@@ -66,7 +66,7 @@ def test_a_list_says_what_runs_and_what_waits(runtime):
     assert (one.status, one.turns, one.messages) == ("running", 2, 0)
     opened.set()
     for turn in turns:
-        turn.result(20)
+        turn.result(60)
     wait_until(lambda: [one.status for one in agent.sessions()] == ["done"], description="it is done")
 
 
@@ -189,7 +189,7 @@ async def test_lists_are_iterated_without_await(runtime):
 def test_a_client_lists_the_sessions_of_its_workers(workers_runtime):
     many(workers_runtime.agent(), 3)
     with Client(workers_runtime.url) as client:
-        client.submit("t", "Hi", agent=workers_runtime.agent().spec(), tenant="acme").result(20)
+        client.submit("t", "Hi", agent=workers_runtime.agent().spec(), tenant="acme").result(60)
         assert ids(client.sessions()) == ["t", "s2", "s1", "s0"]
         assert ids(client.sessions(tenant="acme")) == ["t"]
         page = client.sessions(metadata={"even": True}, limit=1)

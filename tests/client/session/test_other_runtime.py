@@ -85,6 +85,20 @@ def test_a_session_of_this_process_expires(monkeypatch):
     assert lost.messages == []
 
 
+def test_the_last_ttl_given_to_a_session_of_this_process_counts(monkeypatch):
+    agent = Agent("scripted", "any")
+    agent.session("s", ttl=1000).run("1")
+    agent.session("s").run("2")
+    later(monkeypatch, 900)
+    assert len(agent.session("s").messages) == 4
+    agent.session("s", ttl=100).run("3")
+    fork = agent.session("s").fork("f")
+    later(monkeypatch, 950)
+    assert (len(agent.session("s").messages), len(fork.messages)) == (6, 6)
+    later(monkeypatch, 1100)
+    assert (agent.session("s").messages, fork.messages) == ([], [])
+
+
 def test_sessions_that_were_only_looked_at_are_not_kept(monkeypatch):
     agent = Agent("scripted", "any")
     agent.session("looked at").status()

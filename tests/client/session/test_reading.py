@@ -45,7 +45,7 @@ def test_leaving_at_the_last_event_keeps_the_turn_and_lets_only_one_other_in(run
     session = runtime.agent().session("s")
     with session.stream("a") as events:
         assert next(event for event in events if event.terminal)
-        session.submit("b").result(20)
+        session.submit("b").result(60)
     assert [one.text for one in session.messages] == ["a", "You said: a", "b", "You said: b"]
 
 
@@ -112,4 +112,4 @@ def test_a_turn_may_be_submitted_and_other_sessions_used_while_reading(runtime):
                 partial(in_the_inbox, session, turns), description="the delayed turn stands in the inbox"
             )
             assert agent.session("other").run("x").text == "You said: x"
-    assert [turn.result(20).text for turn in turns] == ["You said: b", "You said: c"]
+    assert [turn.result(60).text for turn in turns] == ["You said: b", "You said: c"]

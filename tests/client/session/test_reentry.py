@@ -41,7 +41,7 @@ def test_an_edit_of_a_session_that_is_never_idle_goes_before_the_turn_after_next
         waited_for.append(turn.id)
         await ended(turn, timeout)
         with suppress(AssertionError):
-            await wait_until_async(gates.begun[len(waited_for)].is_set, timeout=0.3)
+            await wait_until_async(gates.begun[len(waited_for)].is_set, timeout=0.05)
 
     monkeypatch.setattr(redis_runtime, "_ended", late)
     workers_runtime.use(gates.script)
@@ -57,7 +57,7 @@ def test_an_edit_of_a_session_that_is_never_idle_goes_before_the_turn_after_next
     gates.opened[1].set()
     gates.opened[2].set()
     thread.join(20)
-    assert [turn.result(20).text for turn in turns] == ["a0", "a1", "a2"]
+    assert [turn.result(60).text for turn in turns] == ["a0", "a1", "a2"]
     assert waited_for == [turn.id for turn in turns[:2]]
     assert [message.text for message in session.messages] == ["0", "a0", "1", "a1", "the edit", "2", "a2"]
 
@@ -129,7 +129,7 @@ def test_a_tool_is_told_that_its_call_would_wait_for_itself(runtime, call, submi
 
     runtime.use(script(tool_call("again"), "Done."))
     session = runtime.agent(tools=[again]).session("s")
-    response = session.submit("Go").result(20) if submitted else session.run("Go")
+    response = session.submit("Go").result(60) if submitted else session.run("Go")
     assert response.text == "Done."
     assert "would wait for the turn that it is part of" in response.tool_calls[0].result
     assert len(session.messages) == 4
@@ -151,7 +151,7 @@ def test_a_tool_may_submit_turns_of_its_own_session_for_later(runtime):
     runtime.use(script(tool_call("later"), "Done.", "a", "b"))
     session = runtime.agent(tools=[later]).session("s")
     assert session.run("Go").tool_calls[0].result == "submitted"
-    assert {turn.result(20).text for turn in turns} == {"a", "b"}
+    assert {turn.result(60).text for turn in turns} == {"a", "b"}
     assert [type(error) for error in told] == [ResultTimeout, UsageError]
     assert "would wait for the turn that it is part of" in told[1].message
 

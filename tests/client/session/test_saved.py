@@ -128,7 +128,7 @@ def test_a_restored_session_is_stored(store):
     agent = agent_with(store)
     data = {"version": 1, "session_id": "s", "messages": [Message.user("1").to_dict()]}
     assert texts(Session.from_dict(data, agent)) == ["1"]
-    assert store.load("s")["messages"] == data["messages"]
+    assert store.load("s")["messages"] == [{**data["messages"][0], "id": "h0"}]
 
 
 class Failing(MemoryStore):
@@ -156,13 +156,18 @@ def test_a_turn_that_cannot_be_saved_fails_and_leaves_the_history_as_it_was():
 
 
 class Buggy(MemoryStore):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
     def load(self, session_id):
-        raise ValueError("a bug in a store")
+        raise self.error
 
 
-def test_a_broken_store_is_an_agent_error():
-    with pytest.raises(StoreError, match="a bug in a store"):
-        agent_with(Buggy()).session("s").run("1")
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, GeneratorExit])
+def test_a_broken_store_is_an_agent_error(kind):
+    with pytest.raises(StoreError, match=f"{kind.__name__}: a bug in a store"):
+        agent_with(Buggy(kind("a bug in a store"))).session("s").run("1")
 
 
 def test_damaged_data_in_a_store_are_named():

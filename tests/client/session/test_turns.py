@@ -409,7 +409,7 @@ def test_a_busy_session_refuses_where_it_is_asked_to(runtime):
     with pytest.raises(SessionBusy):
         session.clear(if_busy="reject")
     gate.open()
-    assert turn.result(10).text == "begun one"
+    assert turn.result(60).text == "begun one"
     assert texts(session) == ["1", "begun one"]
 
 
@@ -440,7 +440,7 @@ def test_a_submitted_turn_goes_on_without_its_caller(runtime):
     runtime.use(script(answer("one two", usage=Usage(3, 2))))
     session = runtime.agent().session()
     turn = session.submit("Count")
-    response = turn.result(10)
+    response = turn.result(60)
     assert response.text == "one two"
     assert response.usage == Usage(3, 2)
     assert turn.status() == "finished"
@@ -460,13 +460,13 @@ def test_waiting_for_a_submitted_turn_leaves_it_alone(runtime):
         if event.type == "text_delta":
             break
     gate.open()
-    assert turn.result(10).text == "begun one"
+    assert turn.result(60).text == "begun one"
 
 
 def test_a_stream_of_a_submitted_turn_goes_on_after_a_cursor(runtime):
     runtime.use(script("one two"))
     turn = runtime.agent().session().submit("Count")
-    turn.result(10)
+    turn.result(60)
     events = list(turn.stream())
     assert [event.seq for event in turn.stream(after=events[1].seq)] == [event.seq for event in events[2:]]
     assert [event.seq for event in turn.stream(after=str(events[1].seq))] == [
@@ -482,7 +482,7 @@ def test_a_cancelled_turn_keeps_its_finished_steps(runtime):
     gate.wait()
     assert turn.cancel("enough") == "requested"
     with pytest.raises(TurnCancelled, match="enough"):
-        turn.result(10)
+        turn.result(60)
     assert turn.status() == "cancelled"
     assert turn.cancel() == "cancelled"
     assert roles(session) == ["user", "assistant", "tool"]
@@ -496,9 +496,9 @@ def test_a_cancelled_turn_without_a_finished_step_leaves_nothing(runtime):
     gate.wait()
     turn.cancel()
     with pytest.raises(TurnCancelled):
-        turn.result(10)
+        turn.result(60)
     gate.open()
-    assert next_turn.result(10).text == "begun two"
+    assert next_turn.result(60).text == "begun two"
     assert texts(session) == ["2", "begun two"]
 
 
@@ -510,10 +510,10 @@ def test_a_waiting_turn_can_be_cancelled(runtime):
     gate.wait()
     second.cancel()
     with pytest.raises(TurnCancelled):
-        second.result(10)
+        second.result(60)
     gate.open()
-    first.result(10)
-    third.result(10)
+    first.result(60)
+    third.result(60)
     assert texts(session) == ["1", "begun one", "3", "begun three"]
 
 
@@ -522,7 +522,7 @@ def test_a_failed_turn_says_so_to_everybody_who_asks(runtime):
     session = runtime.agent().session()
     turn = session.submit("1")
     with pytest.raises(AgentError, match="no"):
-        turn.result(10)
+        turn.result(60)
     assert turn.status() == "failed"
     assert list(turn.stream())[-1].type == "turn_failed"
 
@@ -532,8 +532,8 @@ def test_the_same_key_submits_once(runtime):
     session = runtime.agent().session()
     first = session.submit("1", key="k")
     assert session.submit("1", key="k").id == first.id
-    first.result(10)
-    assert session.submit("1", key="k").result(10).text == "one"
+    first.result(60)
+    assert session.submit("1", key="k").result(60).text == "one"
     with pytest.raises(KeyReused):
         session.submit("2", key="k")
     assert runtime.agent().session().submit("1", key="k").id != first.id
@@ -546,7 +546,7 @@ def test_a_turn_may_be_submitted_for_later(runtime):
     session = runtime.agent().session()
     turn = session.submit("2", delay=0.3)
     assert session.run("1").text == "now"
-    assert turn.result(10).text == "later"
+    assert turn.result(60).text == "later"
     assert texts(session) == ["1", "now", "2", "later"]
 
 
@@ -556,7 +556,7 @@ async def test_everything_can_be_awaited(runtime):
     assert (await session.run_async("1")).text == "one"
     assert (await session.json_async("2", schema=StructPlan)).output == StructPlan(**PLAN)
     turn = await session.submit_async("3")
-    assert (await turn.result(10)).text == "three"
+    assert (await turn.result(60)).text == "three"
     assert await turn.status() == "finished"
     await session.add_message_async(Message.user("4"))
     assert len(await session.history_async(-1)) == 1
@@ -613,7 +613,7 @@ def test_status_says_what_is_done_running_and_waiting(runtime):
     assert status.running.step == 2
     assert status.waiting == [second.id]
     gate.open()
-    second.result(10)
+    second.result(60)
     wait_until(lambda: session.status().state == "idle", description="the session is idle")
     assert session.status().messages == 6
 

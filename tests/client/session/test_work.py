@@ -16,7 +16,8 @@ def test_every_option_has_a_check_and_a_field():
     options = {*SubmitOptions.__annotations__, *ClientSubmitOptions.__annotations__} - {
         *ModelParams.__annotations__
     }
-    assert options == {*work._CHECKS} == {*Work.__struct_fields__} - {"messages"}
+    options = options - {"ttl"} | {"on_tool", "on_approval"}  # of calls that wait for the answer
+    assert options == {*work._CHECKS} == {*Work.__struct_fields__} - {"messages", "output", "revises"}
 
 
 def test_all_that_workers_are_told_is_a_field():
@@ -34,7 +35,11 @@ def test_what_travels_is_what_it_was_in_the_release_before():
 
 
 def test_none_is_as_good_as_nothing():
-    options = {name: None for name in work._CHECKS if name not in ("if_busy", "params", "output", "tenant")}
+    options = {
+        name: None
+        for name in work._CHECKS
+        if name not in ("if_busy", "params", "tenant", "on_tool", "on_approval")
+    }
     assert work_of("Hello", options, "support", submitted=True) == work_of("Hello", {}, "support")
     assert work_of("Hello", {"agent": None}, "support").agent == "support"
 

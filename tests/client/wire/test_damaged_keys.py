@@ -17,7 +17,8 @@ from antiphon.errors import AgentError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.archiving import Ending, begin_archiving, take_work
 from antiphon.wire.cell import Emit
-from antiphon.wire.inspection import failed_turns, session_places, session_rows
+from antiphon.wire.errors import CancelledFirst
+from antiphon.wire.lists.inspection import failed_turns, session_places, session_rows
 from antiphon.wire.scripts import load_script
 
 KEYS = [f"ant:{kind}:bad" for kind in ("session", "inbox", "history", "events", "turns")]
@@ -84,7 +85,7 @@ async def or_refused(call):
     """What touches the damaged session may be refused, with an error of ours."""
     try:
         return await call
-    except AgentError:
+    except (AgentError, CancelledFirst):
         return None
 
 
@@ -100,7 +101,8 @@ async def others_go_on(cell, number):
     emitted = await cell.emit([Emit(t.session_id, t.fence, 1, [body(turn=t.turn_id)]) for t in claims.turns])
     assert emitted[claims.turns.index(turn)] == ""
     for one in claims.turns:
-        ended = await (cell.end(one) if one is turn else or_refused(cell.end(one)))
+        ending = cell.end(one, "cancelled" if one.stop else "finished")
+        ended = await (ending if one is turn else or_refused(ending))
         assert ended or one is not turn
     await or_refused(cell.put(f"more{number}", "bad"))
     await or_refused(cell.cancel(TurnId("b1"), "enough"))
@@ -208,6 +210,44 @@ async def test_what_is_mended_and_claimed_before_anybody_has_looked_is_no_longer
         assert await cell.end(await cell.take_one())
         assert await cell.reap() == []
         assert not await cell.redis.exists("ant:quarantined")
+
+
+async def test_a_claim_says_once_what_it_sets_aside(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("b1", "bad")
+        await cell.put("g1", "good")
+        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+        claims = await cell.take("w1")
+        assert [turn.turn_id for turn in claims.turns] == ["g1"]
+        assert claims.damaged == [], "what cannot be read is left to the reaper"
+        await cell.end(claims.turns[0])
+        await cell.redis.hset("ant:turn:b1", "crashes", 0)
+        await cell.redis.set("ant:history:bad", "no list")
+        await cell.redis.rpush("rq:queue:antiphon", "b1", "b1")
+        (damaged,) = (await cell.take("w1")).damaged
+        assert (damaged.session_id, damaged.turn_id, "WRONGTYPE" in damaged.reason) == ("bad", "b1", True)
+        assert await cell.look_at("bad") == await cell.now() + MINUTE
+        await cell.redis.delete("ant:history:bad")
+        await cell.wait(MINUTE)
+        assert [act.what for act in await cell.reap()] == ["repaired"]
+
+
+async def test_a_delayed_turn_that_has_half_entered_is_looked_at_again(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("b1", "bad", due_in_ms=1000)
+        await cell.redis.set("ant:events:bad", "no stream")
+        await cell.wait(1000)
+        assert [act.what for act in await cell.reap()] == ["quarantined"]
+        assert await cell.inbox("bad") == ["b1"]
+        assert (await cell.look_at("bad"), await cell.redis.zcard("ant:due")) == (
+            await cell.now() + MINUTE,
+            0,
+        )
+        await cell.redis.delete("ant:events:bad")
+        await cell.redis.hset("ant:session:bad", "seq", 0)
+        await cell.wait(MINUTE)
+        assert [act.what for act in await cell.reap()] == ["repaired"]
+        assert await cell.end(await cell.take_one())
 
 
 async def test_a_lease_that_is_no_number_has_run_out(redis_url):

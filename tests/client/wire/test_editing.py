@@ -10,17 +10,18 @@ import pytest
 from support.cells import START_MS, open_cell
 
 import antiphon.wire
-from antiphon.errors import SessionExists, StoreUnavailable, UsageError
+from antiphon.errors import SessionExists, StoreUnavailable, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import (
     Busy,
     Change,
     FieldChange,
+    Part,
     change_session,
     delete_session,
+    forget_turn,
     fork_session,
     new_op,
 )
@@ -29,7 +30,7 @@ from antiphon.wire.scripts import load_script
 S = SessionId("s")
 TTL = 1_000_000
 FOLDER = Path(antiphon.wire.__file__).parent / "lua"
-NAMES = ["edit", "fork", "delete"]
+NAMES = ["edit", "fork", "delete", "forget"]
 
 
 async def change(cell, op=None, when="idle", ttl_ms=TTL, **parts):
@@ -176,15 +177,7 @@ async def test_events_of_changes_are_trimmed_while_no_turn_runs(redis_url):
 
 
 async def fork(cell, source="s", target="f", op=None):
-    await fork_session(
-        cell,
-        SessionId(source),
-        SessionId(target),
-        op or new_op(),
-        ttl_ms=TTL,
-        body=body("session_forked"),
-        fields=FORKED_FIELDS,
-    )
+    await cell.fork(source, target, op or new_op(), ttl_ms=TTL)
 
 
 async def test_a_fork_has_the_fields_and_the_history(redis_url):
@@ -260,9 +253,34 @@ async def test_a_session_with_turns_is_not_deleted(redis_url):
         assert await cell.inbox() == ["t1", "t2"]
 
 
+async def test_a_turn_that_has_ended_is_forgotten_and_its_history_stays(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        with pytest.raises(UsageError, match="is queued: cancel it first"):
+            await forget_turn(cell, TurnId("t1"))
+        await cell.end(await cell.take_one())
+        history, before = await cell.history(), await cell.contents()
+        await forget_turn(cell, TurnId("t1"))
+        assert await cell.history() == history == [b'"t1"']
+        left = await cell.contents()
+        assert not [key for key in left if "t1" in key], "neither ours nor RQ's"
+        assert before.keys() - left.keys() >= {cell.keys.turn("t1"), "rq:job:t1", "rq:finished:antiphon"}
+        assert cell.keys.turns(S) not in left
+        with pytest.raises(TurnNotFound):
+            await forget_turn(cell, TurnId("t1"))
+
+
+async def fork_nothing(cell):
+    await fork_session(
+        cell, S, SessionId("f"), "op", Part(0, "", b""), ttl_ms=0, body=b"", branch=b"", fields=[]
+    )
+
+
 @pytest.mark.parametrize("name", ["change", "fork", "delete"])
 async def test_a_redis_that_is_away_is_a_store_error(name):
     async with open_redis("redis://127.0.0.1:1/0", retries=0) as redis:
         cell = Cell(redis)
         with pytest.raises(StoreUnavailable):
-            await {"change": change, "fork": fork, "delete": lambda cell: delete_session(cell, S)}[name](cell)
+            await {"change": change, "fork": fork_nothing, "delete": lambda cell: delete_session(cell, S)}[
+                name
+            ](cell)

@@ -11,6 +11,8 @@ import pytest
 from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.source_tree import ROOT
 
+from antiphon.errors import CorruptRecord
+
 OLDER = "2164fd9"
 """A commit whose workers and clients people may still run."""
 SESSIONS = [f"s{n}" for n in range(4)]
@@ -24,7 +26,7 @@ with Client(sys.argv[1]) as client:
     for n in range(3):
         turn = client.submit("s", f"words:3 {n}", agent=Agent(provider="stage", model="m"))
         heard = "".join(event.text for event in turn.stream() if event.type == "text_delta")
-        assert heard.split()[-1] == turn.result(30).text.split()[-1], heard
+        assert heard.split()[-1] == turn.result(60).text.split()[-1], heard
     print(len(client.session("s").history()), antiphon.__file__)
 """
 
@@ -59,7 +61,7 @@ async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, proce
         for session in SESSIONS:
             ensemble.stage.open(session)
         for turn in turns:
-            assert (await turn.result(30)).text
+            assert (await turn.result(60)).text
         await ensemble.whole(*SESSIONS)
         assert coming.process.terminate() == 0
 
@@ -78,4 +80,21 @@ async def test_a_client_of_one_release_is_answered_by_the_other(
         assert messages == "6"
         assert ("older" in package) == (asking == "the older")
         await ensemble.whole("s")
+        assert supervisor.process.terminate() == 0
+
+
+async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
+    redis_url, tmp_path, processes, older
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervisor = ensemble.supervisor(env=older)
+        supervisor.ready()
+        await (await ensemble.submit("s", "words:3", agent=AGENT)).result(60)
+        session = ensemble.client.session("s")
+        before = await session.messages_async()
+        again = [await session.regenerate_async(), await session.edit_async(before[0].id or "", "words:4")]
+        for turn in again:
+            with pytest.raises(CorruptRecord, match="version"):
+                await turn.result(60)
+        assert await session.messages_async() == before
         assert supervisor.process.terminate() == 0

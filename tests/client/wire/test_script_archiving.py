@@ -10,7 +10,6 @@ from redis import Redis
 from support.cells import START_MS, body, open_cell
 
 from antiphon.errors import SessionNotFound, StoreFull
-from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.archiving import (
     Ending,
     Forget,
@@ -23,7 +22,7 @@ from antiphon.wire.archiving import (
     restore_session,
     take_work,
 )
-from antiphon.wire.editing import Change, FieldChange, change_session, delete_session, fork_session
+from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 KEYS = [f"ant:{kind}:s" for kind in ("session", "history", "events", "turns")]
@@ -315,9 +314,7 @@ async def use(cell, how):
             await cell.requeue("t1")
             await cell.take_one()
         case _:
-            await fork_session(
-                cell, "other", "s", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS
-            )
+            await cell.fork("other", "s", "op", ttl_ms=SOON)
 
 
 async def test_a_fork_of_a_session_whose_life_is_over_has_nothing_of_it(redis_url):
@@ -328,9 +325,7 @@ async def test_a_fork_of_a_session_whose_life_is_over_has_nothing_of_it(redis_ur
         )
         await end_in(cell, 0)
         before = await cell.redis.dump("ant:session:s")
-        await fork_session(
-            cell, "s", "fork", "op", ttl_ms=SOON, body=body("forked", ""), fields=FORKED_FIELDS
-        )
+        await cell.fork("s", "fork", "op", ttl_ms=SOON)
         fields = (await cell.snapshot("fork")).fields
         assert ("system" in fields, "restored" in fields, fields["origin"]) == (False, False, b"s")
         assert await cell.redis.dump("ant:session:s") == before
@@ -398,9 +393,7 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(r
         await cell.put("t5", "by-delayed-turn", due_in_ms=5)
         await cell.wait(5)
         await cell.reap()
-        await fork_session(
-            cell, "long", "fork", "op2", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
-        )
+        await cell.fork("long", "fork", "op2", ttl_ms=SOON)
         await cell.put("t6", "fork")
         for session in ("by-turn", "by-edit", "by-delayed-turn", "fork"):
             assert (await cell.events(session))[0]["seq"] == 7, session
@@ -526,9 +519,7 @@ async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
         await delete_session(cell, "deleted")
         for source in ("asked", "unasked", "nothing", "deleted", "fork of unasked"):
             target = f"fork of {source}"
-            await fork_session(
-                cell, source, target, "op", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
-            )
+            await cell.fork(source, target, "op", ttl_ms=SOON)
         assert await cell.redis.zscore("ant:ending", "fork of asked") is not None
         found = {
             one: await cell.redis.hmget(f"ant:session:fork of {one}", "restored", "origin")
@@ -543,9 +534,7 @@ async def test_a_fork_knows_whether_its_source_was_asked_for(redis_url):
 async def test_a_fork_without_an_archive_has_no_origin(redis_url):
     async with open_cell(redis_url) as cell:
         await talk(cell, asked=False)
-        await fork_session(
-            cell, "s", "f", "op", ttl_ms=SOON, body=body("session_forked", ""), fields=FORKED_FIELDS
-        )
+        await cell.fork("s", "f", "op", ttl_ms=SOON)
         assert await cell.redis.hmget("ant:session:f", "restored", "origin") == [None, None]
 
 

@@ -9,7 +9,9 @@ import pytest
 from support.cells import LEASE_MS, TestCell, body, open_cell
 
 from antiphon.errors import StoreFull
+from antiphon.model import OpenCall
 from antiphon.wire.cell import ForeignJob
+from antiphon.wire.suspension import suspend
 
 
 @asynccontextmanager
@@ -103,6 +105,20 @@ async def test_a_turn_is_given_back(redis_url, forgotten, cause, delay_ms):
         async with full_memory(cell):
             assert await cell.give_back(turn, cause, delay_ms=delay_ms)
         assert await cell.status() == ("retrying" if delay_ms else "queued")
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_turn_is_suspended_and_decisions_are_refused(redis_url, forgotten, aside):
+    async with running(redis_url, forgotten=forgotten) as (cell, turn):
+        await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[])
+        async with full_memory(cell):
+            assert await suspend(cell, turn, [OpenCall("c1", "pay")], bodies=[], aside=aside) == ""
+            before = await cell.contents()
+            with pytest.raises(StoreFull):
+                await cell.decide()
+            assert await cell.contents() == before
+        await cell.decide()
+        assert "t1" in await cell.inbox()
 
 
 @pytest.mark.parametrize("turn_id", ["t1", "t2", "due", "kept"])

@@ -8,6 +8,8 @@ import pytest
 from support.cells import LEASE_MS, open_cell
 
 from antiphon.errors import TurnNotFound
+from antiphon.wire.keys import needs_ttl
+from antiphon.wire.lists.inspection import keep_of
 
 
 async def test_a_queued_head_is_cancelled_and_the_next_turn_starts(redis_url):
@@ -55,7 +57,7 @@ async def test_a_running_turn_is_left_to_its_worker(redis_url):
             assert await cell.cancel("t1", "enough") == "requested"
             message = await heard.get_message(timeout=5)
             assert json.loads(message["data"]) == {
-                "command": "cancel", "session_id": "it's", "turn_id": "t1", "reason": "enough",
+                "command": "cancel", "session_id": "it's", "turn_id": "t1", "reason": "enough", "keep": "steps",
             }  # fmt: skip
         assert await cell.status() == "running"
         assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["enough"]
@@ -161,3 +163,129 @@ async def test_a_turn_cancelled_while_it_waited_keeps_the_reason(redis_url):
         for turn in ("t1", "t2", "t3"):
             await cell.cancel(turn, f"{turn} is not wanted")
             assert (await cell.turn(turn)).error == f"{turn} is not wanted"
+
+
+async def lasting(cell):
+    """Keys without a time to live that should have one, RQ's records among them."""
+    keys = [key for kind in ("ant:*", "rq:job:*", "rq:results:*") for key in await cell.redis.keys(kind)]
+    return [key for key in keys if needs_ttl(key.decode()) and await cell.redis.ttl(key) == -1]
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["no step", "a step"])
+@pytest.mark.parametrize("state", ["queued", "retrying", "running", "to run alone", "a last crash"])
+async def test_a_turn_that_is_cancelled_while_no_worker_lives_keeps_nothing_for_ever(
+    state, journal, redis_url
+):
+    """Its worker was killed. What it has achieved waits for a worker; then the session's life runs out as usual."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2", "s", due_in_ms=1000)
+        turn = await cell.take_one()
+        if journal:
+            await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
+        match state:
+            case "queued":
+                await cell.reap(holder="w1")
+            case "retrying":
+                await cell.give_back(turn, "error", delay_ms=60_000)
+                await cell.reap(holder="w1")
+            case "to run alone":
+                await cell.redis.hset("ant:turn:t1", "crashes", 1)
+                await cell.reap(holder="w1")
+                assert (await cell.take("w2")).alone == ["t1"]
+            case "a last crash":
+                await cell.redis.hset("ant:turn:t1", "crashes", 8)
+                await cell.reap(holder="w1")
+        waits = journal or state == "running"
+        assert await cell.cancel("t1", "enough") == ("requested" if waits else "cancelled")
+        assert await cell.cancel("t2", "enough") == "cancelled"
+        assert bool(await lasting(cell)) is waits
+        for holder in ("w1", "w2"):
+            await cell.reap(holder=holder)
+        await cell.wait(LEASE_MS)
+        await cell.reap()
+        if waits:
+            claims = await cell.take("w3")
+            turns = claims.turns or (await cell.take("w4", only="t1")).turns
+            assert [turn.stop for turn in turns] == ["enough"]
+            await cell.end(turns[0], "cancelled", messages=[b"one"])
+        assert await cell.status() == "cancelled"
+        assert await lasting(cell) == []
+        assert await cell.look_at() is None
+        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == []
+        await cell.wait(24 * 3600_000)
+        assert await cell.reap() == []
+        assert await lasting(cell) == []
+
+
+async def begun(cell, *turns):
+    """A turn that was claimed and waits for its retry, and others behind it."""
+    for turn_id in ("t1", *turns):
+        await cell.put(turn_id)
+    turn = await cell.take_one()
+    assert await cell.give_back(turn, "error", delay_ms=60_000, reason="it broke", code="provider")
+
+
+async def test_what_is_to_stay_is_known_to_the_worker_that_ends_the_turn(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        assert await keep_of(cell, "t1") == "steps"
+        assert await cell.cancel("t1", "enough", "partial") == "requested"
+        assert await keep_of(cell, "t1") == "partial"
+        await cell.reap(holder="w1")
+        again = await cell.take_one("w2")
+        assert (again.stop, await keep_of(cell, "t1")) == ("enough", "partial")
+        assert await cell.cancel("t1", "and now", "nothing") == "requested"
+        assert await keep_of(cell, "t1") == "nothing"
+        assert not await cell.end(turn, "cancelled")
+        await cell.end(again, "cancelled")
+
+
+async def test_a_turn_that_has_begun_is_ended_by_a_worker_that_keeps_its_question(redis_url):
+    async with open_cell(redis_url) as cell:
+        await begun(cell, "t2")
+        assert await cell.cancel("t1", "enough", "partial") == "requested"
+        assert (await cell.queue(), await keep_of(cell, "t1")) == (["t1"], "partial")
+        turn = await cell.take_one()
+        assert turn.stop == "enough"
+        await cell.end(turn, "cancelled")
+
+
+@pytest.mark.parametrize("keep", ["steps", "nothing"])
+async def test_a_turn_that_has_begun_and_leaves_nothing_is_cancelled_at_once(redis_url, keep):
+    async with open_cell(redis_url) as cell:
+        await begun(cell)
+        assert await cell.cancel("t1", "enough", keep) == "cancelled"
+
+
+@pytest.mark.parametrize("due_in_ms", [0, 1000])
+async def test_a_turn_that_has_not_begun_is_cancelled_at_once_whatever_is_to_stay(redis_url, due_in_ms):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", due_in_ms=due_in_ms)
+        assert await cell.cancel("t1", "enough", "partial") == "cancelled"
+        assert await cell.history() == []
+
+
+async def test_a_cancel_with_rqs_tools_keeps_the_finished_steps(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[])
+        await cell.redis.hset("ant:turn:t1", "keep", "partial")
+        await cell.give_back(turn, "error", delay_ms=60_000)
+        await cell.redis.hset("rq:job:t1", "status", "canceled")
+        await cell.wait(60_000)
+        await cell.reap()
+        assert await keep_of(cell, "t1") == "steps"
+        await cell.end(await cell.take_one(), "cancelled")
+
+
+async def test_a_turn_that_leaves_nothing_keeps_its_place_in_the_history(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"])
+        await cell.cancel("t2", "enough")
+        assert (await cell.turn("t2")).fields["place"] == b"3"
+        assert "place" not in (await cell.turn("t1")).fields

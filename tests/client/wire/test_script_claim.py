@@ -190,6 +190,24 @@ async def crashed_twice(cell, turn="t1", session="s"):
         await cell.reap()
 
 
+async def test_of_turns_that_must_run_alone_no_more_are_taken_than_there_is_room_for(redis_url):
+    async with open_cell(redis_url) as cell:
+        for name in "abc":
+            await crashed_twice(cell, name, f"s-{name}")
+        await cell.put("d", "s-d")
+        await cell.redis.delete("rq:queue:antiphon")
+        await cell.redis.rpush("rq:queue:antiphon", *"abcd")
+        await cell.redis.delete("ant:bell:antiphon")
+        claims = await cell.take("full", alone_limit=0)
+        assert ([turn.turn_id for turn in claims.turns], claims.alone) == (["d"], [])
+        assert await cell.queue() == ["a", "b", "c"]
+        assert [await cell.status(name) for name in "abc"] == ["queued"] * 3
+        assert not await cell.redis.exists("ant:bell:antiphon"), "it would be told of them again and again"
+        assert (await cell.take("w1", alone_limit=1)).alone == ["a"]
+        assert (await cell.take("w2", alone_limit=8)).alone == ["b", "c"]
+        await cell.end(claims.turns[0])
+
+
 async def test_a_turn_that_was_to_run_alone_is_handed_back_when_its_worker_dies(redis_url):
     """The claim took it out of its queue, and no process of its own has claimed it yet."""
     async with open_cell(redis_url) as cell:
@@ -340,9 +358,68 @@ async def test_a_turn_that_failed_by_crashes_starts_afresh_when_it_is_requeued(r
 async def test_a_suspended_turn_is_not_claimed(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
-        await cell.redis.hset("ant:turn:t1", "status", "suspended")
+        await cell.hold(await cell.take_one())
         assert (await cell.take()).turns == []
         await cell.wait(30_000)
         assert await cell.reap() == []
         assert await cell.look_at() == await cell.now() + 30_000
-        await cell.redis.hset("ant:turn:t1", "status", "queued")
+
+
+async def test_an_empty_queue_is_asked_once(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.redis.config_resetstat()
+        assert (await cell.take(limit=100)).turns == []
+        assert (await cell.redis.info("commandstats"))["cmdstat_lpop"]["calls"] == 1
+
+
+async def test_turns_of_another_prefix_stay_where_they_stand(redis_url):
+    async with open_cell(redis_url) as ours, open_cell(redis_url, prefix="other") as theirs:
+        for cell, turn in [(theirs, "a"), (ours, "b"), (theirs, "c"), (ours, "d"), (theirs, "e")]:
+            await cell.put(turn, f"s-{turn}")
+        await ours.redis.delete("ant:bell:antiphon")
+        claims = await ours.take("w1", limit=1, token="one")
+        assert [turn.turn_id for turn in claims.turns] == ["b"]
+        assert (claims.foreign, claims.others) == ([], [("antiphon", "other")])
+        assert await ours.queue() == ["a", "c", "d", "e"]
+        assert await ours.redis.llen("ant:bell:antiphon") == 1, "there is more for us"
+        await ours.end(claims.turns[0])
+        claims = await ours.take("w1")
+        assert [turn.turn_id for turn in claims.turns] == ["d"]
+        await ours.end(claims.turns[0])
+        await ours.redis.delete("ant:bell:antiphon")
+        claims = await ours.take("w1", queues=["antiphon", "empty"])
+        assert (claims.turns, claims.foreign, claims.others) == ([], [], [("antiphon", "other")])
+        assert await ours.queue() == ["a", "c", "e"]
+        assert not await ours.redis.exists("ant:bell:antiphon"), "nothing of it is for us"
+        claims = await theirs.take("w2")
+        assert [turn.turn_id for turn in claims.turns] == ["a", "c", "e"]
+        assert claims.others == []
+        for turn in claims.turns:
+            await theirs.end(turn)
+
+
+async def test_a_run_remembers_when_its_first_attempt_began(redis_url):
+    async with open_cell(redis_url) as cell:
+        began = await cell.now()
+        await cell.put("t1")
+        await cell.wait(10)
+        await cell.give_back(await cell.take_one(), "error", delay_ms=0)
+        await cell.wait(10)
+        await cell.end(await cell.take_one(), "failed")
+        fields = (await cell.turn("t1")).fields
+        assert int(fields["started_at"]) == began + 10
+        await cell.wait(10)
+        await cell.requeue("t1")
+        await cell.end(await cell.take_one())
+        assert int((await cell.turn("t1")).fields["started_at"]) == began + 30
+
+
+async def test_a_failed_turn_that_rqs_tools_offered_leaves_no_second_entry_when_it_is_claimed(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.redis.hset("rq:job:t1", "status", "queued")
+        await cell.redis.rpush("rq:queue:antiphon", "t1")
+        turn = await cell.take_one()
+        assert (turn.run, await cell.queue()) == (2, [])
+        await cell.end(turn)

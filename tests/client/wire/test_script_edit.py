@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.cells import body, open_cell
 
 from antiphon.errors import SessionExists, StoreFull, UsageError
-from antiphon.redis.fields import FORKED_FIELDS
-from antiphon.wire.editing import Busy, Change, FieldChange, change_session, delete_session, fork_session
+from antiphon.wire.editing import Busy, Change, FieldChange, change_session, delete_session
 
 TTL_MS = 100_000
 
 
-async def edit(cell, op="op1", *, when="any", **change):
-    return await change_session(cell, "s", op, Change(**change), when=when, ttl_ms=TTL_MS)
+async def edit(cell, op="op1", *, when="any", ttl_ms=TTL_MS, **change):
+    return await change_session(cell, "s", op, Change(**change), when=when, ttl_ms=ttl_ms)
 
 
 def message(text: bytes, length: int | None = None) -> dict:
@@ -185,14 +185,70 @@ async def test_a_fork_has_the_finished_turns_and_is_made_once(redis_url):
         await cell.put("t1")
         await cell.end(await cell.take_one(), messages=[b"1", b"2"])
         for _ in range(2):
-            await fork_session(
-                cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""), fields=FORKED_FIELDS
-            )
+            await cell.fork("s", "f", "op1", ttl_ms=TTL_MS)
         assert await cell.history("f") == [b"1", b"2"]
         assert (await cell.event_types()).count("session_forked") == 1
         assert 0 < await cell.redis.ttl("ant:history:f") <= 100
         with pytest.raises(SessionExists):
-            await fork_session(cell, "s", "f", "op2", ttl_ms=TTL_MS, body=body(), fields=FORKED_FIELDS)
+            await cell.fork("s", "f", "op2", ttl_ms=TTL_MS)
+
+
+async def test_a_fork_has_a_part_of_the_history_and_what_fits_that(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, messages=[b"1", b"2", b"3"])
+        await cell.redis.hset("ant:session:s", mapping={"window": "2:50", "summary": "2:They met."})
+        known = ("window", "summary", "fork_of", "fork_at")
+        assert await cell.fork(target="whole") is True
+        assert await cell.redis.hmget("ant:session:whole", *known) == [b"2:50", b"2:They met.", b"s", b"m3"]
+        assert await cell.fork(target="two", keep=2) is True
+        assert await cell.history("two") == [b"1", b"2"]
+        assert await cell.redis.hmget("ant:session:two", *known) == [None, b"2:They met.", b"s", b"m2"]
+        assert await cell.fork(target="one", keep=1) is True
+        assert await cell.history("one") == [b"1"]
+        assert await cell.redis.hmget("ant:session:one", *known) == [None, None, b"s", b"m1"]
+        assert await cell.fork(target="none", keep=0) is True
+        assert await cell.redis.exists("ant:history:none") == 0
+        assert await cell.redis.hmget("ant:session:none", *known) == [None, None, b"s", None]
+        branches = msgspec.json.decode(await cell.redis.hget("ant:session:s", "branches"))
+        assert list(branches.items()) == [("whole", "m3"), ("two", "m2"), ("one", "m1"), ("none", "")]
+        assert await cell.redis.hget("ant:session:s", "summary") == b"2:They met."
+
+
+async def test_a_fork_of_something_else_than_was_read_is_refused_whole(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, messages=[b"1", b"2"])
+        before = await cell.contents()
+        assert await cell.fork(keep=2, last=b"another") is False
+        assert await cell.fork(keep=3, last=b"3") is False
+        assert await cell.contents() == before
+
+
+@pytest.mark.lasting_keys("ant:session:*", "ant:history:*", "ant:events:*")
+async def test_the_last_ttl_that_was_given_to_a_change_is_the_sessions(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, (given, ttl) in enumerate(
+            [(None, 30 * 86400), (100_000, 100), (None, 100), (200_000, 200), (0, None)]
+        ):
+            await edit(cell, f"op{number}", ttl_ms=given, **message(b"m"))
+            lives = [await cell.redis.ttl(f"ant:{name}:s") for name in ("history", "events", "session")]
+            if ttl is None:
+                assert lives == [-1, -1, -1]
+            else:
+                assert ttl - 20 < lives[0] == lives[1] <= ttl
+                assert ttl + 3580 < lives[2] <= ttl + 3600
+
+
+@pytest.mark.lasting_keys("ant:session:*", "ant:history:*", "ant:events:*")
+@pytest.mark.parametrize(
+    ("source", "given", "left"),
+    [(50_000, None, 50), (50_000, 200_000, 200), (50_000, 0, None), (0, None, None), (0, 100_000, 100)],
+)
+async def test_a_fork_lives_as_long_as_its_source_or_as_it_was_given(source, given, left, redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, ttl_ms=source, **message(b"m"))
+        await cell.fork(ttl_ms=given)
+        life = await cell.redis.ttl("ant:history:f")
+        assert life == -1 if left is None else left - 20 < life <= left
 
 
 async def test_a_fork_belongs_to_the_same_tenant_and_goes_to_the_same_queue(redis_url):
@@ -200,9 +256,7 @@ async def test_a_fork_belongs_to_the_same_tenant_and_goes_to_the_same_queue(redi
         await cell.put("t1", queue="", agent=b'"a"', agent_queue="of-a", tenant="acme")
         await cell.end(await cell.take_one(queues=["of-a"]))
         await cell.redis.hset("ant:session:s", "queue", "of-s")
-        await fork_session(
-            cell, "s", "f", "op1", ttl_ms=TTL_MS, body=body("session_forked", ""), fields=FORKED_FIELDS
-        )
+        await cell.fork("s", "f", "op1", ttl_ms=TTL_MS)
         names = ("tenant", "queue", "agent_queue")
         assert await cell.redis.hmget("ant:session:f", *names) == [b"acme", b"of-s", b"of-a"]
 
@@ -229,7 +283,7 @@ async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(red
             with pytest.raises(StoreFull):
                 await edit(cell, "op2", **message(b"m"))
             with pytest.raises(StoreFull):
-                await fork_session(cell, "s", "f", "op3", ttl_ms=TTL_MS, body=body(), fields=FORKED_FIELDS)
+                await cell.fork("s", "f", "op3", ttl_ms=TTL_MS)
             assert await cell.contents() == before
             assert await delete_session(cell, "s") is True
         finally:
@@ -252,3 +306,14 @@ async def test_a_deleted_sessions_delayed_turns_are_cancelled_and_none_begins_it
         assert [act.turn_id for act in await cell.reap()] == ["other"]
         assert not await cell.redis.exists("ant:session:s", "ant:inbox:s", "ant:events:s", "ant:turns:s")
         assert await cell.redis.zscore("ant:sessions", "s") is None
+
+
+async def test_what_left_nothing_behind_the_cut_of_a_history_has_no_place_in_it_any_more(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, status in enumerate(["failed", "finished", "failed", "finished", "failed"]):
+            await cell.put(f"t{number}")
+            messages = [b"q", b"a"] if status == "finished" else []
+            await cell.end(await cell.take_one(), status, messages=messages)
+        await edit(cell, length=4, keep=2, messages=[b"n1", b"n2"])
+        places = [(await cell.turn(f"t{number}")).fields.get("place") for number in (0, 2, 4)]
+        assert places == [b"0", b"2", None]

@@ -45,6 +45,44 @@ async def test_a_repeated_finish_is_answered_alike_and_changes_nothing(redis_url
         assert await cell.contents() == before
 
 
+async def told_history(cell):
+    """A session with four messages, and what it keeps about them."""
+    await cell.put("t0")
+    await cell.end(
+        await cell.take_one(), messages=[b"1", b"2", b"3", b"4"], window="2:50", summary=b"2:They met."
+    )
+    await cell.put("t1")
+    return await cell.take_one()
+
+
+@pytest.mark.parametrize(
+    ("kept", "history", "known"),
+    [
+        (4, [b"1", b"2", b"3", b"4", b"new"], [b"2:50", b"2:They met.", None]),
+        (3, [b"1", b"2", b"3", b"new"], [None, b"2:They met.", b"1"]),
+        (2, [b"1", b"2", b"new"], [None, b"2:They met.", b"1"]),
+        (1, [b"1", b"new"], [None, None, b"1"]),
+        (0, [b"new"], [None, None, b"1"]),
+    ],
+)
+async def test_a_turn_takes_the_place_of_a_part_of_the_history(redis_url, kept, history, known):
+    async with open_cell(redis_url) as cell:
+        turn = await told_history(cell)
+        assert await cell.end(turn, messages=[b"new"], kept=kept)
+        assert await cell.history() == history
+        assert await cell.redis.hmget("ant:session:s", "window", "summary", "shortened") == known
+        before = await cell.contents()
+        assert await cell.end(turn, messages=[b"new"], kept=kept)
+        assert await cell.contents() == before
+
+
+async def test_the_window_and_the_summary_of_such_a_turn_are_kept(redis_url):
+    async with open_cell(redis_url) as cell:
+        turn = await told_history(cell)
+        await cell.end(turn, messages=[b"new"], kept=1, window="1:9", summary=b"1:They met again.")
+        assert await cell.redis.hmget("ant:session:s", "window", "summary") == [b"1:9", b"1:They met again."]
+
+
 async def test_who_does_not_hold_the_lease_ends_nothing(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -192,3 +230,41 @@ async def test_without_a_window_the_history_comes_from_where_the_summary_ends(re
         await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"], summary=b"2:It began.")
         await cell.put("t2", tail=-2)
         assert (await cell.take_one()).history == [b"3"]
+
+
+async def test_a_failed_turn_keeps_what_it_said_and_its_place(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn_id, status in (("t1", "finished"), ("t2", "failed"), ("t3", "cancelled")):
+            await cell.put(turn_id)
+            messages = [b"m1", b"m2"] if status == "finished" else []
+            await cell.end(await cell.take_one(), status, messages=messages, response=status.encode())
+        fields = [(await cell.turn(turn_id)).fields for turn_id in ("t1", "t2", "t3")]
+        assert [one["response"] for one in fields] == [b"finished", b"failed", b"cancelled"]
+        assert [one.get("place") for one in fields] == [None, b"2", b"2"]
+
+
+async def test_a_turn_of_which_something_stays_has_no_place_of_its_own(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "cancelled", messages=[b"m1"])
+        assert "place" not in (await cell.turn("t1")).fields
+
+
+async def test_the_next_turn_learns_whose_calls_no_history_tells_until_one_was_told(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn_id, calls, known in [
+            ("t1", "untold", ""), ("t2", "", "t1 "), ("t3", "untold", "t1 "), ("t4", "told", "t3 t1 "), ("t5", "", ""),
+        ]:  # fmt: skip
+            await cell.put(turn_id)
+            turn = await cell.take_one()
+            assert turn.untold == known
+            await cell.end(turn, "finished" if calls == "told" else "failed", calls=calls)
+
+
+async def test_the_turns_of_which_no_history_tells_do_not_grow_for_ever(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(4):
+            await cell.put(f"t{number}")
+            await cell.redis.hset("ant:session:s", "untold", "x" * 5000)
+            await cell.end(await cell.take_one(), "failed", calls="untold")
+            assert await cell.redis.hstrlen("ant:session:s", "untold") == 1300

@@ -29,6 +29,24 @@ async def test_the_turn_of_an_expired_lease_starts_again_elsewhere(redis_url):
         assert (again.attempt, again.crashes, again.errors) == (2, 1, 0)
 
 
+async def test_a_spared_holder_keeps_its_turn_while_a_retry_and_a_delay_start(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number in range(12):
+            await cell.put(f"t{number}", f"s{number}")
+        await cell.put("again", "retried")
+        retried = await cell.take_one(only="again")
+        await cell.give_back(retried, "error", delay_ms=LEASE_MS + 1)
+        await cell.take("w1", limit=12)
+        await cell.put("later", due_in_ms=LEASE_MS + 1)
+        await cell.wait(LEASE_MS + 1)
+        assert acts(await cell.reap(limit=2, spare=True)) == [
+            ("retried", "again", "retried"),
+            ("s", "later", "due"),
+        ]
+        assert await cell.reap(limit=2, spare=True) == []
+        assert len(await cell.reap()) == 12
+
+
 async def test_repeating_it_does_nothing(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -304,6 +322,29 @@ async def test_a_job_whose_workers_die_again_and_again_fails_visibly(redis_url):
         assert (await cell.queue(), await cell.redis.zcard("rq:wip:antiphon")) == ([], 0)
 
 
+async def test_a_job_that_is_damaged_is_looked_at_again_and_offered_when_it_is_mended(redis_url):
+    async with open_cell(redis_url) as cell:
+        await foreign(cell)
+        await cell.redis.hset("rq:job:odd", "ant_deaths", "no number")
+        assert await cell.reap(holder="w1", queues=["antiphon"]) == []
+        assert await cell.redis.zscore("rq:wip:antiphon", "odd:w1") == START_MS / 1000 + 60
+        await cell.redis.hdel("rq:job:odd", "ant_deaths")
+        await cell.wait(60_000)
+        assert acts(await cell.reap(queues=["antiphon"])) == [("", "odd", "repaired")]
+
+
+@pytest.mark.parametrize("registry", ["canceled", "failed"])
+async def test_an_end_that_is_registered_wrong_in_another_queue_is_corrected_once(registry, redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one())
+        await cell.redis.zadd(f"rq:{registry}:other", {"t1": START_MS / 1000})
+        assert acts(await cell.reap(queues=["other"])) == [("s", "t1", "corrected")]
+        assert not await cell.redis.exists(f"rq:{registry}:other")
+        assert await cell.redis.zrange("rq:finished:antiphon", 0, -1) == [b"t1"]
+        assert await cell.reap(queues=["other"]) == []
+
+
 async def test_a_job_that_rqs_own_worker_runs_is_left_to_rq(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.redis.hset("rq:job:odd", mapping={"data": "x", "status": "started"})
@@ -343,6 +384,25 @@ async def test_a_clock_that_is_put_back_holds_up_no_retry_no_delay_and_no_recove
         await cell.reap()
 
 
+async def test_what_begins_between_a_jump_back_and_the_next_look_is_no_crash(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.reap()
+        for back in (600_000, 5_000):
+            await cell.wait(-back)
+            turn = await cell.take_one()
+            assert await cell.reap() == []
+            await cell.wait(LEASE_MS - 1)
+            assert await cell.reap() == []
+            await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS)
+            await cell.give_back(turn, "drain")
+        turn = await cell.take_one()
+        await cell.wait(-600_000)
+        await cell.reap()
+        await cell.wait(15_000)
+        assert [act.what for act in await cell.reap()] == ["recovered"], "its worker has died"
+
+
 async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -353,3 +413,35 @@ async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(redis_url)
         assert (turn.status, turn.error_code, turn.error) == ("failed", "loop_stalled", message)
         event = (await cell.events())[-1]
         assert (event["type"], event["code"], event["message"]) == ("turn_failed", "loop_stalled", message)
+
+
+async def test_what_a_turn_did_before_it_was_given_up_stays_with_it_and_the_next_one_learns_of_it(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.put("t2")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b'{"a":1}', b'{"b":2}'], bodies=[])
+        await cell.reap(holder="w1", crash_limit=1)
+        fields = (await cell.turn("t1")).fields
+        assert (fields["journal"], fields["place"]) == (b'[{"a":1},{"b":2}]', b"0")
+        second = await cell.take_one()
+        assert second.untold == "t1 "
+        await cell.reap(holder="w1", crash_limit=1)
+        assert "journal" not in (await cell.turn("t2")).fields
+        await cell.put("t3")
+        third = await cell.take_one()
+        assert third.untold == "t1 ", "the second had done nothing"
+        await cell.end(third)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_a_turn_has_used_counts_although_no_worker_can_end_it(cancelled, redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=b"so much")
+        if cancelled:
+            await cell.cancel(turn.turn_id, "enough")
+        await cell.reap(holder="w1", crash_limit=1)
+        assert await cell.status() == ("cancelled" if cancelled else "failed")
+        assert await cell.redis.hget("ant:session:s", "usage") == b"so much"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.cells import LEASE_MS, START_MS, body, open_cell
 
 from antiphon.wire.cell import SUPERSEDED
@@ -90,7 +91,8 @@ async def test_a_turn_that_was_told_to_stop_keeps_its_reason(redis_url):
         await cell.end(turn, "cancelled")
 
 
-async def test_whoever_takes_over_a_turn_cancelled_with_rqs_tools_hears_of_it(redis_url):
+@pytest.mark.parametrize("job_stays", [True, False])
+async def test_whoever_takes_over_a_turn_cancelled_with_rqs_tools_hears_of_it(redis_url, job_stays):
     """Its worker had heard of it and died; what it has achieved is kept by the one that ends it."""
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -98,6 +100,8 @@ async def test_whoever_takes_over_a_turn_cancelled_with_rqs_tools_hears_of_it(re
         await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body()])
         await cell.redis.hset("rq:job:t1", "status", "canceled")
         await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS)
+        if not job_stays:
+            await cell.redis.delete("rq:job:t1")
         await cell.reap(holder="w1")
         await cell.reap()
         again = await cell.take_one("w2")

@@ -499,7 +499,7 @@ async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, 
 
         def after_the_end(**options):
             read(**options)
-            asyncio.run_coroutine_threadsafe(end(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(end(), loop).result(60)
 
         job._remove_from_registries = after_the_end
         await asyncio.to_thread(job.cancel)

@@ -72,3 +72,47 @@ async def test_an_unknown_session_is_not_found(redis_url):
     async with open_cell(redis_url) as cell:
         with pytest.raises(SessionNotFound):
             await cell.snapshot("nowhere")
+
+
+async def named(cell, start=0, stop=-1, turns="pending failed"):
+    return [str(one.turn_id) for one in (await cell.snapshot("s", start, stop, turns)).turns]
+
+
+async def test_the_turns_that_have_not_ended_are_shown_in_the_order_in_which_they_run(redis_url):
+    async with open_cell(redis_url) as cell:
+        for turn_id, due_in_ms in (("later", 9000), ("t1", 0), ("t2", 0), ("t3", 0), ("soon", 1000)):
+            await cell.put(turn_id, due_in_ms=due_in_ms)
+        await cell.end(await cell.take_one())
+        await cell.take_one()
+        assert await named(cell, turns="pending") == ["t2", "t3", "later", "soon"]
+        assert await named(cell, turns="failed") == await named(cell, turns="") == []
+        statuses = [one.status for one in (await cell.snapshot("s", turns="pending")).turns]
+        assert statuses == ["running", "waiting", "queued", "queued"]
+        await cell.wait(5000)
+        assert await named(cell, turns="pending") == ["t2", "t3", "later", "soon"], "no reaper came by yet"
+
+
+async def test_what_left_nothing_stands_on_one_page_of_the_history(redis_url):
+    async with open_cell(redis_url) as cell:
+        for number, status in enumerate(["failed", "finished", "failed", "finished", "cancelled"]):
+            await cell.put(f"t{number}")
+            messages = [b"q", b"a"] if status == "finished" else []
+            await cell.end(await cell.take_one(), status, messages=messages)
+        assert await named(cell) == ["t0", "t2", "t4"]
+        assert (await cell.snapshot("s", turns="failed")).order == ["t0", "t1", "t2", "t3", "t4"]
+        assert await named(cell, 0, 1) == ["t0"]
+        assert await named(cell, 2, 3) == await named(cell, -2) == ["t2", "t4"]
+        assert await named(cell, 0, -3) == ["t0"]
+        assert await named(cell, 1, 2) == ["t2"]
+        assert await named(cell, 3, 3) == await named(cell, 3, 900) == ["t4"]
+        assert await named(cell, turns="pending") == []
+
+
+async def test_what_failed_in_a_session_without_a_message_is_shown(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        assert await named(cell) == ["t1"]
+        await cell.requeue("t1")
+        assert await named(cell, turns="failed") == []
+        assert await named(cell, turns="pending") == ["t1"]

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.cells import START_MS, open_cell
 
-from antiphon.errors import KeyReused, SessionBusy, UsageError
+from antiphon.errors import KeyReused, SessionBusy, UsageError, WrongTenant
 from antiphon.wire.editing import delete_session
 
 ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
@@ -85,9 +85,9 @@ async def test_a_key_used_for_another_text_is_refused(redis_url):
 
 async def test_a_busy_session_refuses_who_asked_to_be_refused(redis_url):
     async with open_cell(redis_url) as cell:
-        await cell.put("t1", reject_if_busy=True)
+        await cell.put("t1", if_busy="reject")
         with pytest.raises(SessionBusy):
-            await cell.put("t2", reject_if_busy=True)
+            await cell.put("t2", if_busy="reject")
         assert await cell.inbox() == ["t1"]
 
 
@@ -137,15 +137,78 @@ async def test_a_session_without_a_queue_keeps_that_of_the_first_turn_that_names
 
 async def test_a_session_keeps_its_tenant_and_refuses_another(redis_url):
     async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.put("t2", tenant="acme")
-        await cell.put("t3")
-        await cell.put("t4", tenant="acme")
+        await cell.put("t1", tenant="acme")
+        await cell.put("t2")
+        await cell.put("t3", tenant="acme")
+        await cell.put("u1", "without")
         before = await cell.contents()
-        with pytest.raises(UsageError, match="does not belong to the tenant 'other'"):
-            await cell.put("t5", tenant="other")
+        for session, tenant in (("s", "other"), ("without", "acme")):
+            with pytest.raises(WrongTenant, match=f"does not belong to the tenant '{tenant}'"):
+                await cell.put("t5", session, tenant=tenant)
         assert await cell.contents() == before
         assert (await cell.snapshot("s")).fields["tenant"] == b"acme"
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_repetition_by_another_tenant_is_refused(redis_url, older):
+    """The key of a turn gives nobody else's turn away, also where an older release has accepted it."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tenant="acme")
+        await cell.put("u1", "without")
+        if older:
+            await cell.redis.hdel("ant:turn:t1", "tenant")
+        for turn, session in (("t1", "s"), ("u1", "without")):
+            with pytest.raises(WrongTenant):
+                await cell.put(turn, session, tenant="other")
+            with pytest.raises(WrongTenant):  # and does not tell it that the key is in use
+                await cell.put(turn, session, tenant="other", digest="another request")
+        assert await cell.put("t1", tenant="acme") == await cell.put("t1") == 0
+
+
+async def test_another_tenant_is_not_told_that_a_session_is_closed(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tenant="acme")
+        await cell.end(await cell.take_one())
+        await cell.redis.hset("ant:session:s", "closed", "1")
+        with pytest.raises(WrongTenant):
+            await cell.put("t2", tenant="other")
+
+
+async def test_a_repetition_is_known_by_its_tenant_when_its_session_is_gone(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tenant="acme")
+        await cell.put("u1", "without")
+        for _ in range(2):
+            await cell.end(await cell.take_one(limit=1))
+        await delete_session(cell, "s")
+        await delete_session(cell, "without")
+        with pytest.raises(WrongTenant):
+            await cell.put("t1", tenant="other")
+        assert await cell.put("t1", tenant="acme") == 0
+        assert await cell.put("u1", "without", tenant="any") == 0, (
+            "it belonged to none, and is all that is left"
+        )
+
+
+async def test_a_turn_runs_again_within_the_limits_of_a_new_one(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.put("t2")
+        with pytest.raises(SessionBusy):
+            await cell.put("t1", again="a", if_busy="reject")
+        with pytest.raises(SessionBusy, match="full"):
+            await cell.put("t1", again="a", inbox_limit=1)
+        assert await cell.status() == "failed"
+        assert await cell.put("t1", again="a", inbox_limit=2) == 1
+
+
+async def test_a_turn_keeps_the_tenant_that_its_session_had(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tenant="acme")
+        await cell.put("t2")
+        await cell.put("t3", "without")
+        assert [(await cell.turn(turn)).tenant for turn in ("t1", "t2", "t3")] == ["acme", "acme", None]
 
 
 async def test_a_session_knows_its_last_thousand_turns_for_as_long_as_it_lives(redis_url):
@@ -176,6 +239,38 @@ async def test_sessions_that_are_kept_for_ever_stand_behind_all_others_in_their_
         await delete_session(cell, "for-ever")
 
 
+async def lives(cell):
+    """The seconds that the session's history, events, turns and hash will still live, of the hash without its hour."""
+    *found, of_hash = [
+        await cell.redis.ttl(f"ant:{name}:s") for name in ("history", "events", "turns", "session")
+    ]
+    return [*found, of_hash - 3600 if of_hash > 0 else of_hash]
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+async def test_the_last_ttl_that_was_given_is_the_sessions(delayed, redis_url):
+    """Also where it becomes longer, or for ever. One that is not given changes nothing."""
+    async with open_cell(redis_url) as cell:
+        given = [None, 60_000, None, 600_000, 0, None, 50_000]
+        seconds = [30 * 86400, 60, 60, 600, None, None, 50]
+        for number, (ttl_ms, ttl) in enumerate(zip(given, seconds, strict=True)):
+            await cell.put(f"t{number}", ttl_ms=ttl_ms, due_in_ms=1 if delayed else 0)
+            listed = await cell.redis.zscore("ant:sessions", "s") - await cell.now()
+            if not delayed or number == 0:
+                await cell.wait(1)
+                await cell.reap()
+                await cell.end(await cell.take_one())
+            for life in await lives(cell):
+                assert life == -1 if ttl is None else ttl - 20 < life <= ttl + 1
+            assert listed > 50 * 365 * 86400_000 if ttl is None else ttl * 1000 <= listed <= ttl * 1000 + 1
+
+
+async def test_a_ttl_is_kept_only_where_it_was_given(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        assert await cell.redis.hget("ant:session:s", "ttl") is None
+
+
 async def test_a_full_inbox_refuses_one_more(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1", inbox_limit=2)
@@ -197,6 +292,7 @@ async def test_a_closed_session_refuses(redis_url):
 async def test_a_delayed_turn_enters_the_inbox_when_it_is_due(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1", due_in_ms=5_000)
+        assert (await cell.turn("t1")).fields["due_at"] == str(START_MS + 5_000).encode()
         assert await cell.inbox() == []
         assert await cell.queue() == []
         await cell.wait(4_999)
@@ -314,3 +410,83 @@ async def test_a_wait_that_nobody_can_wait_is_refused_before_anything_is_written
         with pytest.raises(UsageError, match="100 years"):
             await cell.put("t1", **wrong)
         assert await cell.contents() == before
+
+
+async def test_a_failed_turn_of_a_key_runs_again_on_purpose(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        assert await cell.put("t1") == 0
+        assert await cell.status() == "failed", "the key alone gives the turn that there was"
+        await cell.put("t2")
+        assert await cell.put("t1", again="a") == 1
+        assert (await cell.inbox(), await cell.status()) == (["t2", "t1"], "waiting")
+        assert (await cell.turn("t1")).run == 2
+        assert await cell.put("t1", again="a") == 1
+        with pytest.raises(KeyReused):
+            await cell.put("t1", again="b", digest="another request")
+
+
+async def test_a_repeated_submit_of_a_failed_turn_begins_one_run(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.put("t1", again="a")
+        await cell.end(await cell.take_one(), "failed")
+        before = await cell.contents()
+        assert await cell.put("t1", again="a") == 0
+        assert await cell.contents() == before
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "finished", "cancelled"])
+async def test_only_a_failed_turn_runs_again(redis_url, status):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = None if status == "queued" else await cell.take_one()
+        if status in ("finished", "cancelled"):
+            await cell.end(turn, status)
+        before = await cell.contents()
+        assert await cell.put("t1", again="a") == 0
+        assert await cell.contents() == before
+        if status == "running":
+            await cell.end(turn)
+
+
+REQUEST = b'{"messages":[{"role":"user","parts":[]}],"agent":"a"}'
+INPUT = [{"role": "user", "parts": []}]
+
+
+async def queued_events(cell):
+    return [event for event in await cell.events() if event["type"] == "turn_queued"]
+
+
+async def test_what_is_said_is_in_the_event_whenever_the_turn_enters_the_inbox(redis_url):
+    length = len(b'[{"role":"user","parts":[]}]')
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", text=REQUEST, input_bytes=length)
+        await cell.put("t2", text=REQUEST, input_bytes=length, due_in_ms=1000)
+        await cell.end(await cell.take_one(), "failed")
+        await cell.requeue("t1")
+        await cell.wait(1000)
+        await cell.reap()
+        events = await queued_events(cell)
+        assert [event["turn_id"] for event in events] == ["t1", "t1", "t2"]
+        assert [(event.get("input"), event.get("input_omitted")) for event in events] == [(INPUT, None)] * 3
+
+
+async def test_what_is_too_long_is_left_out_and_the_event_says_so(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", text=REQUEST, input_bytes=0)
+        event = (await queued_events(cell))[0]
+        assert (event.get("input"), event["input_omitted"]) == (None, True)
+
+
+async def test_a_turn_keeps_its_key_and_when_it_was_submitted(redis_url):
+    async with open_cell(redis_url) as cell:
+        began = await cell.now()
+        await cell.put("t1", key="order 7")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.wait(10)
+        await cell.requeue("t1")
+        fields = (await cell.turn("t1")).fields
+        assert (fields["key"], int(fields["created"])) == (b"order 7", began)

@@ -26,7 +26,7 @@ async def test_a_turn_of_one_release_goes_on_in_the_other(redis_url, tmp_path, p
         for n in range(4):
             ensemble.stage.open(f"g{n}")
         for turn in [*turns, *waiting]:
-            assert (await turn.result(30)).text
+            assert (await turn.result(60)).text
         await ensemble.whole(*(f"s{n}" for n in range(4)))
         with Redis.from_url(redis_url) as redis:
             assert redis.script_exists(other_sha("finish")) == [True]

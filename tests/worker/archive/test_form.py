@@ -7,17 +7,17 @@ import pytest
 from support.archives import OwnStore
 
 from antiphon.errors import CorruptRecord, SettingsError
-from antiphon.model import Message, encode
+from antiphon.model import Message, encode, with_ids
 from antiphon.redis.edits import Found
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon.wire.archiving import Ending
 from antiphon_worker.app import App
 from antiphon_worker.archive import store as archive
-from antiphon_worker.archive.form import archived_form, restoration
+from antiphon_worker.archive.form import archived_form, new_copy, restoration
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable, store_at
 from antiphon_worker.settings import Settings
 
-HISTORY = [Message.user("hello").to_json(), Message.assistant("Hello.").to_json()]
+HISTORY = [encode(one) for one in with_ids([Message.user("hello"), Message.assistant("Hello.")])]
 
 
 def fields(**values):
@@ -51,11 +51,29 @@ def test_a_session_comes_back_as_it_was():
         "parent": "p", "tenant": "acme", "queue": "own", "children": "a\nb", "ttl": 60_000, "window": "1:20",
         "summary": "1:They met.",
     }  # fmt: skip
-    after, new = restored(form(**kept), created=99, ttl=1, updated=100)
+    after, new = restored(form(**kept), created=99, updated=100)
     assert after == fields(**{**kept, "created": 5, "updated": 100, "files": {}}) | {"files": after["files"]}
     assert msgspec.json.decode(after["files"])["a"]["url"] == "u"
     assert new.messages == HISTORY
     assert new.refuse == ""
+
+
+def without_ids(data):
+    """A copy that an older release has saved."""
+    plain = [{key: value for key, value in message.items() if key != "id"} for message in data["messages"]]
+    return {**data, "messages": plain}
+
+
+def test_a_copy_without_ids_is_the_same_history_and_keeps_its_ids_from_then_on():
+    ending = Ending("s", b"v", 0, fields(created=5), [*HISTORY, Message.user("more").to_json()])
+    copy = new_copy(ending, without_ids(form()))
+    assert (copy.lost, copy.replaced) == (0, None)
+    assert [message["id"] for message in copy.data["messages"]] == ["h0", "h1", "h2"]
+
+
+def test_what_redis_lost_of_a_history_is_found_in_a_copy_without_ids():
+    ending = Ending("s", b"v", 0, fields(created=5), HISTORY[:1])
+    assert new_copy(ending, without_ids(form())).lost == 1
 
 
 def test_the_archived_form_is_the_saved_one_with_one_key_more():
@@ -73,10 +91,12 @@ def test_what_was_set_since_stays(name):
     assert after[name] == b"same"
 
 
-@pytest.mark.parametrize(("name", "value"), [("agent", '"a"'), ("ttl", "60000")])
-def test_what_is_only_set_where_there_is_none_is_what_it_was(name, value):
-    after, _ = restored(form(**{name: value}), **{name: '"9"'})
-    assert after[name] == value.encode()
+def test_a_time_to_live_that_was_given_since_stays():
+    assert restored(form(ttl=60_000), ttl=5)[0]["ttl"] == b"5"
+
+
+def test_the_agent_that_a_session_began_with_is_what_it_was():
+    assert restored(form(agent='"a"'), agent='"9"')[0]["agent"] == b'"a"'
 
 
 def test_an_agent_that_was_never_known_stays_the_new_one():
@@ -139,8 +159,10 @@ def test_what_another_tenant_has_set_is_dropped():
     assert new.messages == HISTORY
 
 
-def test_a_session_without_a_tenant_is_given_to_whoever_asks():
-    after, new = restored(form(), tenant="acme")
+def test_a_session_without_a_tenant_is_given_to_no_tenant():
+    after, new = restored(form(system="Be brief."), tenant="acme")
+    assert (after.get("tenant", b""), after["system"], new.refuse) == (b"", b"Be brief.", "tenant")
+    after, new = restored(form(tenant="acme"))
     assert (after["tenant"], new.refuse) == (b"acme", "")
 
 
@@ -207,7 +229,7 @@ def test_a_url_names_the_store(tmp_path):
     [
         ("sqlite://", "must be sqlite:///path"),
         ("archive.db", "must be sqlite:///path"),
-        ("postgres://host/db", r"given to the App: App\(store=…\)"),
+        ("postgres://host/db", r"give any other store to the App: App\(store=…\)"),
         ("sqlite:///no/such/directory/archive.db", "whose directory does not exist"),
     ],
 )

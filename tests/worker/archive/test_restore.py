@@ -17,7 +17,7 @@ from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
 
 from antiphon import Agent, Session
-from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError
+from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError, WrongTenant
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon_worker.archive import archiver
 from antiphon_worker.process.worker import Worker
@@ -57,7 +57,7 @@ def working(redis_url, tmp_path, own):
 
 
 async def say(ensemble, text, session="s", **options):
-    return await (await ensemble.submit(session, text, **{"ttl": SOON, **options})).result(20)
+    return await (await ensemble.submit(session, text, **{"ttl": SOON, **options})).result(60)
 
 
 async def archived(ensemble, session="s"):
@@ -119,7 +119,7 @@ async def test_turns_that_came_together_run_in_order_on_what_was_restored(workin
         await ended(ensemble)
         turns = [await ensemble.submit("s", f"turn {number}", ttl=SOON) for number in range(4)]
         for turn in turns:
-            await turn.result(20)
+            await turn.result(60)
         assert await whole(ensemble) == ["hello", "turn 0", "turn 1", "turn 2", "turn 3"]
 
 
@@ -231,7 +231,7 @@ async def test_a_closed_session_stays_closed(working, redis_url):
         turns = [await ensemble.submit("s", text, ttl=SOON) for text in ("and on", "please")]
         for turn in turns:
             with pytest.raises(UsageError, match="The session is closed"):
-                await turn.result(20)
+                await turn.result(60)
         with pytest.raises(UsageError, match="closed"):
             await ensemble.submit("s", "once more")
         assert len(ensemble.stage.notes("asked")) == 1
@@ -248,8 +248,8 @@ async def test_a_session_of_a_tenant_is_not_given_to_another_one(working):
         await ended(ensemble)
         turns = [await ensemble.submit("s", text, tenant="others", ttl=SOON) for text in ("tell", "me")]
         for turn in turns:
-            with pytest.raises(UsageError, match="belongs to another tenant"):
-                await turn.result(20)
+            with pytest.raises(WrongTenant, match="belongs to another tenant"):
+                await turn.result(60)
         with pytest.raises(UsageError, match="does not belong to the tenant 'others'"):
             await ensemble.submit("s", "now", tenant="others")
         await say(ensemble, "and on", tenant="ours")
@@ -279,7 +279,7 @@ async def test_an_old_cursor_is_a_gap_and_the_beginning_is_what_is_kept(working)
         old = await ensemble.events("s")
         await ended(ensemble)
         turn = await ensemble.submit("s", "and on", ttl=SOON)
-        assert (await turn.result(20)).turn_id == turn.id
+        assert (await turn.result(60)).turn_id == turn.id
         events = await ensemble.events("s")
         assert events[0].seq == old[-1].seq + 1
         for cursor in range(1, old[-1].seq):
@@ -306,9 +306,11 @@ async def test_a_reader_from_the_beginning_sees_a_session_that_begins_above_one(
         assert (await ensemble.client.snapshot("s")).cursor == (await ensemble.events("s"))[-1].seq
 
 
+@pytest.mark.parametrize("kind", [ConnectionError, KeyboardInterrupt])
 async def test_while_the_store_fails_turns_wait_and_run_with_their_history_when_it_works(
-    working, own, caplog
+    kind, working, own, caplog
 ):
+    own.fails_with = kind
     async with working() as ensemble:
         await say(ensemble, "hello")
         await ended(ensemble)
@@ -324,8 +326,8 @@ async def test_while_the_store_fails_turns_wait_and_run_with_their_history_when_
             assert retrying.reason == "The archive of sessions fails: the database is away"
             assert retrying.retry_at - retrying.at < 1000
             own.failing = False
-            await turn.result(20)
-            await beside.result(20)
+            await turn.result(60)
+            await beside.result(60)
         assert await whole(ensemble) == ["hello", "and on"]
         assert [await ensemble.field(turn, name) for name in ("errors", "crashes", "attempt")] == [
             "0", "0", "1",
@@ -343,7 +345,7 @@ async def test_a_turn_that_waits_for_the_store_can_be_cancelled(working, own):
         await ensemble.seen("s", "turn_retrying")
         await turn.cancel("enough")
         with pytest.raises(TurnCancelled):
-            await turn.result(20)
+            await turn.result(60)
 
 
 async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(redis_url, tmp_path, own):
@@ -355,7 +357,7 @@ async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(redis_url
         async with ensemble.worker(store=own):
             assert await turn.cancel() == "requested"
             with pytest.raises(TurnCancelled):
-                await turn.result(20)
+                await turn.result(60)
         assert len(await ensemble.texts("s")) == 3
 
 
@@ -370,7 +372,7 @@ async def test_what_changes_while_the_store_is_asked_is_not_lost(working, own, r
         session = agent.session("s", metadata={"late": True}, ttl=SOON)
         await session.messages_async()
         own.let_go()
-        await turn.result(20)
+        await turn.result(60)
         assert await session.metadata_async() == {"plan": "free", "late": True}
         assert await whole(ensemble) == ["hello", "and on"]
         await agent.runtime.aclose()
@@ -387,7 +389,7 @@ async def test_a_store_that_hangs_holds_up_nobody_else(working, own, monkeypatch
         events = await ensemble.seen("s", "turn_retrying")
         assert next(e for e in events if e.type == "turn_retrying").reason.endswith("no answer within 0.5 s")
         own.let_go()
-        await turn.result(20)
+        await turn.result(60)
 
 
 async def test_a_damaged_copy_fails_the_turn_and_stays_as_it_is(working, own):
@@ -397,7 +399,7 @@ async def test_a_damaged_copy_fails_the_turn_and_stays_as_it_is(working, own):
         own.texts["s"] = damaged = own.texts["s"].replace('"version": 1', '"version": 99')
         turn = await ensemble.submit("s", "and on", ttl=SOON)
         with pytest.raises(CorruptRecord, match="format version 99"):
-            await turn.result(20)
+            await turn.result(60)
         assert own.texts["s"] == damaged
         assert len(ensemble.stage.notes("asked")) == 1
         own.texts["s"] = damaged.replace("99", "1")

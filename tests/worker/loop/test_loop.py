@@ -20,11 +20,12 @@ from antiphon.events import (
     ToolResultEvent,
 )
 from antiphon.input.request import OutputSpec
+from antiphon.input.values import now_ms
 from antiphon.model import Item, Message, Reasoning, Refusal, Text, ToolCall, ToolResult, Usage
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
+from antiphon_worker.loop.loop import run_loop
 from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
@@ -34,7 +35,8 @@ from antiphon_worker.loop.steps import (
     messages_of,
     usage_of,
 )
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
+from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.providers.base import StepResult, TextPiece
 from antiphon_worker.providers.scripted import ScriptedProvider
 
@@ -53,6 +55,9 @@ class MemoryJournal:
 
     async def checkpoint(self):
         self.checkpoints += 1
+
+    async def steered(self, step):
+        return []
 
 
 class MemorySink:
@@ -164,7 +169,7 @@ async def test_calls_run_side_by_side_and_results_stand_in_the_order_of_the_call
 
 
 async def test_the_model_is_sent_history_input_and_the_steps_so_far():
-    lines = script(tool_call("look", at="Rome"), "Done")
+    lines = script(tool_call("look", at="Rome"), "{}")
     history = [Message.user("Hi"), Message.assistant("Hello")]
     spec = OutputSpec("answer", {"type": "object"}, strict=False)
     options = {"history": history, "system": "Be brief.", "params": {"temperature": 0}, "output": spec}
@@ -174,6 +179,23 @@ async def test_the_model_is_sent_history_input_and_the_steps_so_far():
     assert second.messages == [*first.messages, *result.messages[:2]]
     assert (first.system, first.params, first.output.name) == ("Be brief.", {"temperature": 0}, "answer")
     assert [spec.name for spec in first.tools] == ["look"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "later"),
+    [
+        ("required", None),
+        ("look", None),
+        ({"type": "function", "name": "look"}, None),
+        ("auto", "auto"),
+        ("none", "none"),
+    ],
+)
+async def test_a_choice_that_forces_a_call_holds_for_the_first_model_call(choice, later):
+    lines = script(tool_call("look", at="a"), tool_call("look", at="b"), "Done")
+    await Played(lines, [look], options={"params": {"tool_choice": choice, "temperature": 0}}).run()
+    assert [one.params.get("tool_choice") for one in lines.requests] == [choice, later, later]
+    assert {one.params["temperature"] for one in lines.requests} == {0}
 
 
 async def test_usage_is_summed_over_the_steps():
@@ -382,6 +404,21 @@ async def test_a_turn_goes_on_with_the_calls_that_have_no_result():
     assert not any(
         isinstance(event, ToolCallEvent) for _, events in played.journal.appends for event in events
     )
+
+
+async def test_what_a_former_attempt_brought_keeps_its_time():
+    second = StepEntry(
+        2, Message.assistant([ToolCall("c3", "look", {"at": "c"})]), Usage(), "tool_use", None, "any"
+    )
+    step = msgspec.structs.replace(STEP, message=msgspec.structs.replace(STEP.message, created=1))
+    results = [msgspec.structs.replace(FIRST, created=3), ToolFinished(1, ToolResult("c2", "b"), created=4)]
+    before = now_ms()
+    played = Played(script("Done"), [look], [step, *results, second])
+    result = await played.run()
+    times = [message.created for message in result.messages]
+    assert times[:3] == [1, 4, None], "an older release wrote the second step"
+    assert before <= times[3] <= times[4]
+    assert played.journal.appends[0][0][0].created == times[3]
 
 
 async def test_a_call_of_an_at_most_once_tool_is_announced_before_it_starts():

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from antiphon.model import Message, ToolCall
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import UNKNOWN_WHETHER_RUN, run_loop
+from antiphon_worker.loop.loop import run_loop
 from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry, messages_of
-from antiphon_worker.loop.stopping import TurnStopped
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.tools.calls import TurnStopped
+from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
+from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 
@@ -60,6 +61,9 @@ class MachineJournal:
 
     async def checkpoint(self):
         self.machine.operation()
+
+    async def steered(self, step):
+        return []
 
 
 class MachineProvider(ScriptedProvider):

@@ -14,7 +14,7 @@ from antiphon.tools import Context, tool
 from antiphon.window import Summary, Window
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.run_turn import TimeLimit, WindowPlace, run_turn
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.scripted import ScriptedProvider
 
@@ -32,6 +32,9 @@ class Nowhere:
     def put(self, event): ...
     def text(self, step, text): ...
     async def drain(self): ...
+
+    async def steered(self, step):
+        return []
 
 
 async def play(lines, *, start=0, context=None, **options):

@@ -32,6 +32,9 @@ class NoLease:
     async def checkpoint(self):
         self.checkpoints += 1
 
+    async def steered(self, step):
+        return []
+
 
 def a_turn(number, *, size=40, tools=0):
     messages = [Message.user(f"question {number}.")]
@@ -209,13 +212,29 @@ async def test_what_was_summed_up_before_a_failure_stays():
 
 
 async def test_a_cancelled_turn_is_not_held_up_by_its_summary():
-    def cancelled(request):
-        raise asyncio.CancelledError
+    asked = asyncio.Event()
 
-    played = Played(Summary(turns=1), script(cancelled))
+    async def wait(request):
+        asked.set()
+        await asyncio.Event().wait()
+
+    played = Played(Summary(turns=1), script(wait))
     played.history += [*a_turn(0), *a_turn(1)]
+    turn = asyncio.create_task(played.ask(a_turn(2)))
+    await asked.wait()
+    turn.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await played.ask(a_turn(2))
+        await turn
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+async def test_a_summary_that_ends_with_what_is_no_exception_does_not_fail_the_turn(raised):
+    def breaks(request):
+        raise raised
+
+    played = Played(Summary(turns=1), script(breaks))
+    played.history += [*a_turn(0), *a_turn(1)]
+    assert (await played.ask(a_turn(2))).summary is None
 
 
 def test_a_summary_survives_its_field_and_a_broken_one_is_named():

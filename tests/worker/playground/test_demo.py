@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,22 @@ def test_a_demo_plays_conversations_of_a_file(demo):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)], ids=str)
+def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
+    process = demo("--serve", "--sessions", "1", "--no-kill", "--processes", "1", "--pace", "200")
+    printed = process.wait_for_output("Ctrl-C ends it.", timeout=120)
+    (page,) = re.findall(r"The page stays at (http://\S+)\.", " ".join(printed.split()))
+    assert f"The page of operators shows them: {page}" in " ".join(printed.split())
+    with urllib.request.urlopen(page) as answer:
+        assert b"<title>Antiphon live</title>" in answer.read()
+    with urllib.request.urlopen(page.replace("/live", "/sessions")) as answer:
+        assert [one["turns"] for one in json.load(answer)["sessions"]] == [0]
+    process.send_signal(number)
+    assert process.wait(timeout=60) == code, process.output
+    assert started_with(demo.folder) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=str
 )
@@ -114,7 +131,7 @@ def test_a_demo_whose_model_service_refuses_says_so_and_fails(processes, tmp_pat
         ('{"turns": "one text"}', "line 1"),
         ('{"questions": ["one"]}', "line 1"),
         ('{"turns": []}', "at least one turn"),
-        ('{"turns": ["fine", " "]}', "none is empty"),
+        ('{"turns": ["fine", " "]}', "no turn may be empty"),
     ],
 )
 def test_a_file_without_conversations_is_refused_with_its_line(content, says, tmp_path):

@@ -32,18 +32,18 @@ def claims_behind_bells(redis):
 
 async def test_an_idle_worker_has_a_turn_before_it_hears_of_it(redis_url, redis, way):
     async with AsyncClient(redis_url) as client, running_worker(way.url):
-        await (await client.submit("s", "one", agent=AGENT)).result(10)
+        await (await client.submit("s", "one", agent=AGENT)).result(60)
         await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind a bell")
         way.blackhole()
         turn = await client.submit("s", "two", agent=AGENT)
         assert await turn.status() == "running"
         way.heal()
-        assert (await turn.result(10)).text == "You said: two"
+        assert (await turn.result(60)).text == "You said: two"
 
 
 async def test_a_worker_with_turns_under_way_claims_when_it_comes_to_it(redis_url, redis, way):
     async with AsyncClient(redis_url) as client, running_worker(way.url):
-        await (await client.submit("s", "one", agent=AGENT)).result(10)
+        await (await client.submit("s", "one", agent=AGENT)).result(60)
         long = await client.submit("long", "two", agent=AGENT, params={"delay": 30})
         await wait_until_async(lambda: redis.hget(f"ant:turn:{long.id}", "status") == b"running")
         blocked = lambda: any("b" in one["flags"] for one in redis.client_list())  # noqa: E731
@@ -57,7 +57,7 @@ async def test_an_idle_worker_that_stops_leaves_no_claim_behind(redis_url, redis
     monkeypatch.setattr(consumer, "BELL_SECONDS", 20)  # it does not wait for its end
     async with AsyncClient(redis_url) as client:
         async with running_worker(redis_url, lease=80) as worker:
-            await (await client.submit("s", "one", agent=AGENT)).result(10)
+            await (await client.submit("s", "one", agent=AGENT)).result(60)
             await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind a bell")
             worker.drain()
             await wait_until_async(lambda: claims_behind_bells(redis) == 0, 5, "it was taken back")

@@ -68,7 +68,7 @@ async def test_a_turn_with_text_that_cannot_be_encoded_ends_at_once(
         spec = agent_spec(provider="says", tools=[])
         turn = await ensemble.submit("s", "hello", agent=spec)
         with pytest.raises(AgentError, match=said):
-            await turn.result(10)
+            await turn.result(60)
         assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == [attempts, "0"]
         after = await ensemble.submit("s", "and now?", agent=spec)
-        assert (await after.result(10)).text == "Fine."
+        assert (await after.result(60)).text == "Fine."

@@ -48,9 +48,9 @@ async def test_no_message_on_a_control_channel_ends_a_worker(channel, redis_url,
                 channel.format(worker.name), json.dumps(command | {"turn_id": last.id, "job_id": last.id})
             )
         with pytest.raises(TurnCancelled):
-            await last.result(10)
+            await last.result(60)
         ensemble.stage.open("g")
-        assert (await held.result(10)).text
+        assert (await held.result(60)).text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from support.ensemble import open_ensemble, signal_process
+from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
 
 from antiphon.errors import TurnFailed
@@ -16,14 +16,14 @@ async def test_a_turn_goes_on_elsewhere_within_a_second_when_its_process_dies(re
         supervised.ready(2)
         first = await ensemble.submit("s", "hello")
         turn = await ensemble.submit("s", "go on gate:g")
-        await first.result(10)
+        await first.result(60)
         pid = await ensemble.waits("g")
         await ensemble.seen("s", "text_delta", 2)
         died = time.time() * 1000
         signal_process(pid, signal.SIGKILL)
         other = await ensemble.waits("g", 2)
         ensemble.stage.open("g")
-        response = await turn.result(10)
+        response = await turn.result(60)
         events = await ensemble.events("s")
         await ensemble.whole("s")
         assert other != pid
@@ -53,8 +53,8 @@ async def test_a_turn_goes_on_within_a_lease_when_its_host_is_lost(redis_url, tm
         lost.process.kill()
         assert await ensemble.waits("g", 2) in other.workers
         ensemble.stage.open("g")
-        await turn.result(10)
-        await waiting.result(10)
+        await turn.result(60)
+        await waiting.result(60)
         await ensemble.whole("s")
         (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
         assert retrying.code == "worker_died"
@@ -68,7 +68,7 @@ async def test_a_finished_tool_call_is_not_run_again(redis_url, tmp_path, proces
         signal_process(await ensemble.waits("g"), signal.SIGKILL)
         await ensemble.waits("g", 2)
         ensemble.stage.open("g")
-        response = await turn.result(10)
+        response = await turn.result(60)
         await ensemble.whole("s")
         assert len(ensemble.stage.notes("tool")) == 1
         assert [call.result for call in response.tool_calls] == ["noted"]
@@ -76,11 +76,59 @@ async def test_a_finished_tool_call_is_not_run_again(redis_url, tmp_path, proces
         assert retrying.step == 2
 
 
+async def test_a_call_that_is_repeated_has_the_key_that_it_had(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(processes=2).ready(2)
+        turn = await ensemble.submit("s", "wait for it tool:wait")
+
+        async def called(times):
+            def calls():
+                return len(ensemble.stage.notes("tool", tool="wait")) == times
+
+            await wait_until_async(calls, description=f"the tool was called {times} times")
+            return ensemble.stage.notes("tool", tool="wait")
+
+        (first,) = await called(1)
+        signal_process(first["pid"], signal.SIGKILL)
+        await called(2)
+        ensemble.stage.open("tool")
+        await turn.result(60)
+        other = await ensemble.submit("s", "and again tool:wait")
+        await other.result(60)
+        first, second, another = await called(3)
+        await ensemble.whole("s")
+        assert first["pid"] != second["pid"]
+        assert (first["attempt"], second["attempt"], another["attempt"]) == (1, 2, 1)
+        assert first["key"] == second["key"] != another["key"]
+
+
+async def test_a_rejected_answer_is_not_asked_for_again(redis_url, tmp_path, processes):
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    answers = ["no JSON", '{"text": "' + "word " * 40 + '"}']
+    agent = agent_spec(provider="scripted")
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor()
+        supervised.ready()
+        params = {"script": answers, "delay": 0.05}  # the second answer takes two seconds
+        turn = await ensemble.submit("s", "Plan", agent=agent, schema=schema, params=params)
+        await ensemble.seen("s", "step_finished")
+        signal_process(supervised.workers[0], signal.SIGKILL)
+        response = await turn.result(60)
+        events = await ensemble.events("s")
+        (retrying,) = [event for event in events if event.type == "turn_retrying"]
+        assert retrying.step == 2
+        steps = [(event.step, bool(event.rejected)) for event in events if event.type == "step_finished"]
+        assert steps == [(1, True), (2, False)]
+        assert response.output == {"text": "word " * 40}
+        assert response.usage.output_tokens > 50
+        assert [role for role, _ in await ensemble.texts("s")] == ["user", "assistant"]
+
+
 async def test_an_at_most_once_tool_is_not_started_twice(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         ensemble.supervisor(processes=2).ready(2)
         turn = await ensemble.submit("s", "buy it unpaid tool:pay")
-        response = await turn.result(15)
+        response = await turn.result(60)
         await ensemble.whole("s")
         assert len(ensemble.stage.notes("tool", tool="pay")) == 1
         (call,) = response.tool_calls
@@ -96,7 +144,7 @@ async def test_a_tool_that_was_not_finished_is_run_again(redis_url, tmp_path, pr
         signal_process(started[0]["pid"], signal.SIGKILL)
         await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2, 20)
         ensemble.stage.open("tool")
-        response = await turn.result(10)
+        response = await turn.result(60)
         await ensemble.whole("s")
         assert [call.result for call in response.tool_calls] == ["waited"]
 
@@ -110,11 +158,11 @@ async def test_a_poison_turn_is_given_up_and_takes_nobody_with_it(redis_url, tmp
         poison = await ensemble.submit("s", "poison die")
         after = await ensemble.submit("s", "after it")
         with pytest.raises(TurnFailed) as failed:
-            await poison.result(30)
+            await poison.result(60)
         ensemble.stage.open("g")
-        await after.result(10)
+        await after.result(60)
         for neighbour in neighbours:
-            await neighbour.result(10)
+            await neighbour.result(60)
         await ensemble.whole("s", *(f"n{i}" for i in range(6)))
         assert failed.value.code == "worker_crashed"
         assert (await ensemble.texts("s"))[0] == ("user", "after it")
@@ -122,7 +170,7 @@ async def test_a_poison_turn_is_given_up_and_takes_nobody_with_it(redis_url, tmp
         assert [int(await ensemble.field(turn, "crashes")) <= 2 for turn in neighbours] == [True] * 6
         deaths = [note["pid"] for note in ensemble.stage.notes("asked", text="poison die")]
         assert len(set(deaths)) == 4
-        assert "runs alone" in supervised.process.output
+        assert "runs in a process of its own" in supervised.process.output
 
 
 async def test_a_turn_that_crashed_twice_may_still_finish_alone(redis_url, tmp_path, processes):
@@ -130,7 +178,40 @@ async def test_a_turn_that_crashed_twice_may_still_finish_alone(redis_url, tmp_p
         supervised = ensemble.supervisor(processes=2)
         supervised.ready(2)
         turn = await ensemble.submit("s", "a bad start die*2")
-        await turn.result(20)
+        await turn.result(60)
         await ensemble.whole("s")
         assert await ensemble.field(turn, "crashes") == "2"
         assert await ensemble.field(turn, "attempt") == "3"
+
+
+async def test_an_interrupt_in_a_task_of_a_provider_is_one_crash(redis_url, tmp_path, processes):
+    """It passes through the event loop, so the process ends: at once, and its turns go on elsewhere."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(processes=2, lease=60).ready(2)
+        turn = await ensemble.submit("s", "go on interrupt*1")
+        await turn.result(60)
+        await ensemble.whole("s")
+        assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == ["2", "1"]
+
+
+async def test_a_turn_that_revises_goes_on_elsewhere_and_takes_the_place_once(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2)
+        supervised.ready(2)
+        for text in ("hello", "go on gate:first"):
+            ensemble.stage.open("first")
+            await (await ensemble.submit("s", text)).result(60)
+        session = ensemble.client.session("s")
+        before = await session.messages_async()
+        turn = await session.edit_async(before[2].id or "", "another way gate:g")
+        signal_process(await ensemble.waits("g"), signal.SIGKILL)
+        await ensemble.waits("g", 2)
+        assert await session.messages_async() == before
+        ensemble.stage.open("g")
+        await turn.result(60)
+        after = await session.messages_async()
+        assert after[:2] == before[:2]
+        assert [message.id for message in after[2:]] == [f"{turn.id}.1", f"{turn.id}.2"]
+        kinds = [event.type for event in await ensemble.events("s")]
+        assert kinds.count("history_rewound") == 1
+        assert supervised.process.terminate() == 0

@@ -29,6 +29,9 @@ class NoLease:
     async def checkpoint(self) -> None:
         """Nobody asks this turn to stop."""
 
+    async def steered(self, step):
+        return []
+
 
 def writer(*answers) -> SummaryWriter:
     """A model that sums up so; one without an answer fails."""

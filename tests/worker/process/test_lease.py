@@ -88,7 +88,7 @@ async def test_a_keeper_that_meets_an_error_of_its_own_says_so_and_goes_on(caplo
     keeping.cancel()
     await asyncio.wait([keeping])
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert ["keeper begins anew: ValueError\n" in errors[0], "odd" in errors[0], len(errors)] == [
+    assert ["keeper failed and starts again: ValueError\n" in errors[0], "odd" in errors[0], len(errors)] == [
         True,
         False,
         2,

@@ -5,13 +5,13 @@ import logging
 from contextlib import asynccontextmanager
 
 import pytest
-from support.ensemble import open_ensemble
+from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, Client
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, ProviderUnauthorized
-from antiphon.input.request import AgentSpec
+from antiphon.input.request import WAITS, AgentSpec
 from antiphon.model import Message, Text, ToolCall, Usage
 from antiphon.tools import tool
 from antiphon_worker import App
@@ -47,7 +47,7 @@ async def line(caplog, action):
 async def test_a_turn_that_finished_is_called_so(working, caplog):
     async with working() as ensemble:
         turn = await ensemble.submit("s", "hello")
-        await turn.result(10)
+        await turn.result(60)
         record = await line(caplog, "turn_finished")
         assert record.levelname == "INFO"
         assert record.getMessage().startswith(f"turn {turn.id} of session s: finished after ")
@@ -57,7 +57,7 @@ async def test_a_turn_that_failed_says_why_and_is_a_warning(working, caplog):
     async with working() as ensemble:
         turn = await ensemble.submit("s", "no fail:unauthorized")
         with pytest.raises(ProviderUnauthorized):
-            await turn.result(10)
+            await turn.result(60)
         record = await line(caplog, "turn_failed")
         assert record.levelname == "WARNING"
         assert ", code provider_unauthorized, provider stage" in record.getMessage()
@@ -68,7 +68,7 @@ async def test_a_turn_that_failed_says_why_and_is_a_warning(working, caplog):
 async def test_a_turn_that_is_tried_again_says_why_and_when(working, caplog):
     async with working(retry_delay=0.02) as ensemble:
         turn = await ensemble.submit("s", "once fail:broken*1")
-        await turn.result(10)
+        await turn.result(60)
         record = await line(caplog, "turn_retrying")
         assert record.levelname == "WARNING"
         assert "retrying after" in record.getMessage()
@@ -77,9 +77,26 @@ async def test_a_turn_that_is_tried_again_says_why_and_when(working, caplog):
 
 async def test_a_delayed_turn_that_is_due_is_no_warning(working, caplog):
     async with working() as ensemble:
-        await (await ensemble.submit("s", "later", delay=0.1)).result(10)
+        await (await ensemble.submit("s", "later", delay=0.1)).result(60)
         record = await line(caplog, "reaped_due")
         assert (record.levelname, "its delay is over" in record.getMessage()) == ("INFO", True)
+
+
+@pytest.mark.parametrize(
+    ("at_limit", "action", "says"),
+    [
+        ("reject", "resumed", "so it goes on"),
+        ("fail", "not_decided", "nobody decided about a call of it in time"),
+    ],
+)
+async def test_a_time_limit_of_a_call_is_no_warning(working, caplog, at_limit, action, says):
+    agent = agent_spec(approval=["note"], approval_timeout=0.1, approval_at_limit=at_limit, version=WAITS)
+    async with working() as ensemble:
+        turn = await ensemble.submit("s", "tool:note", agent=agent)
+        record = await line(caplog, f"reaped_{action}")
+        assert (record.levelname, says in record.getMessage()) == ("INFO", True)
+        await ensemble.seen("s", "turn_failed" if at_limit == "fail" else "turn_finished")
+        assert await turn.status() in ("failed", "finished")
 
 
 def test_every_line_of_a_worker_process_shows_its_action(redis_url, processes):
@@ -148,14 +165,14 @@ async def test_what_users_wrote_is_in_no_line_above_debug_and_in_no_record_of_rq
             for text in ("fine", "rejected", "overloaded", "bug", "tool"):
                 turn = await client.submit(text, f"{text} {mark}", agent="quoter")
                 try:
-                    ended[text] = (await turn.result(10)).text
+                    ended[text] = (await turn.result(60)).text
                 except AgentError as error:
                     ended[text] = error.code
             turn = await client.submit("wait", f"wait {mark}", agent="quoter")
             await service.asked.wait()
             await turn.cancel(f"because of {mark}")
             with pytest.raises(AgentError, match=mark):
-                await turn.result(10)
+                await turn.result(60)
             await line(caplog, "turn_cancelled")
             redis = client.connections.cell_of_session("wait").redis
             jobs = [await redis.hgetall(key) async for key in redis.scan_iter("rq:job:*")]

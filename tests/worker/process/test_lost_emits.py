@@ -36,7 +36,7 @@ async def test_each_delta_is_published_once_when_an_emit_is_lost(
             if lost == "itself":
                 await wait_until_async(lambda: "events cannot be published" in caplog.text)
                 proxy.heal()
-            response = await turn.result(20)
+            response = await turn.result(60)
             assert proxy.lost_replies == {"its answer": 1, "its answers": OFTEN, "itself": 0}[lost]
             events = await ensemble.events("s")
             await wait_until_async(lambda: len(seen) >= len(events), 10, "the reader has seen everything")

@@ -31,7 +31,7 @@ async def test_a_drained_worker_finishes_its_turns_and_takes_no_new_one(redis_ur
         assert await running.status() == "finished"
         assert await later.status() == "queued"
         async with ensemble.worker():
-            await later.result(10)
+            await later.result(60)
         await ensemble.whole("s", "later")
         assert await ensemble.field(running, "attempt") == "1"
 
@@ -50,7 +50,7 @@ async def test_past_the_deadline_turns_are_given_back_and_no_attempt_is_counted(
         assert [await ensemble.field(turn, name) for name in ("attempt", "crashes", "errors")] == ["0"] * 3
         ensemble.stage.open("g")
         async with ensemble.worker():
-            await turn.result(10)
+            await turn.result(60)
         await ensemble.whole("s")
         assert await ensemble.field(turn, "attempt") == "1"
         (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
@@ -69,7 +69,7 @@ async def test_a_turn_stops_between_steps_when_the_deadline_has_passed(redis_url
         ensemble.stage.open("tool")
         assert supervised.process.wait() == 0
         async with ensemble.worker():
-            response = await turn.result(10)
+            response = await turn.result(60)
         await ensemble.whole("s")
         assert [call.result for call in response.tool_calls] == ["waited"]
         assert len(ensemble.stage.notes("tool")) == 1
@@ -141,14 +141,14 @@ async def test_a_process_that_runs_one_turn_gives_it_back_when_its_worker_stops(
                 signal_process(worker, signal.SIGKILL)
                 assert await ensemble.waits("g", 2) != alone
                 ensemble.stage.open("g")
-                await turn.result(10)
+                await turn.result(60)
             case _:
                 supervised.process.send_signal(signal.SIGKILL)
         wait_until(lambda: gone(alone), 10, "the process is gone")
         assert await ensemble.field(turn, "crashes") == "2"
         ensemble.stage.open("g")
         ensemble.supervisor()
-        await turn.result(20)
+        await turn.result(60)
         await ensemble.whole("s")
         assert await ensemble.field(turn, "attempt") == "3"
 
@@ -165,7 +165,7 @@ async def test_a_process_that_runs_one_turn_finishes_it_when_its_worker_dies(red
         signal_process(worker, signal.SIGKILL)
         wait_until(lambda: gone(worker), 10, "the worker is gone")
         ensemble.stage.open("g")
-        await turn.result(10)
+        await turn.result(60)
         wait_until(lambda: gone(alone), 10, "the process is gone")
         await ensemble.whole("s")
         assert [await ensemble.field(turn, name) for name in ("crashes", "attempt")] == ["2", "3"]
@@ -199,7 +199,7 @@ async def test_a_rolling_restart_under_load_loses_nothing_and_burns_no_attempt(
         done.set()
         await loading
         for turn in turns:
-            await turn.result(30)
+            await turn.result(60)
         await ensemble.whole(*(f"s{i}" for i in range(12)))
         for turn in turns:
             fields = (await turn._record()).fields

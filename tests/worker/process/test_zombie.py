@@ -19,14 +19,14 @@ async def test_a_stopped_worker_that_goes_on_changes_nothing(redis_url, tmp_path
         signal_process(stopped, signal.SIGSTOP)
         assert await ensemble.waits("g", 2) != stopped
         ensemble.stage.open("g")
-        await turn.result(10)
-        await after.result(10)
+        await turn.result(60)
+        await after.result(60)
         before = await ensemble.events("s"), await ensemble.texts("s")
         signal_process(stopped, signal.SIGCONT)
         wait_until(lambda: f"turn {turn.id} of session s: superseded" in supervised.process.output, 10)
         assert (await ensemble.events("s"), await ensemble.texts("s")) == before
         again = await ensemble.submit("s", "and again")
-        await again.result(10)
+        await again.result(60)
         await ensemble.whole("s")
 
 
@@ -42,26 +42,46 @@ async def test_a_worker_cut_off_from_redis_freezes_and_changes_nothing(redis_url
             async with ensemble.worker(lease=1):
                 await ensemble.waits("g", 2)
                 ensemble.stage.open("g")
-                await turn.result(10)
+                await turn.result(60)
                 before = await ensemble.events("s")
                 proxy.heal()
                 later = [await ensemble.submit(f"s{i}", "later") for i in range(4)]
                 for one in later:
-                    await one.result(10)
+                    await one.result(60)
             taken = {
                 e.worker for i in range(4) for e in await ensemble.events(f"s{i}") if e.type == "turn_started"
             }
             if cut_off.name not in taken:  # the other one was quicker each time: now it is alone
                 last = await ensemble.submit("last", "for the one that was cut off")
-                await last.result(10)
+                await last.result(60)
             assert await ensemble.events("s") == before
             await ensemble.whole("s", *(f"s{i}" for i in range(4)))
+
+
+async def test_a_tool_in_a_thread_is_told_that_its_worker_has_lost_the_lease(
+    redis_url, redis_server, tmp_path
+):
+    with Proxy(redis_server.port) as proxy:
+        async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+            notes = ensemble.stage.notes
+            async with ensemble.worker(url=proxy.url, lease=1):
+                turn = await ensemble.submit("s", "go on tool:watch")
+                await wait_until_async(lambda: notes("tool", tool="watch"), description="the tool runs")
+                proxy.blackhole()
+                async with ensemble.worker(lease=1):
+                    await turn.result(60)
+                    assert [note["attempt"] for note in notes("watched")] == [2]
+                    proxy.heal()
+                    await wait_until_async(
+                        lambda: notes("watched", attempt=1), description="the first call is told"
+                    )
+            await ensemble.whole("s")
 
 
 async def test_a_tool_that_blocks_the_loop_does_not_look_like_a_death(redis_url, tmp_path):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(lease=0.8):
         turn = await ensemble.submit("s", "a clumsy one tool:block")
-        await turn.result(15)
+        await turn.result(60)
         await ensemble.whole("s")
         assert await ensemble.field(turn, "attempt") == "1"
 
@@ -93,7 +113,7 @@ async def test_forty_sessions_stay_whole_while_workers_are_killed_and_stopped(re
             if number == signal.SIGSTOP:
                 asyncio.get_running_loop().call_later(2.5, signal_process, victims[0], signal.SIGCONT)
         for turn in turns:
-            await turn.result(40)
+            await turn.result(60)
         await ensemble.whole(*(f"s{i}" for i in range(40)))
         tools = [note["turn"] for note in ensemble.stage.notes("tool")]
         assert len(set(tools)) == 40

@@ -25,7 +25,7 @@ from antiphon.errors import (
 )
 from antiphon_worker.providers.anthropic.sdk import map_anthropic_error
 from antiphon_worker.providers.errors import error_of_body, error_of_status, retry_after
-from antiphon_worker.providers.http.connection import TransportErrors, map_transport_error
+from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
 from antiphon_worker.providers.openai_sdk import map_openai_error
 from antiphon_worker.providers.secrets import without_keys
 

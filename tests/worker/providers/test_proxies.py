@@ -125,7 +125,7 @@ WRONG = ["ftp://127.0.0.1", "http://", "http://user:secret", "http://127.0.0.1:m
 async def test_a_given_proxy_that_is_none_is_refused_in_one_sentence_without_its_password(kind, wrong):
     async with provider(kind, SERVICE, proxy=wrong) as asked:
         with pytest.raises(
-            ProviderRejected, match=r"What proxy says is no URL of a proxy: .*http://proxy"
+            ProviderRejected, match=r"proxy is not the URL of a proxy: .*http://proxy"
         ) as raised:
             await hear(asked)
     assert "secret" not in str(raised.value)
@@ -137,7 +137,7 @@ async def test_a_given_proxy_that_is_none_is_refused_in_one_sentence_without_its
 async def test_a_proxy_of_the_environment_that_is_none_is_named_by_its_variable(kind, wrong, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", wrong)
     async with provider(kind, SERVICE) as asked:
-        with pytest.raises(ProviderRejected, match="What HTTP_PROXY says is no URL of a proxy") as raised:
+        with pytest.raises(ProviderRejected, match="HTTP_PROXY is not the URL of a proxy") as raised:
             await hear(asked)
     assert "secret" not in str(raised.value)
 

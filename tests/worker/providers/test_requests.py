@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import msgspec
 import pytest
 from support.services.conversation import KINDS, hear, request, said, sent
 from support.services.wire_server import WireServer
@@ -41,6 +42,21 @@ async def test_a_plain_question_is_sent_as_it_is(kind):
         },
     }
     assert body == {"model": "a-model", "stream": True, **plain[kind]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_no_service_is_told_ids_and_times_of_messages(kind):
+    messages = [
+        Message.user("Hello?"),
+        Message.assistant([Text("Let me see."), ToolCall("call_1", "weather", {"city": "Rome"})]),
+        Message.tool([ToolResult("call_1", "sunny", "weather")]),
+        Message.user("And now?"),
+    ]
+    stored = [
+        msgspec.structs.replace(message, id=f"t1.{number}", turn_id="t1", created=1_795_218_951_767)
+        for number, message in enumerate(messages)
+    ]
+    assert await sent(kind, request(*stored)) == await sent(kind, request(*messages))
 
 
 PARAMS = [

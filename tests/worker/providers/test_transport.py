@@ -801,7 +801,7 @@ async def test_a_body_that_comes_piece_by_piece_is_sent_whole():
 @pytest.mark.parametrize("header", [("x-a", "b\r\nc: d"), ("x-a", "b\nc"), ("x-a\r\nb", "c"), ("x-a", "b\0")])
 async def test_a_header_that_would_be_two_is_not_sent(header):
     async with RawServer(answering(HI)) as server, direct() as client:
-        with pytest.raises(ValueError, match="the header"):
+        with pytest.raises(ValueError, match="header"):
             await client.post(server.url, headers=[header])
         assert not server.connections
 

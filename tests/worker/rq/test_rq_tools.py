@@ -14,14 +14,14 @@ from redis import Redis
 from rq import Queue
 from rq.command import send_shutdown_command, send_stop_job_command
 from rq.job import Job
-from rq.registry import FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
+from rq.registry import DeferredJobRegistry, FailedJobRegistry, FinishedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from rq.worker import Worker as RQWorker
 from support.ensemble import agent_spec, open_ensemble, signal_process
 from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderRejected, TurnCancelled
-from antiphon.input.request import AgentSpec
+from antiphon.input.request import WAITS, AgentSpec
 from antiphon_worker.playground.modelserver import ModelServer
 
 RQ = Path(sys.executable).parent / "rq"
@@ -80,6 +80,37 @@ async def test_a_stock_worker_runs_turns_in_order(kind, redis, redis_url, tmp_pa
         assert all(redis.ttl(key) > 6 * 86400 for key in redis.scan_iter("rq:job:*"))
 
 
+@pytest.mark.parametrize("kind", ["rq.Worker", "rq.worker.SimpleWorker"])
+async def test_a_stock_worker_leaves_a_turn_that_waits_and_takes_it_up_again(
+    kind, redis, redis_url, tmp_path, processes
+):
+    async def burst():
+        worker = stock_worker(processes, ensemble, "--burst", "--worker-class", kind)
+        assert await asyncio.to_thread(worker.wait, 40) == 0
+
+    agent = agent_spec(approval=["pay"], version=WAITS)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "buy tool:note tool:pay", agent=agent)
+        tried_again = await ensemble.submit("r", "later fail:broken*1")
+        await burst()
+        assert (await turn.status(), await tried_again.status()) == ("suspended", "retrying")
+        assert job_of(redis, turn).get_status() == "deferred"
+        assert job_of(redis, tried_again).get_status() == "scheduled"
+        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+        assert DeferredJobRegistry(queue=queue).get_job_ids() == [turn.id]
+        assert FinishedJobRegistry(queue=queue).get_job_ids() == []
+        assert {redis.ttl(f"rq:job:{one.id}") for one in (turn, tried_again)} == {-1}
+        (call,) = (await turn.info()).calls
+        await turn.approve(call.call_id, by="ada")
+        assert job_of(redis, turn).get_status() == "queued"
+        await burst()
+        assert (await turn.result(1)).text
+        assert job_of(redis, turn).get_status() == "finished"
+        assert [note["tool"] for note in ensemble.stage.notes("tool")] == ["note", "pay"], "each ran once"
+        await ensemble.whole("s")
+        assert await tried_again.cancel() == "cancelled"
+
+
 async def test_a_stock_worker_works_beside_ours(redis, redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         held = await ensemble.submit("h", "held gate:g")
@@ -88,9 +119,9 @@ async def test_a_stock_worker_works_beside_ours(redis, redis_url, tmp_path, proc
         async with ensemble.worker():
             turns = [await ensemble.submit(f"s{i}", "beside it") for i in range(5)]
             for turn in turns:
-                await turn.result(10)
+                await turn.result(60)
             ensemble.stage.open("g")
-            await held.result(10)
+            await held.result(60)
         assert await ensemble.field(held, "worker") != await ensemble.field(turns[0], "worker")
         await ensemble.whole("h", *(f"s{i}" for i in range(5)))
         await asyncio.to_thread(worker.terminate)
@@ -109,8 +140,8 @@ async def test_rq_info_shows_our_worker_idle_and_busy(redis_url, tmp_path, proce
         waiting = await ensemble.submit("s", "and then")
         await wait_until_async(lambda: shown([worker.name, "busy", "1 executing"]), 15)
         ensemble.stage.open("g")
-        await turn.result(10)
-        await waiting.result(10)
+        await turn.result(60)
+        await waiting.result(60)
         await wait_until_async(lambda: shown([worker.name, "idle", "2 finished", "127.0.0.1:"]), 15)
         await wait_until_async(lambda: shown(["jobs: 2 finished, 0 failed"]), 20)
     assert worker.name not in await asyncio.to_thread(rq, processes, redis_url, "info")
@@ -145,12 +176,12 @@ async def test_rq_requeue_runs_a_failed_turn_again(redis, redis_url, tmp_path, p
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
         turn = await ensemble.submit("s", "at first not fail:rejected*1")
         with pytest.raises(ProviderRejected):
-            await turn.result(10)
+            await turn.result(60)
         await asyncio.to_thread(
             rq, processes, redis_url, "requeue", "--serializer", "json", "--queue", "antiphon", "--all"
         )
         await ensemble.seen("s", "turn_finished")
-        await turn.result(5)
+        await turn.result(60)
         await ensemble.whole("s")
         assert await ensemble.field(turn, "run") == "2"
         assert job_of(redis, turn).get_status() == "finished"
@@ -166,7 +197,7 @@ async def test_what_rq_empty_took_out_is_put_back(redis, redis_url, tmp_path, pr
             await look_now(ensemble, f"s{i}")
         async with ensemble.worker():
             for turn in turns:
-                await turn.result(10)
+                await turn.result(60)
                 assert job_of(redis, turn).get_status() == "finished"
         await ensemble.whole("s0", "s1", "s2")
 
@@ -184,8 +215,8 @@ async def test_a_deleted_job_does_not_harm_its_turn(state, redis, redis_url, tmp
             if state != "queued":
                 job_of(redis, turn if state == "running" else waiting).delete()
             ensemble.stage.open("g")
-            await turn.result(10)
-            await waiting.result(10)
+            await turn.result(60)
+            await waiting.result(60)
         await ensemble.whole("s")
         assert job_of(redis, turn).get_status() == job_of(redis, waiting).get_status() == "finished"
 
@@ -198,8 +229,8 @@ async def test_a_job_that_is_cancelled_while_it_runs_is_a_cancelled_turn(redis, 
         await wait_until_async(lambda: len(ensemble.stage.notes("asked")) == 2)
         job_of(redis, turn).cancel()
         with pytest.raises(TurnCancelled, match="cancelled in RQ"):
-            await turn.result(5)
-        await after.result(5)
+            await turn.result(60)
+        await after.result(60)
         await ensemble.whole("s")
         assert [role for role, _ in await ensemble.texts("s")] == [
             "user",
@@ -226,8 +257,8 @@ async def test_a_cancelled_job_is_a_cancelled_turn(state, redis, redis_url, tmp_
                 job_of(redis, waiting).cancel()
             ensemble.stage.open("g")
             with pytest.raises(TurnCancelled):
-                await (head if state == "queued" else waiting).result(10)
-            await last.result(10)
+                await (head if state == "queued" else waiting).result(60)
+            await last.result(60)
         await ensemble.whole("s")
         assert len(await ensemble.texts("s")) == 4
 
@@ -240,7 +271,7 @@ async def test_rq_suspend_holds_turns_back_and_rq_resume_lets_them_go(redis, red
         await wait_until_async(lambda: not redis.exists("ant:bell:antiphon"))
         assert await turn.status() == "queued"
         await asyncio.to_thread(rq, processes, redis_url, "resume")
-        await turn.result(10)
+        await turn.result(60)
         await ensemble.whole("s")
 
 
@@ -251,8 +282,8 @@ async def test_rq_stop_job_cancels_a_running_turn(redis, redis_url, tmp_path):
         await wait_until_async(lambda: ensemble.stage.notes("asked"))
         send_stop_job_command(redis, turn.id, serializer=JSONSerializer)
         with pytest.raises(TurnCancelled, match="stop-job"):
-            await turn.result(5)
-        await after.result(5)
+            await turn.result(60)
+        await after.result(60)
         await ensemble.whole("s")
 
 
@@ -265,10 +296,10 @@ async def test_rq_shutdown_drains_our_worker(redis, redis_url, tmp_path):
             await wait_until_async(worker._draining.is_set)
             later = await ensemble.submit("later", "for the next worker")
             ensemble.stage.open("g")
-            await turn.result(5)
+            await turn.result(60)
             assert await later.status() == "queued"
         async with ensemble.worker():
-            await later.result(5)
+            await later.result(60)
 
 
 async def test_a_stock_worker_that_reads_pickle_takes_nothing_from_us(redis, redis_url, tmp_path, processes):
@@ -282,7 +313,7 @@ async def test_a_stock_worker_that_reads_pickle_takes_nothing_from_us(redis, red
         await look_now(ensemble, "s")
         async with ensemble.worker():
             for turn in turns:
-                await turn.result(10)
+                await turn.result(60)
                 assert job_of(redis, turn).get_status() == "finished"
         await ensemble.whole("s")
         assert redis.zrange("rq:failed:antiphon", 0, -1) == []
@@ -308,7 +339,7 @@ async def test_a_stock_worker_killed_in_the_middle_loses_nothing(
         async with ensemble.worker(lease=1):
             assert await ensemble.waits("g", 2) == os.getpid()
             ensemble.stage.open("g")
-            await turn.result(10)
+            await turn.result(60)
         await ensemble.whole("s")
         assert job_of(redis, turn).get_status() == "finished"
         assert redis.zrange("rq:failed:antiphon", 0, -1) == []
@@ -331,8 +362,8 @@ async def test_a_job_that_is_no_turn_fails_visibly_and_alone(kind, redis, redis_
             redis.hset(f"rq:job:{job.id}", "data", b"\x00\xff{")
         after = await ensemble.submit("t", "after it")
         async with ensemble.worker():
-            await before.result(10)
-            await after.result(10)
+            await before.result(60)
+            await after.result(60)
             await wait_until_async(lambda: redis.zscore("rq:failed:antiphon", job.id))
         assert redis.hget(f"rq:job:{job.id}", "status") == b"failed"
         assert redis.hget(f"rq:job:{job.id}", "exc_info")
@@ -366,7 +397,7 @@ async def test_no_job_ends_a_worker_or_is_read_twice(job_id, data, redis, redis_
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         after = await ensemble.submit("t", "after it")
         async with ensemble.worker():
-            await after.result(10)
+            await after.result(60)
             await wait_until_async(lambda: redis.zscore("rq:failed:antiphon", job_id), 10)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kilobytes"
         assert redis.hget(b"rq:job:" + job_id, "exc_info")
@@ -385,7 +416,7 @@ async def test_a_turn_enqueued_with_rqs_own_queue_is_run(runs, redis, redis_url,
             async with ensemble.worker():
                 turn = await wait_until_async(lambda: redis.exists(f"ant:turn:{job.id}"))
                 turn = await ensemble.client.turn(job.id)
-                await turn.result(10)
+                await turn.result(60)
         else:
             worker = stock_worker(processes, ensemble, "--burst")
             assert await asyncio.to_thread(worker.wait, 30) == 0
@@ -436,4 +467,4 @@ async def test_a_stock_worker_of_one_process_opens_the_model_service_for_each_tu
         )  # fmt: skip
         assert await asyncio.to_thread(worker.wait, 40) == 0
         for turn in turns:
-            assert (await turn.result(5)).text
+            assert (await turn.result(60)).text

@@ -102,7 +102,7 @@ async def test_it_goes_on_with_the_turn_of_a_killed_neighbour(redis_url, tmp_pat
         signal_process(horse, signal.SIGKILL)
         assert await ensemble.waits("g", 2) != horse
         ensemble.stage.open("g")
-        await turn.result(10)
+        await turn.result(60)
         await ensemble.whole("s")
         ours.terminate()
         assert await asyncio.to_thread(ours.wait, 20) == 0
@@ -118,7 +118,7 @@ async def test_a_stock_worker_records_a_cancelled_turn_as_cancelled(redis_url, t
         await wait_until_async(lambda: ensemble.stage.notes("asked"), 20)
         await turn.cancel("enough")
         with pytest.raises(TurnCancelled):
-            await turn.result(10)
+            await turn.result(60)
         assert await asyncio.to_thread(worker.wait, 20) == 0
         with Redis.from_url(redis_url) as redis:
             assert Job.fetch(turn.id, connection=redis, serializer=JSONSerializer).get_status() == "canceled"

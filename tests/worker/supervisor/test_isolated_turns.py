@@ -43,7 +43,7 @@ async def begun(ensemble, gate, opened=(), text=BAD_START, **settings):
 
 async def ended_whole(ensemble, supervised, turn, *, attempt, crashes, asked):
     """The turn has ended once, and no process is left behind."""
-    await turn.result(20)
+    await turn.result(60)
     await ensemble.whole("s")
     fields = [await ensemble.field(turn, name) for name in ("attempt", "crashes")]
     assert fields == [str(attempt), str(crashes)]
@@ -77,7 +77,7 @@ async def test_the_worker_dies_when_the_process_has_just_claimed_the_turn(redis_
         signal_process(worker, signal.SIGKILL)
         supervised.process.wait_for_output(f"0 turns of worker {name} are handed back")
         ensemble.stage.open("claimed")
-        await turn.result(20)
+        await turn.result(60)
         wait_until(lambda: gone(process), 10, "the process is gone")
         assert len(ensemble.stage.notes("waits", gate="alone")) == 1
         await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
@@ -100,7 +100,7 @@ async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_ano
 ):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised, _, turn, idle = await begun(ensemble, "alone", opened=["alone", "claimed"])
-        await turn.result(20)
+        await turn.result(60)
         blocking = await ensemble.submit("t", "go on gate:g")
         turn = await ensemble.submit("t", "go on alone")
         await ensemble.waits("g")
@@ -109,8 +109,8 @@ async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_ano
         signal_process(idle, signal.SIGKILL)
         wait_until(lambda: gone(idle), 10, "the process is gone")
         ensemble.stage.open("g")
-        await blocking.result(10)
-        await asyncio.wait_for(turn.result(20), 8)
+        await blocking.result(60)
+        await asyncio.wait_for(turn.result(60), 8)
         await ensemble.whole("s", "t")
         assert ensemble.stage.notes("waits", gate="alone")[-1]["pid"] != idle
         assert await asyncio.to_thread(supervised.process.terminate) == 0
@@ -137,7 +137,7 @@ async def suspect(ensemble, session, text):
     cell = ensemble.client.connections.cell_of_session(session)
     await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
     ensemble.stage.open(session)
-    await blocking.result(20)
+    await blocking.result(60)
     return turn
 
 
@@ -149,13 +149,40 @@ async def test_a_grandchild_that_holds_the_lifeline_keeps_neither_the_turn_nor_i
         supervised = ensemble.supervisor(lease=60, isolated_turns=1)
         supervised.ready()
         first = await suspect(ensemble, "s", "go on tool:fork*1")
-        response = await first.result(20)
+        response = await first.result(60)
         assert [call.result for call in response.tool_calls] == ["forked"]
         second = await suspect(ensemble, "t", "and again tool:fork*1")
-        await second.result(20)
+        await second.result(60)
         await ensemble.whole("s", "t")
         assert await ensemble.field(second, "crashes") == "3"
         assert await asyncio.to_thread(supervised.process.terminate) == 0
+
+
+async def test_a_worker_leaves_a_turn_for_which_it_has_no_room_to_others(redis_url, tmp_path, processes):
+    """The lease is a minute: what a full worker holds waits for that long."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        full = ensemble.supervisor(lease=60, isolated_turns=1)
+        full.ready()
+        first = await suspect(ensemble, "s", "go on gate:g")
+        process = await ensemble.waits("g")
+        second = await suspect(ensemble, "t", "and again gate:g")
+        await (await ensemble.submit("u", "beside them")).result(60)
+        other = ensemble.supervisor(lease=60, isolated_turns=1)
+        other.ready()
+        assert await ensemble.waits("g", 2) != process
+        ensemble.stage.open("g")
+        for turn in (first, second):
+            await turn.result(60)
+        await ensemble.whole("s", "t", "u")
+        assert "missing in its queue" not in full.process.output + other.process.output
+
+
+async def test_a_turn_runs_alone_when_there_is_room_again(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        ensemble.supervisor(lease=60, isolated_turns=1).ready()
+        turns = [await suspect(ensemble, f"s{number}", "go on") for number in range(3)]
+        for turn in turns:
+            await turn.result(60)
 
 
 async def test_a_process_outlives_an_outage_of_redis(redis_url, redis_server, tmp_path, processes):
@@ -166,7 +193,7 @@ async def test_a_process_outlives_an_outage_of_redis(redis_url, redis_server, tm
             ensemble.stage.open("alone")
             supervised.process.wait_for_output("a turn that runs alone cannot be claimed")
             proxy.heal()
-            await turn.result(20)
+            await turn.result(60)
             await ensemble.whole("s")
             assert ensemble.stage.notes("said")[0]["pid"] == process
 
@@ -187,7 +214,7 @@ async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_p
         assert [act.what for act in await cell.reap(holder="w")] == ["recovered"]
         ensemble.stage.open("g")
         async with ensemble.worker():
-            await turn.result(10)
+            await turn.result(60)
 
 
 async def test_a_turn_that_is_offered_again_while_its_process_is_cleared_away_is_run_again():
@@ -227,7 +254,7 @@ async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_
         kept = set(supervised.process.children()) - set(worker)
         assert not kept & set(supervised.workers)
         signal_process(worker[0], signal.SIGKILL)
-        await (await ensemble.submit("s", "again")).result(20)
+        await (await ensemble.submit("s", "again")).result(60)
         assert set(supervised.workers) == kept
         assert await asyncio.to_thread(supervised.process.terminate) == 0
 
@@ -236,12 +263,12 @@ async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()
         supervised.ready()
-        await (await ensemble.submit("s", "once die*1")).result(20)
+        await (await ensemble.submit("s", "once die*1")).result(60)
         wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         (worker,) = supervised.workers
         kept = set(supervised.process.children()) - {worker}
         signal_process(worker, signal.SIGKILL)
-        await (await ensemble.submit("s", "again")).result(20)
+        await (await ensemble.submit("s", "again")).result(60)
         assert set(supervised.workers) <= kept
         wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         children = supervised.process.children()
@@ -254,7 +281,7 @@ async def test_a_killed_supervisor_leaves_no_process_that_was_kept(redis_url, tm
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(drain=0)
         supervised.ready()
-        await (await ensemble.submit("s", "once die*1")).result(20)
+        await (await ensemble.submit("s", "once die*1")).result(60)
         wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
         children = supervised.process.children()
         supervised.process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Saving sessions to the archive before their life in Redis ends, and removing the copies of deleted ones."""
+"""Saves sessions to the archive before their life in Redis ends, and removes the copies of deleted ones."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ KEEP_REPLACED_MS = 24 * 3600 * 1000
 
 
 class Archiver:
-    """Looks once a second for sessions that end soon. Several workers' archivers share the work.
+    """Looks once a second for sessions that end soon. The archivers of several workers share the work.
 
-    A session is read, saved, and only then marked, so that a crash in between saves it once more. One that was used
-    in between is not marked: it lives on, and is saved again when it ends. While the store fails, sessions that would
-    end are given more time. The cell's connections are its own: a long session holds up nobody else's scripts.
+    A session is read, saved, and only then marked, so that a crash meanwhile saves it again. A session that was used
+    meanwhile is not marked: it continues, and is saved again at its end. While the store fails, ending sessions get
+    more time. The archiver has connections of its own, so that a long session does not delay other scripts.
     """
 
     def __init__(self, cell: Cell, archive: Archive) -> None:
@@ -56,7 +56,7 @@ class Archiver:
                 try:
                     await self.sweep()
                 except StoreError:
-                    await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer's log says what is wrong
+                    await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer logs the error
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
             await self._cell.redis.aclose()
@@ -69,7 +69,7 @@ class Archiver:
                 await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     async def sweep(self) -> None:
-        """Do all that is to be done now. Raises ``StoreError`` of Redis."""
+        """Do all tasks that are due. Raises Redis' ``StoreError``."""
         try:
             while time.monotonic() >= self._try_again_at:
                 if not await self._work():
@@ -79,7 +79,7 @@ class Archiver:
         await put_off(self._cell, PUT_OFF_AT_ONCE)
 
     async def _work(self) -> bool:
-        """One piece of work; false where there is none."""
+        """Do one task. Returns False if there is none."""
         asked = time.monotonic()
         work = await take_work(self._cell)
         if work is None:
@@ -95,7 +95,7 @@ class Archiver:
                     await forgotten(self._cell, session_id)
                 case Late(session_id):
                     log.warning(
-                        "session %s ended before it was archived: no worker looked in time", session_id,
+                        "session %s ended before a worker could archive it", session_id,
                         extra={"action": "archived_late", "session": session_id},
                     )  # fmt: skip
         except CorruptRecord as exc:
@@ -107,7 +107,7 @@ class Archiver:
         return True
 
     async def _save(self, ending: Ending, asked: float) -> None:
-        """Save a session, unless this process stood still since it was read: others may have saved a later state."""
+        """Save a session, unless this process stood still since the read: another may have saved a later state."""
         former = await self._archive.load(ending.session_id)
         copy = await asyncio.to_thread(new_copy, ending, former)
         await self._keep_replaced(ending, copy)
@@ -121,10 +121,10 @@ class Archiver:
             )  # fmt: skip
 
     async def _keep_replaced(self, ending: Ending, copy: NewCopy) -> None:
-        """Save beside it what the store is about to lose of a session, for a day. Say what Redis has lost."""
+        """Save a second copy, for a day, of what the store is about to lose. Log what Redis has lost."""
         if copy.lost:
             log.warning(
-                "session %s has lost %d messages that its archived copy holds: they stay in it",
+                "session %s has lost %d messages in Redis: its archived copy keeps them",
                 ending.session_id, copy.lost,
                 extra={"action": "archive_completed", "session": ending.session_id},
             )  # fmt: skip
@@ -134,6 +134,6 @@ class Archiver:
         await set_aside(self._cell, beside, KEEP_REPLACED_MS)
         await self._archive.save(beside, lambda: former)
         log.info(
-            "session %s was shortened: its former archived copy stays for a day as %r", ending.session_id, beside,
+            "session %s was shortened: its earlier archived copy is kept for a day as %r", ending.session_id, beside,
             extra={"action": "archive_replaced", "session": ending.session_id, "copy": beside},
         )  # fmt: skip

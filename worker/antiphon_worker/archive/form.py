@@ -1,8 +1,8 @@
-"""The archived form of a session, and what becomes of it when the session is used again.
+"""The archived form of a session, and how it is restored.
 
-It is the saved form (``antiphon.session.saved``), readable by ``Session.from_dict``, with one key more: ``archived``
-holds the fields that only Redis knows. When a session begins anew under its id, what the archive has is put in front of
-what was done since, as if the session had never ended.
+It is the saved form (``antiphon.session.saved``), which ``Session.from_dict`` reads, with the additional key
+``archived`` for fields that only Redis has. When a session begins anew under its id, the archived messages are inserted
+before the new ones, as if the session had never ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.errors import CorruptRecord
 from antiphon.model import Message, encode
 from antiphon.redis.edits import Found
 from antiphon.redis.fields import DICTIONARY_FIELDS, TEXT_FIELDS, encode_field, encode_fields
-from antiphon.session.saved import SavedSession, read_saved
+from antiphon.session.saved import SavedSession, read_saved, same_messages
 from antiphon.wire.archiving import Ending, Refusal
 from antiphon.wire.editing import FieldChange
 
@@ -27,7 +27,7 @@ ONLY_IN_REDIS = ("ttl", "window", "agent_queue")
 
 
 class Restoration(Struct):
-    """What a session needs to be what it was. ``refuse`` says why turns that it has accepted must fail."""
+    """What a restored session needs. ``refuse`` says why turns that it has accepted must fail."""
 
     fields: list[FieldChange]
     messages: list[bytes]
@@ -35,10 +35,10 @@ class Restoration(Struct):
 
 
 class NewCopy(Struct):
-    """What the store is to have of a session from now on.
+    """The new copy of a session for the store.
 
-    ``lost`` counts messages that the session has lost in Redis and that the copy keeps; ``replaced`` is a former copy
-    that holds what the new one does not, because the history was shortened on purpose.
+    ``lost`` counts messages that Redis has lost and the copy keeps. ``replaced`` is the earlier copy, if it holds
+    messages that the new one does not, because the history was shortened on purpose.
     """
 
     data: dict[str, Any]
@@ -47,9 +47,9 @@ class NewCopy(Struct):
 
 
 def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
-    """The copy of a session that ends, which holds no less than the former one but where that was asked for.
+    """Make the copy of a session that ends. It holds no less than the earlier copy, unless that was asked for.
 
-    Raises ``CorruptRecord`` where the session cannot be read. A former copy that cannot be read is replaced.
+    Raises ``CorruptRecord`` if the session cannot be read. An earlier copy that cannot be read is replaced.
     """
     data = archived_form(ending)
     if former is None:
@@ -59,7 +59,7 @@ def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
     except CorruptRecord:
         return NewCopy(data, replaced=former)
     now = read_saved(data).messages
-    if now[: len(before)] == before:
+    if same_messages(now[: len(before)], before):
         return NewCopy(data)
     if "shortened" in ending.fields:
         return NewCopy(data, replaced=former)
@@ -69,12 +69,14 @@ def new_copy(ending: Ending, former: Mapping[str, Any] | None) -> NewCopy:
 def _completed(
     data: dict[str, Any], now: list[Message], former: Mapping[str, Any], before: list[Message]
 ) -> NewCopy:
-    """All messages of the former copy, and those that the session has had since both were the same."""
+    """Return all messages of the earlier copy, and those that the session has had since."""
     common = 0
-    while common < min(len(before), len(now)) and before[common] == now[common]:
+    while common < min(len(before), len(now)) and same_messages(
+        before[common : common + 1], now[common : common + 1]
+    ):
         common += 1
     new = now[common:]
-    if before[len(before) - len(new) :] == new:  # saved before, and not marked
+    if same_messages(before[len(before) - len(new) :], new):  # saved before but not marked
         new = []
     data["messages"] = [*former["messages"], *data["messages"][len(now) - len(new) :]]
     data["archived"].pop("window", None)  # it counted other messages, as the summary did
@@ -85,22 +87,22 @@ def _completed(
 
 
 def archived_form(ending: Ending) -> dict[str, Any]:
-    """What is kept of a session: ``to_dict``, and the fields that only Redis knows. Raises ``CorruptRecord``."""
+    """Return a session's saved form with the fields that only Redis has. Raises ``CorruptRecord``."""
     found = Found(ending.fields, ending.history, len(ending.history), [])
     more = {name: found.text(name) for name in ONLY_IN_REDIS if name in found.fields}
     return {**found.saved(ending.session_id).to_dict(), "archived": more}
 
 
 def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
-    """What ``archived_form`` gave, fitted to the session as it is now; None is a session that was never archived.
+    """Fit what ``archived_form`` returned to the session as it is now; None means that it was never archived.
 
-    Fields that were set since stay, except where they are only set when there is none (the agent, the time to live,
-    variables that an opening offers). Raises ``CorruptRecord`` where the data cannot be read.
+    Fields that were set since stay. Exceptions are those that are only set if missing (the agent, variables that an
+    opening offers). Raises ``CorruptRecord`` if the data cannot be read.
     """
     if data is None:
         return Restoration(_changes(found, {"offered": b"", "origin": b""}), [])
     saved, kept = read_saved(data), _kept(data)
-    foreign = saved.tenant is not None and found.text("tenant") not in ("", saved.tenant)
+    foreign = found.text("tenant") not in ("", saved.tenant)
     cleared = found.text("restored") == "cleared" and not foreign
     live = Found({}, [], 0, []) if foreign else found
     fields = {**_merged(live, saved, kept), "offered": b"", "origin": b""}
@@ -114,7 +116,8 @@ def restoration(found: Found, data: Mapping[str, Any] | None) -> Restoration:
 def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict[str, bytes]:
     archived = {**encode_fields(saved), **kept}
     fields = {name: live.fields.get(name) or archived[name] for name in TEXT_FIELDS}
-    fields |= {name: archived[name] for name in ("closed", "created", "ttl") if archived.get(name)}
+    fields |= {name: archived[name] for name in ("closed", "created") if archived.get(name)}
+    fields["ttl"] = live.fields.get("ttl") or archived.get("ttl", b"")
     if saved.agent is not None:
         fields |= {"agent": archived["agent"], "agent_queue": archived["agent_queue"]}
     merged = {name: getattr(saved, name) | live.value(name) for name in DICTIONARY_FIELDS}
@@ -124,7 +127,7 @@ def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict
 
 
 def _variables(live: Found, saved: SavedSession) -> dict[str, Any]:
-    """An opening offers variables where there are none of these names: what was archived comes before those."""
+    """Merge variables: archived ones take precedence over those that an opening only offers."""
     offered = live.value("offered")
     known = live.value("variables")
     changed = {name: value for name, value in known.items() if name not in offered or offered[name] != value}
@@ -137,7 +140,7 @@ def _changes(found: Found, fields: Mapping[str, bytes]) -> list[FieldChange]:
 
 
 def _kept(data: Mapping[str, Any]) -> dict[str, bytes]:
-    """The fields that only Redis knows. A copy that a local runtime has saved has none."""
+    """Return the fields that only Redis has. A copy that a local runtime has saved has none."""
     try:
         kept = msgspec.convert(data.get("archived") or {}, dict[str, str])
     except msgspec.ValidationError as exc:

@@ -1,4 +1,4 @@
-"""A session that begins anew goes on from what the archive has of it."""
+"""Restores the archived copy of a session that begins anew."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TRIES = 50
 async def restore(
     cell: Cell, archive: Archive, session_id: SessionId, fence: Fence | None = None
 ) -> Restored | None:
-    """Put what the archive has of a session in front of what it has now, once in its life. None where it has nothing.
+    """Insert the archived part of a session before its present one, once in its life. Returns None if there is none.
 
-    ``fence`` is that of its holder; without one the session must be held by nobody. Raises ``ArchiveUnavailable``,
-    ``CorruptRecord`` where the archived copy cannot be read, ``StoreError`` of Redis.
+    ``fence`` is the holder's; without it, the session must have no holder. Raises ``ArchiveUnavailable``,
+    ``CorruptRecord`` if the archived copy cannot be read, and Redis' ``StoreError``.
     """
     found = await found_in(cell, session_id)
     data = await archive.load(found.text("origin") or session_id)
@@ -37,4 +37,4 @@ async def restore(
         if answer != "CONFLICT":
             return answer
         found = await found_in(cell, session_id)
-    raise StoreUnavailable("The session is changed by others all the time.", session_id=session_id)
+    raise StoreUnavailable("Other calls keep changing the session: try again later.", session_id=session_id)

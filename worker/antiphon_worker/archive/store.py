@@ -12,7 +12,8 @@ from typing import Any
 
 from antiphon.errors import CorruptRecord, SettingsError, StoreUnavailable
 from antiphon.stores.base import SessionStore
-from antiphon_worker.loop.threads import Threads
+from antiphon_worker.loop.tools.calls import is_stop, text_of
+from antiphon_worker.loop.tools.threads import Threads
 
 __all__ = ["Archive", "ArchiveUnavailable", "store_at"]
 
@@ -31,9 +32,9 @@ class ArchiveUnavailable(StoreUnavailable):
 
 
 class Archive:
-    """Calls a store in threads of its own. Whatever a store raises is ``ArchiveUnavailable``, but ``CorruptRecord``.
+    """Calls a store in threads of its own. Its errors, except ``CorruptRecord``, become ``ArchiveUnavailable``.
 
-    The log says once that the store fails, and once that it works again.
+    It logs once that the store fails, and once that it works again.
     """
 
     def __init__(self, store: SessionStore) -> None:
@@ -42,19 +43,19 @@ class Archive:
         self._failing_since = 0.0
 
     async def save(self, session_id: str, make: Callable[[], dict[str, Any]]) -> None:
-        """Keep what ``make`` makes of a session, in place of what the store had of it. A long one takes its time."""
+        """Replace the store's copy of a session with what ``make`` returns. A long session may take a while."""
         await self._call(lambda: self._store.save(session_id, make()))
 
     async def load(self, session_id: str) -> dict[str, Any] | None:
-        """What the store has of a session."""
+        """Return the store's copy of a session."""
         return await self._call(partial(self._store.load, session_id))
 
     async def delete(self, session_id: str) -> None:
-        """Remove what the store has of a session."""
+        """Remove the store's copy of a session."""
         await self._call(partial(self._store.delete, session_id))
 
     def close(self) -> None:
-        """Close the store's connections, where it has such a thing."""
+        """Close the store's connections, if it has any."""
         close = getattr(self._store, "close", None)
         if close is not None:
             close()
@@ -67,9 +68,11 @@ class Archive:
             raise
         except TimeoutError as exc:
             raise self._failed(f"no answer within {STORE_SECONDS:g} s") from exc
-        except Exception as exc:
+        except BaseException as exc:
+            if is_stop(exc):
+                raise
             log.debug("the archive fails", exc_info=exc)
-            raise self._failed(str(exc) or type(exc).__name__, type(exc).__name__) from exc
+            raise self._failed(text_of(exc) or type(exc).__name__, type(exc).__name__) from exc
         self._works()
         return answer
 
@@ -96,14 +99,14 @@ class Archive:
 
 
 def store_at(url: str) -> SessionStore:
-    """The store that ``sqlite:///path`` or ``redis://host/0`` names. Raises ``SettingsError``."""
+    """Open the store that ``sqlite:///path`` or ``redis://host/0`` names. Raises ``SettingsError``."""
     scheme, _, path = url.partition("://")
     if scheme == "sqlite" and path:
         from antiphon.stores.sqlite import SQLiteStore
 
         if not Path(path).parent.is_dir():
             raise SettingsError(
-                f"ANTIPHON_ARCHIVE (--archive) names {path!r}, whose directory does not exist: make it."
+                f"ANTIPHON_ARCHIVE (--archive) names {path!r}, whose directory does not exist: create it."
             )
         return SQLiteStore(path)
     if scheme in ("redis", "rediss", "unix"):
@@ -112,5 +115,5 @@ def store_at(url: str) -> SessionStore:
         return RedisStore(url)
     raise SettingsError(
         "ANTIPHON_ARCHIVE (--archive) must be sqlite:///path/of/a/file or redis://host:6379/0; "
-        "any other store is given to the App: App(store=…)."
+        "give any other store to the App: App(store=…)."
     )

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from antiphon.errors import KeyReused, SessionExists, UnknownAgent, UnknownProvider, UsageError
+import msgspec
+from msgspec import UNSET
+
+from antiphon.errors import (
+    AgentError,
+    KeyReused,
+    SessionExists,
+    TurnNotFound,
+    UnknownAgent,
+    UnknownProvider,
+    UsageError,
+)
 from antiphon.events import Event
-from antiphon.input.ids import SessionId, new_turn_id, other_tenant
-from antiphon.model import Message, encode
+from antiphon.input.cuts import kept_behind
+from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
+from antiphon.input.values import Asked, Keep, now_ms
+from antiphon.model import Decision, FallbackModel, Message
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import (
     Edit,
@@ -26,18 +39,21 @@ from antiphon.session.runtime import (
     SessionInfo,
     SessionRef,
     SessionStatus,
+    TurnHandle,
 )
-from antiphon.session.saved import SavedSession
-from antiphon.session.work import AgentLike, Work
+from antiphon.session.saved import SavedSession, same_messages
+from antiphon.session.work import AgentLike, Work, work_of_request
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
+from antiphon_worker.local.accepted import request_of, turn_of
 from antiphon_worker.local.inbox import Place
-from antiphon_worker.local.session import LocalSession, commit, in_store, now_ms, refresh
+from antiphon_worker.local.open_turn import OpenTurn
+from antiphon_worker.local.session import LocalSession, commit, in_store, refresh
 from antiphon_worker.local.sessions import LocalSessions
 from antiphon_worker.local.submitted import SubmittedTurn
 from antiphon_worker.local.turn import LocalTurn
-from antiphon_worker.loop.threads import Threads
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.tools.threads import Threads
+from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import BUILT_IN
 from antiphon_worker.providers.scripted import ScriptedProvider
@@ -69,33 +85,81 @@ class LocalRuntime:
                 await self._replace(live, opening)
 
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
-        live, place = self._sessions.get(session), Place(new_turn_id(session.id))
-        async with live.inbox.place(place, reject=work.if_busy == "reject"):
-            turn = await self._prepared(session, work, place)
-            async with aclosing(turn.run()) as batches:
-                async for batch in batches:
-                    if batch[-1].terminal:
-                        live.inbox.leave(place)  # the reader of the last event may use the session
-                    yield batch
+        live, info = self._sessions.get(session), turn_of(session, work)
+        place = Place(info)
+        live.book.enter(info)
+        try:
+            async with live.inbox.place(place, work.if_busy):
+                turn = await self._prepared(session, work, place)
+                try:
+                    async with aclosing(turn.run()) as batches:
+                        async for batch in batches:
+                            if batch[-1].terminal:
+                                live.inbox.leave(place)  # the reader of the last event may use the session
+                            yield batch
+                finally:
+                    await turn.abandon()
+        except AgentError as exc:
+            if place.joined:
+                live.book.fail(info, exc, len(live.state.messages))
+            raise
+        finally:
+            live.book.forget(info)
 
     async def submit(self, session: SessionRef, work: Work) -> SubmittedTurn:
         live = await self._read(session)
         _check_open(live)
         known = live.keys.get(work.key) if work.key is not None else None
         if known is not None:
-            if known.request != _request(work):
+            if known.request != request_of(work):
                 raise KeyReused(session_id=session.id, turn_id=known.id)
+            if work.retry_failed and await known.status() == "failed":
+                known.run_again(work.if_busy)
             return known
-        place = Place(new_turn_id(session.id))
-        turn = SubmittedTurn(live, place, lambda place: self._prepared(session, work, place), work.delay)
-        turn.start(reject=work.if_busy == "reject")
+        info = turn_of(session, work)
+        turn = SubmittedTurn(
+            live, info, lambda place: self._prepared(session, work, place), work.delay, work.schema
+        )
+        turn.start(work.if_busy)
         if work.key is not None:
-            turn.request = _request(work)
+            turn.request = request_of(work)
             live.keys[work.key] = turn
         return turn
 
-    async def read(self, session: SessionRef, start: int = 0, stop: int | None = None) -> list[Message]:
-        return [message.copied() for message in (await self._read(session)).state.messages[start:stop]]
+    async def turn(self, session: SessionRef, turn_id: TurnId, agent: AgentLike | str | None) -> TurnHandle:
+        live = await self._read(session)
+        known = live.turns.get(turn_id)
+        if known is not None:
+            return known
+        if turn_id in live.book:
+            return OpenTurn(live, live.book.open(turn_id))
+        saved = next((one for one in live.state.suspended if one.turn.turn_id == turn_id), None)
+        if saved is None:
+            raise TurnNotFound(session_id=session.id, turn_id=turn_id)
+        _check_open(live)
+        work = work_of_request(saved.request, agent)
+        turn = SubmittedTurn(live, saved.turn, lambda place: self._prepared(session, work, place))
+        turn.take_up(saved)
+        return turn
+
+    async def decide(self, session: SessionRef, turn_id: TurnId, decision: Decision) -> None:
+        (await self._read(session)).decide(turn_id, decision)
+
+    async def read(
+        self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
+    ) -> list[Message]:
+        live = await self._read(session)
+        page = live.book.page(live.state.messages, start, stop, turns, live.inbox.turn_ids)
+        return [message.copied() for message in page]
+
+    async def cancel(self, session: SessionRef, reason: str, keep: Keep) -> str | None:
+        live = await self._read(session)
+        place = live.inbox.current
+        if place is None or not place.turn_id:
+            return None
+        if place.turn_id in live.turns:
+            return await live.turns[place.turn_id].cancel(reason, keep=keep)
+        return await place.cancel(reason, keep)
 
     async def save(self, session: SessionRef, *, messages: bool = True) -> SavedSession:
         live = await self._read(session)
@@ -109,42 +173,34 @@ class LocalRuntime:
 
     async def edit(self, session: SessionRef, edit: Edit) -> None:
         live = self._sessions.get(session)
-        async with live.inbox.place(Place(), reject=edit.if_busy == "reject"):
+        if edit.beside_turns and live.store is None:
+            await _change(live, session, edit)
+            return
+        async with live.inbox.place(
+            Place(), edit.if_busy
+        ):  # a store is given the session whole, one state at a time
             await refresh(live)
-            _check_open(live)
-            state = live.state.shallow()
-            if edit.clear:
-                state.keep(0)
-            state.messages += [_created(message) for message in edit.add]
-            for name, value in edit.changes(partial(getattr, state)).items():
-                setattr(state, name, value)
-            await commit(live, state)
+            await _change(live, session, edit)
 
-    async def amend(self, session: SessionRef, turns: Sequence[str], messages: Sequence[Message]) -> bool:
-        live = self._sessions.get(session)
-        async with live.inbox.place(Place()):
-            await refresh(live)
-            state, end = live.state.shallow(), len(live.state.messages)
-            while end and state.messages[end - 1].turn_id in turns:
-                end -= 1
-            if end == len(state.messages) or any(one.turn_id in turns for one in state.messages[:end]):
-                return False
-            state.keep(end)
-            state.messages += [message.copied() for message in messages]
-            await commit(live, state)
-            return True
-
-    async def fork(self, session: SessionRef, fork: SessionRef) -> None:
+    async def fork(self, session: SessionRef, fork: SessionRef, at: str | None) -> None:
         source = await self._read(session)
-        target = await self._read(fork)
+        target = await self._read(
+            msgspec.structs.replace(fork, ttl=source.ttl) if fork.ttl is UNSET else fork
+        )
+        state = source.state.shallow()
+        if at is not None:
+            state.keep(kept_behind(state.messages, at))
         async with target.inbox.place(Place()):
             if target.exists:
                 raise SessionExists(f"The session {fork.id!r} already exists.", session_id=fork.id)
-            state = source.state.shallow()
             state.session_id, state.created = fork.id, now_ms()
             state.parent, state.children, state.closed = None, [], False
+            state.branches, state.fork_of, state.suspended, state.usage = {}, session.id, [], None
+            state.fork_at = state.messages[-1].id if state.messages else None
             target.openings.add("fork")
             await commit(target, state)
+        source.state.branches[fork.id] = state.fork_at or ""
+        await _save_family(source)
 
     async def children(self, session: SessionRef) -> list[str]:
         return list((await self._read(session)).state.children)
@@ -153,6 +209,7 @@ class LocalRuntime:
         live = self._sessions.get(session)
         async with live.inbox.place(Place()):
             await refresh(live)
+            _check_tenant(live, session)
             state = live.state.shallow()
             state.closed = True
             await commit(live, state)
@@ -199,16 +256,20 @@ class LocalRuntime:
         """Return the turn, ready to run. It must be current in the inbox of its session."""
         live = self._sessions.get(session)
         await refresh(live)
+        _claim(live, session)
         _check_open(live)
         agent = self._agent(work.agent)
         toolbox = ToolBox(agent.tools, threads=self._threads)
-        return LocalTurn(live, place, agent, work, await self._provider(agent), toolbox)
+        assert place.turn is not None
+        provider = await self._provider(agent)
+        return LocalTurn(live, place, place.turn, agent, work, provider, toolbox, self._provider)
 
     async def _read(self, session: SessionRef) -> LocalSession:
         """Return the current session. While a turn runs, this is the state before the turn."""
         live = self._sessions.get(session)
         if live.inbox.current is None:
             await refresh(live)
+        _check_tenant(live, session)
         return live
 
     async def _begin(
@@ -229,7 +290,8 @@ class LocalRuntime:
         if after != before and live.store is not None and hold:
             await commit(live, after)
         if parent is not None and live.session_id not in parent.state.children:
-            await _add_child(parent, live.session_id)
+            parent.state.children.append(live.session_id)
+            await _save_family(parent)
 
     async def _replace(self, live: LocalSession, opening: Opening) -> None:
         """Replace the history by that of the opening. Raises ``SessionExists`` if there is another history."""
@@ -237,9 +299,13 @@ class LocalRuntime:
         if saved is None:
             if live.state.messages:
                 raise SessionExists(session_id=live.session_id)
-            await self._begin(live, opening, [_created(one) for one in opening.messages], hold=True)
+            await self._begin(live, opening, opening.messages, hold=True)
             return
-        if live.state.messages and live.state.messages != saved.messages and not opening.replace:
+        if (
+            live.state.messages
+            and not same_messages(live.state.messages, saved.messages)
+            and not opening.replace
+        ):
             raise SessionExists(
                 "The session already has another history: use replace=True to replace it by the saved one.",
                 session_id=live.session_id,
@@ -255,7 +321,7 @@ class LocalRuntime:
     async def _parent(self, opening: Opening, child: LocalSession) -> LocalSession | None:
         if opening.parent is None:
             return None
-        return await self._read(SessionRef(SessionId(opening.parent), child.store))
+        return await self._read(SessionRef(SessionId(opening.parent), child.store, tenant=opening.tenant))
 
     def _agent(self, asked: AgentLike | str | None) -> AgentLike:
         if asked is not None and not isinstance(asked, str):
@@ -269,8 +335,8 @@ class LocalRuntime:
             )
         return found
 
-    async def _provider(self, agent: AgentLike) -> Provider:
-        """Return the agent's provider for this event loop. Connections cannot be shared between loops."""
+    async def _provider(self, agent: AgentLike | FallbackModel) -> Provider:
+        """Return the provider of an agent or a fallback for this event loop: connections are not shared by loops."""
         if isinstance(agent.provider, Script):
             return ScriptedProvider(agent.provider)
         if not isinstance(agent.provider, str):
@@ -296,26 +362,39 @@ class LocalRuntime:
         self._sessions.after_fork()
 
 
+def _check_tenant(live: LocalSession, session: SessionRef) -> None:
+    check_tenant(session.id, session.tenant, live.exists, live.state.tenant)
+
+
+def _claim(live: LocalSession, session: SessionRef) -> None:
+    """Check the tenant before a write, which makes a session that does not exist yet its own."""
+    _check_tenant(live, session)
+    if session.tenant is not None:
+        live.state.tenant = session.tenant
+
+
+async def _change(live: LocalSession, session: SessionRef, edit: Edit) -> None:
+    _claim(live, session)
+    _check_open(live)
+    state = live.state.shallow()
+    if edit.clear:
+        state.keep(0)
+    if edit.rewind is not None:
+        state.keep(kept_behind(state.messages, edit.rewind))
+    state.messages += edit.add
+    for name, value in edit.changes(partial(getattr, state)).items():
+        setattr(state, name, value)
+    await commit(live, state)
+
+
 def _check_open(live: LocalSession) -> None:
     if live.state.closed:
         raise UsageError("The session is closed.", session_id=live.session_id)
 
 
-async def _add_child(parent: LocalSession, child: str) -> None:
-    """Add a child to its parent. If a turn of the parent runs, the end of that turn saves it."""
-    parent.state.children.append(child)
-    if parent.store is not None and parent.inbox.current is None:
-        async with parent.inbox.place(Place()):
-            await refresh(parent)
-            await commit(parent, parent.state.shallow())
-
-
-def _request(work: Work) -> bytes:
-    """Return the contents of a request, to detect a key that is used for another request."""
-    agent = work.agent if work.agent is None or isinstance(work.agent, str) else work.agent.described()
-    return encode((work.messages, agent, work.params, work.output, work.metadata, work.timeout))
-
-
-def _created(message: Message) -> Message:
-    message.created = message.created or now_ms()
-    return message
+async def _save_family(session: LocalSession) -> None:
+    """Save a session that has a new child or fork. If one of its turns runs, the end of that turn saves it."""
+    if session.store is not None and session.inbox.current is None:
+        async with session.inbox.place(Place()):
+            await refresh(session)
+            await commit(session, session.state.shallow())

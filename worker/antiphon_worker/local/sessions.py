@@ -6,8 +6,11 @@ import threading
 import time
 from weakref import WeakValueDictionary
 
+from msgspec import UNSET
+
 from antiphon.session.runtime import SessionRef
 from antiphon.stores.base import SessionStore
+from antiphon_worker.local.book import TurnBook
 from antiphon_worker.local.inbox import Inbox
 from antiphon_worker.local.session import LocalSession
 
@@ -40,7 +43,9 @@ class LocalSessions:
             session = self._kept.get(ref.id)
             if session is None or _expired(session):
                 session = self._kept[ref.id] = LocalSession(ref.id)
-            session.expires = None if ref.ttl is None else time.monotonic() + ref.ttl
+            if ref.ttl is not UNSET:
+                session.ttl = ref.ttl
+            session.expires = None if session.ttl is None else time.monotonic() + session.ttl
             return session
 
     def remove(self, ref: SessionRef) -> None:
@@ -72,6 +77,7 @@ class LocalSessions:
             session.inbox = Inbox(session.session_id)
             session.turns.clear()
             session.keys.clear()
+            session.book = TurnBook()
 
     def _of_store(self, store: SessionStore, session_id: str) -> LocalSession:
         key = (id(store), session_id)
@@ -102,4 +108,4 @@ def _expired(session: LocalSession) -> bool:
 
 
 def _nothing(session: LocalSession) -> bool:
-    return session.inbox.current is None and not session.exists
+    return session.inbox.current is None and not session.exists and session.book.empty

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +10,18 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.input.request import AgentSpec, OutputSpec, TurnRequest
-from antiphon.model import Message
+from antiphon.input.values import now_ms
+from antiphon.model import CallerTool, Message, Timeouts
 from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Tool
+from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
+from antiphon_worker.loop.limits.meter import Meter
+from antiphon_worker.loop.tools.gate import Rules
+from antiphon_worker.loop.tools.toolbox import tool_specs
+from antiphon_worker.providers.base import ToolSpec
+from antiphon_worker.providers.http.limits import Gate
+from antiphon_worker.trouble.fallback import Fallback
 
 __all__ = ["MAX_STEPS", "LoopInput", "fill_prompt", "loop_input", "stamp"]
 
@@ -26,19 +33,37 @@ _NAME = re.compile(r"\{([^\W\d]\w*)\}")
 class LoopInput(Struct):
     """The input of the agent loop for one turn.
 
-    ``window`` selects the part of the session's history that becomes ``history``. ``tools`` are the tools that the
-    model may call.
+    ``window`` selects the part of the session's history that becomes ``history``. ``notes`` are sent between the
+    history and the new messages, and are not stored. ``tools`` and ``caller_tools`` are the tools that the model may
+    call, and ``rules`` say which calls wait for an approval. ``timeouts`` are those of its calls, and ``fallback`` the
+    models that answer where this one fails. Calls wait at ``gate`` for rate limits. ``meter`` counts what the turn
+    uses, and knows its limits.
     """
 
     model: str
     system: str | None = None
     history: list[Message] = field(default_factory=list)
     new_messages: list[Message] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
     tools: Sequence[Tool[..., Any]] = ()
     output: OutputSpec | None = None
     params: dict[str, Any] = field(default_factory=dict)
     max_steps: int = MAX_STEPS
     window: Window = Window()
+    timeouts: Timeouts | None = None
+    fallback: Fallback | None = None
+    gate: Gate | None = None
+    meter: Meter = field(default_factory=Meter)
+    caller_tools: Sequence[CallerTool] = ()
+    rules: Rules = Rules()
+
+    @property
+    def offered(self) -> list[ToolSpec]:
+        """All tools, as a model is told of them."""
+        offered = tool_specs(self.tools)
+        for one in self.caller_tools:
+            offered.append(ToolSpec(one.name, one.description, one.parameters))
+        return offered
 
 
 def loop_input(
@@ -47,14 +72,19 @@ def loop_input(
     tools: Sequence[Tool[..., Any]],
     system: str | None,
     variables: Mapping[str, Any],
+    rules: Rules,
+    meter: Meter | None = None,
 ) -> LoopInput:
     """Return the input of a turn, without the history.
 
     Parameters of the turn override those of the agent. ``system`` is the session's own system prompt, which overrides
-    the agent's. Raises ``UsageError`` if the agent's window is not valid.
+    the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a tool of the caller
+    has the name of another tool.
     """
     params = {**agent.params, **turn.params}
-    prompt = system or agent.system
+    meter = meter or Meter()
+    most_steps, limited = agent.max_steps or MAX_STEPS, meter.limits.steps
+    prompt, of_caller = system or agent.system, [*agent.caller_tools, *turn.caller_tools]
     return LoopInput(
         model=params.pop("model", None) or agent.model,
         system=fill_prompt(prompt, variables) if prompt else None,
@@ -62,8 +92,11 @@ def loop_input(
         tools=tools,
         output=turn.output,
         params=params,
-        max_steps=agent.max_steps or MAX_STEPS,
+        max_steps=most_steps if limited is None else min(most_steps, limited),
         window=window_of(agent.window),
+        meter=meter,
+        caller_tools=caller_tools(of_caller, tools) if of_caller else (),
+        rules=rules,
     )
 
 
@@ -81,15 +114,23 @@ def fill_prompt(prompt: str, variables: Mapping[str, Any]) -> str:
     return _NAME.sub(value, prompt) if variables else prompt
 
 
-def stamp(messages: Sequence[Message], turn_id: str, author: str | None = None) -> list[Message]:
-    """Set the turn id and the time of messages, and the name of the agent on answers, before they are stored."""
-    now = int(time.time() * 1000)
-    for message in messages:
+def stamp(
+    asked: Sequence[Message], said: Sequence[Message], turn_id: str, asked_at: int, author: str | None = None
+) -> list[Message]:
+    """Set the ids of a turn's messages before they are stored, the time of its input, and the agent of its answers.
+
+    The input was said when the turn was submitted. The loop has set the time of what came after it.
+    """
+    for message in asked:
+        message.created = message.created or asked_at
+    messages = [*asked, *said]
+    for number, message in enumerate(messages, 1):
+        message.id = f"{turn_id}.{number}"
         message.turn_id = turn_id
-        message.created = message.created or now
+        message.created = message.created or now_ms()  # where an older release wrote the journal
         if message.role == "assistant":
             message.agent = message.agent or author
-    return list(messages)
+    return messages
 
 
 def _text(value: Any) -> str:

@@ -12,76 +12,83 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
 - Tool calls are run if the model stopped for them (``tool_use``, or ``end`` from servers that do not distinguish the
   two). If the answer was cut off (``max_tokens``, a filter, a refusal), they are not run: each gets an error result
   that says so, and the turn ends with that stop reason.
-- After ``max_steps`` model calls the turn ends: with the stop reason ``limit`` if the last answer has text, else with
-  ``StepLimitReached``. The calls of the last answer are not run, because the model would not see their results.
+- After ``max_steps`` model calls, or at another limit of the ``Meter``, the turn ends: with the stop reason ``limit``
+  if the last answer has text, else with ``StepLimitReached`` or ``LimitReached``. The calls of the last answer are not
+  run, because the model would not see their results. A stop condition ends the turn after them.
+- A model that is given up is followed by the next one of the agent's fallbacks, which goes on with the turn. What it
+  said in its last step is withdrawn, as in a retry.
 - A ``LoopResult`` therefore has a result for each tool call.
+- Calls that wait for a decision (an approval, or the result of a tool of the caller) do not run. When the other calls
+  of their step have results, the loop ends with ``Suspended``. It continues from the journal with the decisions:
+  rejected calls and results of the caller are recorded, approved calls run, and then the model is called.
+- With a schema, the answer must match it. The first answer that does not is written to the journal as rejected, and the
+  model is called once more, one step beyond ``max_steps`` if need be. The second one raises ``InvalidOutput``, and so
+  does one that was cut off in a tool call. A rejected answer and the request to correct it are not in the result.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import StepLimitReached
-from antiphon.events import Event, StepFinished, ToolCallEvent, ToolResultEvent
-from antiphon.model import Item, Message, Response, StopReason, ToolCall, ToolOutcome, ToolResult, Usage
+from antiphon.errors import AgentError, InvalidOutput, ProviderError, StepLimitReached
+from antiphon.events import Event, StepFinished, ToolCallEvent
+from antiphon.input.values import now_ms
+from antiphon.model import (
+    Decision,
+    Item,
+    Message,
+    OpenCall,
+    Response,
+    StopReason,
+    ToolOutcome,
+    Usage,
+)
 from antiphon.tools import Context
 from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
-    JournalEntry,
+    Journal,
     Step,
     StepEntry,
-    ToolFinished,
-    ToolStarted,
-    plain_variables,
+    steered_of,
     steps_of,
+    turn_steps,
     usage_of,
     variables_of,
     with_distinct_calls,
 )
-from antiphon_worker.loop.toolbox import ToolBox, shorten, tool_specs
+from antiphon_worker.loop.tools.gate import Gate
+from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN, StepCalls, error_result, result_event
+from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.whole import whole
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
+from antiphon_worker.trouble.fallback import Fallback, ModelChoice, changed
+from antiphon_worker.trouble.timeouts import CallTimeouts
 
-__all__ = ["Journal", "LoopResult", "run_loop"]
+__all__ = ["LoopResult", "Suspended", "run_loop"]
 
 RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
-EVENT_RESULT_CHARACTERS = 2_000
-CANCEL_GRACE_SECONDS = 5.0
-UNKNOWN_WHETHER_RUN = (
-    "It is unknown whether this tool ran: the worker stopped after starting it, and it must not run twice."
-)
-
-
-class Journal(Protocol):
-    """The journal of a turn: its finished steps and tool calls. Each runtime implements it."""
-
-    @property
-    def entries(self) -> Sequence[JournalEntry]:
-        """The entries of earlier attempts. Read once, when the loop starts."""
-        ...
-
-    async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Store the entries and publish the events, after all events of the sink. The entries are durable when
-        this returns."""
-        ...
-
-    async def checkpoint(self) -> None:
-        """A safe point to stop. May raise a stop signal, or wait while the lease is uncertain."""
-        ...
 
 
 class LoopResult(Struct):
-    """The result of a turn. ``messages`` are the assistant and tool messages in order, without the input."""
+    """The result of a turn. ``messages`` are the assistant and tool messages in order, without the input, and what the
+    turn was steered with, each in its place.
+
+    ``usage`` is that of all ``steps`` (model calls).
+    """
 
     messages: list[Message]
     usage: Usage
     stop_reason: StopReason
     raw_stop_reason: str | None
-    model: str
+    model: str | None
+    steps: int
+    output: Any = None
+    limit: str | None = None
 
     def response(self, turn_id: str = "", session_id: str = "") -> Response:
         """Return the response of the turn. Its text is that of the last answer."""
@@ -95,6 +102,7 @@ class LoopResult(Struct):
         ]
         return Response(
             text=answers[-1].text if answers else "",
+            output=self.output,
             tool_calls=outcomes,
             messages=self.messages,
             usage=self.usage,
@@ -103,18 +111,33 @@ class LoopResult(Struct):
             model=self.model,
             turn_id=turn_id,
             session_id=session_id,
+            limit=self.limit,
         )
 
 
+class Suspended(Struct):
+    """The turn waits for decisions about these calls. All other calls of their step have results in the journal."""
+
+    calls: list[OpenCall]
+
+
 async def run_loop(
-    provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
-) -> LoopResult:
+    provider: Provider,
+    inp: LoopInput,
+    toolbox: ToolBox,
+    journal: Journal,
+    sink: Sink,
+    context: Context,
+    decisions: Mapping[str, Decision] | None = None,
+) -> LoopResult | Suspended:
     """Run a turn until the model has answered, or continue a turn that an earlier attempt began.
 
-    ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. Raises the errors of the provider and
-    the journal, and ``StepLimitReached``. Exceptions of tools are not raised.
+    ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. ``decisions``, by the ids of the calls,
+    are those of the last suspension. Raises the errors of the provider, the journal and the meter,
+    ``StepLimitReached`` and ``InvalidOutput``. Exceptions of tools are not raised.
     """
-    return await _Loop(provider, inp, toolbox.offering(inp.tools), journal, sink, context).run()
+    own = toolbox.offering(inp.tools)
+    return await _Loop(provider, inp, own, journal, sink, context, decisions or {}).run()
 
 
 class _Loop:
@@ -126,124 +149,195 @@ class _Loop:
         journal: Journal,
         sink: Sink,
         context: Context,
+        decisions: Mapping[str, Decision],
     ) -> None:
-        self.provider = provider
+        self.model = self.first_model = ModelChoice(provider, inp.model, inp.params)
         self.inp = inp
-        self.toolbox = toolbox
+        self.meter = inp.meter
         self.journal = journal
         self.sink = sink
-        self.context = context
         self.steps = steps_of(journal.entries)
+        self.steered = steered_of(journal.entries)  # for the next model call
         changed = variables_of(journal.entries)
         if changed is not None:
             context.variables.clear()
             context.variables.update(changed)
-        self.variables = plain_variables(context.variables)  # the values in the journal
-        self.input = [*inp.history, *inp.new_messages]
+        self.toolbox = toolbox
+        self.context = context
+        self.decisions = decisions
+        self._calls: StepCalls | None = None  # once there are any
+        self.input = whole([*inp.history, *inp.notes, *inp.new_messages])
+        self.expected = None if inp.output is None else ExpectedOutput(inp.output)
+        self.output: Any = None
 
-    async def run(self) -> LoopResult:
+    async def run(self) -> LoopResult | Suspended:
+        if self.steps and self.inp.fallback is not None:
+            self.model = await self.inp.fallback.at(self.steps[-1].entry.fallback, self.first_model)
+        self.meter.begin(self.model.model, [step.entry.usage for step in self.steps])
         while True:
-            if self.steps:
-                last = self.steps[-1]
-                if _ends_turn(last.entry):
-                    return self._finish(last, last.entry.stop_reason)
-                if len(self.steps) >= self.inp.max_steps:
-                    return self._finish_at_limit(last)
+            last = self.steps[-1] if self.steps else None
+            if last and _ends_turn(last.entry):
+                return self._finish(last, last.entry.stop_reason)
+            if last and self.decisions and last.open_calls:
+                await self.calls.take(last)  # also where a limit was reached meanwhile
+            if reached := self._reached() if last else self.meter.reached():
+                return self._finish_at_limit(last, reached)
+            if last:
                 if last.open_calls:
-                    await self._run_tools(last)
+                    waiting = await self.calls.run(last)
+                    if waiting:
+                        return Suspended(waiting)
+                if stop := await self.meter.stopped(lambda: turn_steps(self.steps)):
+                    return self._finish(last, "limit", stop)
             await self._call_model(len(self.steps) + 1)
+
+    def _reached(self) -> AgentError | None:
+        """Return the limit that leaves no room for another model call."""
+        if len(self.steps) >= self._most_steps:
+            return StepLimitReached(
+                f"The turn used all its {self.inp.max_steps} steps without an answer: raise max_steps."
+            )
+        return self.meter.reached()
+
+    @property
+    def calls(self) -> StepCalls:
+        if self._calls is None:
+            gate = Gate(self.toolbox, self.inp.rules, self.inp.caller_tools)
+            self._calls = StepCalls(
+                self.toolbox, gate, self.journal, self.sink, self.context, self.decisions, self.meter.room
+            )
+        return self._calls
 
     async def _call_model(self, number: int) -> None:
         await self.journal.checkpoint()
-        answer = await self._stream(number)
-        message = with_distinct_calls(answer.message)
+        self.steered += await self.journal.steered(number)
+        fallback = self.inp.fallback
+        answer = await (self._ask(number) if fallback is None else self._ask_each(number, fallback))
+        message = with_distinct_calls(answer.message, self._call_ids() if self.steps else ())
+        message.created = now_ms()
+        usage = self.meter.count(answer.usage, answer.model, self.model.model)
         entry = StepEntry(
-            number, message, answer.usage, answer.stop_reason, answer.raw_stop_reason, answer.model
-        )
-        self.steps.append(Step(entry))
+            number, message, usage, answer.stop_reason, answer.raw_stop_reason, answer.model,
+            fallback=self.model.place,
+        )  # fmt: skip
+        wrong = None if self.expected is None else self._misfit(entry, self.expected)
+        self.steps.append(Step(entry, self.steered))
+        self.steered = []
         events: list[Event] = [
-            StepFinished(step=number, usage=entry.usage, stop_reason=entry.stop_reason, model=entry.model)
-        ]
+            StepFinished(
+                step=number, usage=entry.usage, stop_reason=entry.stop_reason, model=entry.model,
+                rejected=entry.rejected,
+            )
+        ]  # fmt: skip
         events += [
             ToolCallEvent(step=number, call_id=call.call_id, name=call.name, arguments=call.arguments)
             for call in message.tool_calls
         ]
-        if _ends_turn(entry) or number >= self.inp.max_steps:
+        if wrong or _ends_turn(entry) or number >= self._most_steps:
             self._publish(events)
         else:
             await self.journal.append([entry], events)
+        if wrong:
+            raise wrong
 
-    async def _stream(self, number: int) -> StepResult:
+    def _misfit(self, entry: StepEntry, expected: ExpectedOutput) -> InvalidOutput | None:
+        """Read the answer of a step as the schema says. Marks it as rejected if the model may correct it.
+
+        Returns the error if it does not match, and may not be corrected.
+        """
+        if not _ends_turn(entry):
+            return None
+        try:
+            self.output = expected.read(entry.message.text)
+        except InvalidOutput as exc:
+            entry.rejected = exc.message
+            return exc if self._corrected or entry.message.tool_calls else None
+        return None
+
+    def _call_ids(self) -> Iterable[str]:
+        return (call.call_id for step in self.steps for call in step.entry.message.tool_calls)
+
+    @property
+    def _corrected(self) -> bool:
+        return any(step.entry.rejected for step in self.steps)
+
+    @property
+    def _most_steps(self) -> int:
+        return self.inp.max_steps + self._corrected
+
+    async def _ask_each(self, number: int, fallback: Fallback) -> StepResult:
+        """Call the model, and where it is given up the next one of the agent's fallbacks."""
+        while True:
+            try:
+                return await self._ask(number)
+            except ProviderError as exc:
+                failed = self.model
+                found = await fallback.after(exc, failed, self.first_model)
+                if found is None:
+                    raise
+                self.meter.check_price(found.model)
+                self._publish(changed(number, exc, failed, found))
+                self.model = found
+                await self.journal.checkpoint()
+
+    async def _ask(self, number: int) -> StepResult:
         """Call the model. Each increment becomes an event at once. Waits only while the sink is full."""
-        stream = self.provider.stream(self._request())
-        return await answered(stream, StepEvents(number, self.provider.name, self.sink))
+        provider = self.model.provider
+        stream, name = provider.stream(self._request()), provider.name
+        outlet = (
+            StepEvents(number, name, self.sink)
+            if self.expected is None
+            else OutputEvents(number, name, self.sink, self.expected)
+        )
+        if self.inp.timeouts is None:
+            return await answered(stream, outlet)
+        async with CallTimeouts(self.inp.timeouts, name, outlet):
+            return await answered(stream, outlet)
 
     def _request(self) -> ModelRequest:
         inp, output = self.inp, self.inp.output
+        shown = [message for step in self.steps for message in step.shown]
         return ModelRequest(
-            model=inp.model,
-            messages=[*self.input, *self._messages()],
+            model=self.model.model,
+            messages=[*self.input, *shown, *self.steered],
             system=inp.system,
-            tools=tool_specs(inp.tools),
+            tools=inp.offered,
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
-            params=inp.params,
+            params=_unforced(self.model.params) if self.steps else self.model.params,
+            gate=inp.gate,
         )
 
-    async def _run_tools(self, step: Step) -> None:
-        """Run the calls of a step that have no result yet, in parallel, and write each result to the journal."""
-        await self.journal.checkpoint()
-        lost = [call for call in step.open_calls if call.call_id in step.started]
-        if lost:
-            await self._record(step, [_error(call, UNKNOWN_WHETHER_RUN) for call in lost])
-        number, calls = step.entry.step, step.open_calls
-        once = [ToolStarted(number, call.call_id) for call in calls if self.toolbox.at_most_once(call.name)]
-        if once:
-            await self.journal.append(once, [])
-        tasks = [asyncio.create_task(self._run_tool(call), name=f"tool {call.name}") for call in calls]
-        waiting = set(tasks)
+    def _finish_at_limit(self, last: Step | None, reached: AgentError) -> LoopResult:
+        if last is None:
+            raise reached
+        text = last.entry.message.text
         try:
-            while waiting:
-                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                finished = [task.result() for task in tasks if task not in waiting]
-                await self._record(step, [r for r in finished if r.call_id not in step.results])
-        finally:
-            await _cancel(waiting)
+            self.output = self.expected.read(text) if self.expected else None
+        except InvalidOutput:
+            text = ""
+        if not text.strip():
+            raise reached
+        return self._finish(last, "limit", getattr(reached, "limit", "steps"))
 
-    async def _run_tool(self, call: ToolCall) -> ToolResult:
-        return await self.toolbox.run(call, self.context.of_call(call.call_id))
-
-    async def _record(self, step: Step, results: list[ToolResult]) -> None:
-        number = step.entry.step
-        entries = [ToolFinished(number, result) for result in results]
-        if results and self.context.variables != self.variables:
-            self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        await self.journal.append(entries, [_result_event(result, number) for result in results])
-        step.results.update({result.call_id: result for result in results})
-
-    def _finish_at_limit(self, last: Step) -> LoopResult:
-        limit = self.inp.max_steps
-        if not last.entry.message.text.strip():
-            raise StepLimitReached(f"The turn used all its {limit} steps without an answer: raise max_steps.")
-        return self._finish(last, "limit")
-
-    def _finish(self, last: Step, stop_reason: StopReason) -> LoopResult:
+    def _finish(self, last: Step, stop_reason: StopReason, limit: str | None = None) -> LoopResult:
         """Return the result. Calls that will not be run get an error result that says why."""
         for call in last.open_calls:
-            result = _error(
-                call, UNKNOWN_WHETHER_RUN if call.call_id in last.started else _not_run(stop_reason)
+            result = error_result(
+                call, UNKNOWN_WHETHER_RUN if call.call_id in last.started else _not_run(stop_reason, limit)
             )
             last.results[call.call_id] = result
-            self._publish([_result_event(result, last.entry.step)])
+            last.created = now_ms()
+            self._publish([result_event(result, last.entry.step)])
         return LoopResult(
-            messages=self._messages(),
+            messages=[message for step in self.steps for message in step.messages],
             usage=usage_of(step.entry for step in self.steps),
             stop_reason=stop_reason,
             raw_stop_reason=last.entry.raw_stop_reason,
             model=last.entry.model,
+            steps=len(self.steps),
+            output=self.output,
+            limit=limit,
         )
-
-    def _messages(self) -> list[Message]:
-        return [message for step in self.steps for message in step.messages]
 
     def _publish(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -251,38 +345,31 @@ class _Loop:
 
 
 def _ends_turn(entry: StepEntry) -> bool:
-    """Return False if tools must be run, or if the provider must be called again to finish its own tools: its stop
-    reason is then ``tool_use``, and the message has items of the provider but no tool calls."""
+    """Return False if the answer is to be corrected, if tools must be run, or if the provider must be called again.
+
+    The last is to finish its own tools: its stop reason is then ``tool_use``, and the message has items of the provider
+    but no tool calls.
+    """
     message = entry.message
+    if entry.rejected:
+        return False
     if message.tool_calls:
         return entry.stop_reason not in RUNS_TOOLS
     return entry.stop_reason != "tool_use" or not any(isinstance(part, Item) for part in message.parts)
 
 
-def _result_event(result: ToolResult, step: int) -> ToolResultEvent:
-    return ToolResultEvent(
-        step=step,
-        call_id=result.call_id,
-        name=result.name,
-        result=shorten(result.text, EVENT_RESULT_CHARACTERS),
-        is_error=result.is_error,
-    )
-
-
-def _error(call: ToolCall, reason: str) -> ToolResult:
-    return ToolResult(call_id=call.call_id, content=reason, name=call.name, is_error=True)
-
-
-def _not_run(stop_reason: StopReason) -> str:
-    if stop_reason == "limit":
+def _not_run(stop_reason: StopReason, limit: str | None) -> str:
+    if limit == "steps":
         return "This tool was not run: the turn had used all its steps."
+    if stop_reason == "limit":
+        return f"This tool was not run: the turn had reached its limit ({limit})."
     return f"This tool was not run: the answer was cut off ({stop_reason})."
 
 
-async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
-    """Cancel the tool calls of an ended turn. A call that ignores the cancellation is abandoned after a few seconds."""
-    if not tasks:
-        return
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+def _unforced(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of later model calls: one that must call a tool each time could never answer."""
+    choice: Any = params.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return params
+    return {name: value for name, value in params.items() if name != "tool_choice"}

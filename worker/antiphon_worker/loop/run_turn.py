@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import TurnFailed
+from antiphon.errors import AgentError, LimitReached, TurnFailed
+from antiphon.model import Decision
 from antiphon.session.reentry import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import Journal, LoopResult, run_loop
+from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.step_events import Sink
-from antiphon_worker.loop.steps import plain_variables
+from antiphon_worker.loop.steps import Journal, plain_variables
 from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
 from antiphon_worker.providers.base import Provider
 
@@ -52,26 +54,53 @@ async def run_turn(
     journal: Journal,
     sink: Sink,
     context: Context,
-) -> TurnResult:
+    decisions: Mapping[str, Decision] | None = None,
+) -> TurnResult | Suspended:
     """Select the part of the history for the model, and run the agent loop.
 
-    Raises the errors of reading the history and of ``run_loop``, and ``TurnFailed`` if a variable has no JSON form.
+    Raises the errors of reading the history and of ``run_loop``, ``TurnFailed`` if a variable has no JSON form, and
+    ``LimitReached`` when the seconds of the meter are over.
     """
+    seconds = inp.meter.seconds_left
+    if seconds is None:
+        return await _run(provider, inp, loaded, toolbox, journal, sink, context, decisions)
+    over = LimitReached(
+        f"The turn did not end within the {inp.meter.limits.seconds:g} s that it may take.", limit="seconds"
+    )
+    if seconds <= 0:
+        raise over
+    async with TimeLimit(seconds, over):
+        return await _run(provider, inp, loaded, toolbox, journal, sink, context, decisions)
+
+
+async def _run(
+    provider: Provider,
+    inp: LoopInput,
+    loaded: LoadedHistory,
+    toolbox: ToolBox,
+    journal: Journal,
+    sink: Sink,
+    context: Context,
+    decisions: Mapping[str, Decision] | None,
+) -> TurnResult | Suspended:
     with within(context.session_id, context.turn_id):
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         visible = await visible_history(loaded, inp.window, inp.new_messages, writer)
         inp.history = visible.messages
-        result = await run_loop(provider, inp, toolbox, journal, sink, context)
+        result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions)
+    if isinstance(result, Suspended):
+        return result
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))
 
 
 class TimeLimit:
-    """Cancels the block after this many seconds, and raises ``TurnFailed`` with the code ``turn_timed_out``."""
+    """Cancels the block after this many seconds, and raises ``over``, by default ``TurnFailed``: ``turn_timed_out``."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, over: AgentError | None = None) -> None:
         self._seconds = seconds
+        self._over = over
         self._timer = asyncio.timeout(seconds)
 
     async def __aenter__(self) -> None:
@@ -83,12 +112,12 @@ class TimeLimit:
         try:
             await self._timer.__aexit__(kind, exc, trace)
         except TimeoutError as timed_out:
-            raise TurnFailed(
+            over = self._over or TurnFailed(
                 f"The turn did not end within {self._seconds:g} s.", code="turn_timed_out"
-            ) from timed_out
+            )
+            raise over from timed_out
 
 
 def _counted(result: LoopResult) -> int:
     """Return the tokens that the provider counted for a turn of one model call, or 0 for several calls."""
-    calls = sum(message.role == "assistant" for message in result.messages)
-    return result.usage.input_tokens + result.usage.output_tokens if calls == 1 else 0
+    return result.usage.input_tokens + result.usage.output_tokens if result.steps == 1 else 0

@@ -48,12 +48,14 @@ class StepEvents:
         self._provider = provider
         self._sink = sink
         self.drain = sink.drain
+        self.heard = False  # a piece has come since somebody set it to False
 
     @property
     def full(self) -> bool:
         return self._sink.full
 
     def append(self, increment: Increment) -> None:
+        self.heard = True
         if type(increment) is TextPiece:
             self._sink.text(self._step, increment.text)
         else:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord, TurnFailed
+from antiphon.events import Event
 from antiphon.input.limits import check_size
-from antiphon.model import Message, StopReason, ToolCall, ToolResult, Usage
+from antiphon.input.versions import refuse_newer
+from antiphon.model import Decision, Message, StopReason, ToolCall, ToolResult, TurnStep, Usage
+from antiphon.tools.unanswered import at_the_end, noted
 
 __all__ = [
+    "CallsOpened",
+    "Journal",
     "JournalEntry",
+    "Steered",
+    "Steering",
     "Step",
     "StepEntry",
     "ToolFinished",
@@ -22,15 +29,24 @@ __all__ = [
     "encode_entry",
     "messages_of",
     "plain_variables",
+    "steered_of",
     "steps_of",
+    "tools_to_run",
+    "turn_steps",
     "usage_of",
     "variables_of",
     "with_distinct_calls",
 ]
 
 
+REPAIR = "Your answer cannot be used: {reason} Answer again, with nothing but JSON that fits the schema."
+
+
 class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
-    """A finished model call."""
+    """A finished model call. ``rejected`` says why its answer does not match the schema of the turn.
+
+    ``fallback`` is the place of the model that answered among the agent's fallbacks, from 1; 0 is the agent's own.
+    """
 
     step: int
     message: Message
@@ -38,6 +54,8 @@ class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
     stop_reason: StopReason
     raw_stop_reason: str | None
     model: str
+    rejected: str = ""
+    fallback: int = 0
 
 
 class ToolStarted(Struct, tag="tool_started", tag_field="type"):
@@ -48,14 +66,78 @@ class ToolStarted(Struct, tag="tool_started", tag_field="type"):
 
 
 class ToolFinished(Struct, tag="tool_finished", tag_field="type", omit_defaults=True):
-    """A tool call with its result. ``variables`` are the session's variables after the call if it changed them."""
+    """A tool call with its result. ``variables`` are the session's variables after the call if it changed them.
+
+    ``created`` is when the result came, in ms since 1970; None in entries of older releases. ``decision`` is what was
+    decided about the call, without the result.
+    """
 
     step: int
     result: ToolResult
     variables: dict[str, Any] | None = None
+    created: int | None = None
+    decision: Decision | None = None
 
 
-JournalEntry = StepEntry | ToolStarted | ToolFinished
+class Steering(Struct):
+    """The part of another turn's request that a turn is steered with: its input."""
+
+    messages: list[Message]
+
+
+class Steered(Struct, tag="steered", tag_field="type", omit_defaults=True):
+    """The input of another turn, which the next model call is sent. ``created`` is when that turn was submitted.
+
+    The scripts write it around the request as it was submitted. The version keeps older releases from passing over it.
+    """
+
+    turn_id: str
+    request: Steering
+    created: int = 0
+    version: int = 2
+
+    @property
+    def messages(self) -> list[Message]:
+        for message in self.request.messages:
+            message.created = message.created or self.created
+        return self.request.messages
+
+
+class CallsOpened(Struct, tag="calls_opened", tag_field="type"):
+    """The calls of a step that wait for decisions, written before the turn is suspended.
+
+    Its ``version`` keeps workers of a release that knows no decisions from running the calls.
+    """
+
+    step: int
+    call_ids: list[str]
+    version: int = 2
+
+
+JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered
+
+
+class Journal(Protocol):
+    """The journal of a turn: its finished steps and tool calls. Each runtime implements it."""
+
+    @property
+    def entries(self) -> Sequence[JournalEntry]:
+        """The entries of earlier attempts. Read once, when the loop starts."""
+        ...
+
+    async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
+        """Store the entries and publish the events, after all events of the sink. The entries are durable when
+        this returns."""
+        ...
+
+    async def checkpoint(self) -> None:
+        """A safe point to stop. May raise a stop signal, or wait while the lease is uncertain."""
+        ...
+
+    async def steered(self, step: int) -> list[Message]:
+        """Return what the user has said since, for the model call ``step``. It is durable when this returns."""
+        ...
+
 
 _entry_decoder: msgspec.json.Decoder[JournalEntry] = msgspec.json.Decoder(JournalEntry)
 
@@ -66,7 +148,8 @@ def encode_entry(entry: JournalEntry) -> bytes:
 
 
 def decode_entry(data: bytes) -> JournalEntry:
-    """Read a stored journal entry. Raises ``CorruptRecord``."""
+    """Read a stored journal entry. Raises ``CorruptRecord``, and ``NewerRecord`` where a newer release must."""
+    refuse_newer("journal entry", data)
     try:
         return _entry_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
@@ -74,25 +157,70 @@ def decode_entry(data: bytes) -> JournalEntry:
 
 
 class Step:
-    """A finished model call, with the results of its tool calls so far."""
+    """A finished model call, with what it was steered with before, and the results of its tool calls so far."""
 
-    __slots__ = ("entry", "results", "started")
+    __slots__ = ("created", "decisions", "entry", "opened", "results", "started", "steered")
 
-    def __init__(self, entry: StepEntry) -> None:
+    def __init__(self, entry: StepEntry, steered: Sequence[Message] = ()) -> None:
         self.entry = entry
+        self.steered = [*steered]
         self.results: dict[str, ToolResult] = {}
         self.started: set[str] = set()
+        self.opened: set[str] = set()  # the calls that wait, or have waited, for a decision
+        self.decisions: dict[str, Decision] = {}  # of calls with a result
+        self.created: int | None = None  # when the last result came
 
     @property
     def open_calls(self) -> list[ToolCall]:
         return [call for call in self.entry.message.tool_calls if call.call_id not in self.results]
 
+    def to_run(self, decisions: Mapping[str, Decision]) -> list[ToolCall]:
+        """Return the calls that have waited for a decision and need their tool: those that nobody has answered."""
+        return [
+            call
+            for call in self.open_calls
+            if call.call_id in self.opened - self.started
+            and ((decision := decisions.get(call.call_id)) is None or decision.kind == "approve")
+        ]
+
+    def closed(self, decisions: Mapping[str, Decision]) -> list[Message]:
+        """Return the messages of this step of a turn that ends here. A call without a result gets one that is true.
+
+        ``decisions``, by the ids of the calls, are those of the last suspension.
+        """
+        for call in self.open_calls:
+            self.results[call.call_id] = at_the_end(call, self.opened, decisions)
+            if call.call_id in self.opened and (decision := noted(decisions.get(call.call_id))):
+                self.decisions[call.call_id] = decision
+        return self.messages
+
+    def finish(self, entry: ToolFinished) -> None:
+        """Note the result of a call."""
+        call_id = entry.result.call_id
+        self.results[call_id] = entry.result
+        self.created = entry.created or self.created
+        if entry.decision is not None:
+            self.decisions[call_id] = entry.decision
+
     @property
     def messages(self) -> list[Message]:
+        """What the history keeps. Nothing of a rejected answer."""
+        if self.entry.rejected:
+            return self.steered
         calls = self.entry.message.tool_calls
         if not calls:
-            return [self.entry.message]
-        return [self.entry.message, Message.tool([self.results[call.call_id] for call in calls])]
+            return [*self.steered, self.entry.message]
+        results = Message.tool([self.results[call.call_id] for call in calls])
+        results.created = self.created
+        results.decisions = [self.decisions[call.call_id] for call in calls if call.call_id in self.decisions]
+        return [*self.steered, self.entry.message, results]
+
+    @property
+    def shown(self) -> list[Message]:
+        """What the model is shown in the next steps: the messages, or a rejected answer and the reason."""
+        if not (reason := self.entry.rejected):
+            return self.messages
+        return [*self.steered, self.entry.message, Message.user(REPAIR.format(reason=reason))]
 
 
 def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
@@ -130,25 +258,56 @@ def variables_of(entries: Iterable[JournalEntry]) -> dict[str, Any] | None:
 def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
     """Return the steps of the entries. Raises ``CorruptRecord`` for a tool call without its step."""
     steps: list[Step] = []
+    steered: list[Message] = []
     for entry in entries:
         if isinstance(entry, StepEntry):
-            steps.append(Step(entry))
+            steps.append(Step(entry, steered))
+            steered = []
+        elif isinstance(entry, Steered):
+            steered += entry.messages
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
         elif isinstance(entry, ToolStarted):
             steps[-1].started.add(entry.call_id)
+        elif isinstance(entry, CallsOpened):
+            steps[-1].opened.update(entry.call_ids)
         else:
-            steps[-1].results[entry.result.call_id] = entry.result
+            steps[-1].finish(entry)
     return steps
 
 
-def with_distinct_calls(message: Message) -> Message:
-    """Return the message with a unique id for each tool call. Some servers send no ids, or the same id twice."""
+def turn_steps(steps: Iterable[Step]) -> list[TurnStep]:
+    """Return the steps as stop conditions see them."""
+    return [
+        TurnStep(one.entry.step, one.entry.message, list(one.results.values()), one.entry.usage)
+        for one in steps
+    ]
+
+
+def tools_to_run(entries: Iterable[JournalEntry], decisions: Mapping[str, Decision]) -> set[str]:
+    """Return the names of the tools that calls of a journal need which have waited for a decision."""
+    return {call.name for step in steps_of(entries) for call in step.to_run(decisions)}
+
+
+def steered_of(entries: Sequence[JournalEntry]) -> list[Message]:
+    """Return what the next model call is steered with: the entries behind the last finished one say it."""
+    last = max((place for place, entry in enumerate(entries) if isinstance(entry, StepEntry)), default=-1)
+    return [
+        message for entry in entries[last + 1 :] if isinstance(entry, Steered) for message in entry.messages
+    ]
+
+
+def with_distinct_calls(message: Message, earlier: Iterable[str] = ()) -> Message:
+    """Return the message with an id for each tool call that no other call of the turn has.
+
+    Some servers send no ids, or the same id twice. ``earlier`` are the ids of the steps before.
+    """
     calls = message.tool_calls
-    if all(call.call_id for call in calls) and len({call.call_id for call in calls}) == len(calls):
+    seen: set[str] = {"", *earlier} if calls else set()
+    ids = {call.call_id for call in calls}
+    if len(ids) == len(calls) and seen.isdisjoint(ids):
         return message
-    taken = {call.call_id for call in calls} | {""}
-    seen: set[str] = {""}
+    taken = ids | seen
     parts = list(message.parts)
     for i, part in enumerate(parts):
         if not isinstance(part, ToolCall):

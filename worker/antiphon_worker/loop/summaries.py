@@ -16,10 +16,12 @@ from antiphon.errors import AgentError, ProviderRejected
 from antiphon.model import Message, Usage
 from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import Journal
 from antiphon_worker.loop.step_events import answered
-from antiphon_worker.loop.toolbox import tool_specs
+from antiphon_worker.loop.steps import Journal
+from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.whole import whole
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+from antiphon_worker.providers.http.limits import HeldBack
 
 __all__ = ["SummaryWriter"]
 
@@ -57,7 +59,8 @@ class SummaryWriter:
     ) -> SavedSummary | None:
         """Summarise the last summary and these messages, in portions that fit into the window.
 
-        If a call fails, return the last summary that was written: the turn continues without the rest.
+        If a call fails, return the last summary that was written: the turn continues without the rest. Raises
+        ``HeldBack`` if a rate limit is known.
         """
         limit = window.tokens or PORTION_TOKENS
         words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
@@ -67,7 +70,9 @@ class SummaryWriter:
             head = [summary.message] if summary else []
             try:
                 text = await self._ask([*head, *portion, Message.user(asked)])
-            except Exception as exc:
+            except BaseException as exc:
+                if is_stop(exc) or isinstance(exc, HeldBack):
+                    raise  # a turn that waits for a rate limit keeps its older turns
                 log.warning(
                     "session %s: no summary could be written, so the model will not see the older turns: %s",
                     self._session_id, exc.code if isinstance(exc, AgentError) else type(exc).__name__,
@@ -82,10 +87,11 @@ class SummaryWriter:
         inp = self._inp
         params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
         request = ModelRequest(
-            inp.model, messages, inp.system, tool_specs(inp.tools), params=params | {"tool_choice": "none"}
-        )
+            inp.model, whole(messages), inp.system, inp.offered, params=params | {"tool_choice": "none"},
+            gate=inp.gate,
+        )  # fmt: skip
         result = await answered(self._provider.stream(request), _Discard())
-        self.usage += result.usage
+        self.usage += inp.meter.count(result.usage, result.model, inp.model)
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
             raise ProviderRejected(f"The model wrote no summary (its stop reason is {result.stop_reason!r}).")

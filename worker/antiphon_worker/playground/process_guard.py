@@ -1,7 +1,7 @@
-"""Stops the child processes of this process when it ends, also after ``kill -9``.
+"""Stops the child processes of this process when it ends, even after ``kill -9``.
 
-A small process reads from a pipe whose other end dies with this one, and then kills the groups of processes and
-removes the folders that it was told of.
+A small process reads from a pipe. When the pipe closes with the end of this process, it kills the registered groups of
+processes and removes the registered folders.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "Watchdog"]
 
 _WATCH = """
 import os, shutil, signal, sys
@@ -28,7 +28,7 @@ for line in sys.stdin:
     if kind == "group":
         groups.append(int(what))
     elif kind == "ended":
-        groups.remove(int(what))
+        groups = [group for group in groups if group != int(what)]
     else:
         folders.append(what)
 for group in reversed(groups):
@@ -42,18 +42,37 @@ for folder in folders:
 PATIENCE_SECONDS = 10.0
 
 
+class Watchdog:
+    """A process that kills the groups and removes the folders that it was told of, when this process is gone."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", _WATCH],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def tell(self, kind: Literal["group", "ended", "folder"], what: object) -> None:
+        """Register a process group or a folder, or say that a group has ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{kind} {what}\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Kill and remove what is left, and return when that is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 class Guard:
     """Starts processes in their own process groups and creates temporary folders. Leaving it removes all of them."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[Any]] = []
         self._folders: list[Path] = []
-        self._watch = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", _WATCH],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self._watchdog = Watchdog()
 
     def __enter__(self) -> Self:
         return self
@@ -65,14 +84,14 @@ class Guard:
         """Create a temporary folder."""
         path = Path(tempfile.mkdtemp(prefix="antiphon-"))
         self._folders.append(path)
-        self._tell(f"folder {path}")
+        self._watchdog.tell("folder", path)
         return path
 
     def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process that does not receive signals of the terminal."""
         process = subprocess.Popen(command, start_new_session=True, **options)
         self._processes.append(process)
-        self._tell(f"group {process.pid}")
+        self._watchdog.tell("group", process.pid)
         return process
 
     def end(self, process: subprocess.Popen[Any], number: signal.Signals = signal.SIGTERM) -> None:
@@ -89,7 +108,7 @@ class Guard:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        self._tell(f"ended {process.pid}")
+        self._watchdog.tell("ended", process.pid)
 
     def kill(self) -> None:
         """Kill all processes."""
@@ -102,11 +121,4 @@ class Guard:
             self.end(process)
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-        assert self._watch.stdin is not None
-        self._watch.stdin.close()
-        self._watch.wait()
-
-    def _tell(self, line: str) -> None:
-        assert self._watch.stdin is not None
-        self._watch.stdin.write(f"{line}\n")
-        self._watch.stdin.flush()
+        self._watchdog.close()

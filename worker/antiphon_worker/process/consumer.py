@@ -1,4 +1,4 @@
-"""Taking turns: wait for a doorbell while there is room, claim in batches, start what was claimed."""
+"""Takes turns: waits for a doorbell while there is room, claims in batches, starts what was claimed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
@@ -27,7 +28,7 @@ CALM_SECONDS = 1.0
 
 
 class Consumer:
-    """Takes turns while there is room and runs them, each in a task of its own."""
+    """Takes turns while there is room, and runs each in a task of its own."""
 
     def __init__(
         self,
@@ -37,9 +38,11 @@ class Consumer:
         worker: str,
         *,
         run_turn: Callable[[ClaimedTurn, Lease], Awaitable[str]],
-        run_foreign: Callable[[ForeignJob], Awaitable[None]],
-        run_alone: Callable[[TurnId], Awaitable[None]],
+        run_foreign: Callable[[ForeignJob], Coroutine[Any, Any, None]],
+        run_alone: Callable[[TurnId], Coroutine[Any, Any, None]],
+        room_alone: Callable[[], int] = lambda: 0,
         late: Callable[[], bool] = lambda: False,
+        app: str = "",
     ) -> None:
         self._cell = cell
         self._keeper = keeper
@@ -48,35 +51,38 @@ class Consumer:
         self._run_turn = run_turn
         self._run_foreign = run_foreign
         self._run_alone = run_alone
+        self._room_alone = room_alone
         self._late = late
+        self._app = app  # the digest of what the App has
         self._patience = min(BELL_SECONDS, settings.lease / 4)
         self._waiting = cell.beside(self._patience)
         self._tasks: dict[asyncio.Task[None], Lease | None] = {}
         self._room = asyncio.Event()
         self._rest = asyncio.Event()  # set while nothing is under way
         self._rest.set()
-        self._token = ""  # names the claim whose answer is still awaited
-        self._sent = 0.0  # when that was first asked: its leases run from then on
+        self._token = ""  # names the claim that is not answered yet
+        self._sent = 0.0  # when that claim was first sent: its leases run from then on
         self._lost_at = 0.0
+        self._others: set[tuple[str, str]] = set()  # queues with turns of other prefixes, which were said
 
     @property
     def busy(self) -> int:
-        """Turns under way."""
+        """Return how many turns are under way."""
         return len(self._tasks)
 
     def running(self) -> list[tuple[str, str]]:
-        """Turns under way and their fences, those begun first in front."""
+        """Return the turns under way and their fences, in the order of their start."""
         return [(lease.turn_id, lease.fence) for lease in self.leases()]
 
     def leases(self) -> list[Lease]:
         return [lease for lease in self._tasks.values() if lease is not None]
 
     async def run(self) -> None:
-        """Take turns until cancelled; turns under way go on."""
+        """Take turns until cancelled; turns under way continue."""
         try:
             await self._take()
         finally:
-            await self._waiting.redis.aclose()  # a bell that rings now is another worker's
+            await self._waiting.redis.aclose()  # leave a bell that rings now to another worker
 
     async def _take(self) -> None:
         limit, more = BATCH, True
@@ -89,29 +95,29 @@ class Consumer:
                 continue
             hearing = None if more else await self._bell()
             more = await self._claim(min(free, limit), hearing)
-            await asyncio.sleep(0)  # what was claimed goes to its model first
-            limit = await self._appetite()  # asked before the bell is: who takes it comes at once
+            await asyncio.sleep(0)  # first let claimed turns call their models
+            limit = await self._appetite()  # read before the bell, which may ring at once
 
     async def idle(self) -> None:
-        """Return when no turn is under way."""
+        """Wait until no turn is under way."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
     def stop_turns(self, *, at_once: bool) -> None:
-        """Give back what is under way: at the next safe point, or at once."""
+        """Give back the turns under way: at their next safe point, or at once."""
         for lease in self.leases():
             lease.end(Stop.DRAINED, at_once=at_once)
 
     async def abandon(self) -> None:
-        """Let go of what is still under way: its leases have expired, and others recover it."""
+        """Abandon the turns still under way: their leases have expired, and other workers recover them."""
         tasks = list(self._tasks)
         for task in tasks:
-            log.warning("%s could not be given back: its lease runs out", task.get_name())
+            log.warning("%s could not be given back: its lease will expire", task.get_name())
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _appetite(self) -> int:
-        """How many turns to take next. While what runs is late already: none, and one after a second."""
+        """Return how many turns to take next. While deltas are late, wait up to a second and then take one."""
         for _ in range(20):
             if not self._tasks or not self._late():
                 return BATCH
@@ -119,9 +125,9 @@ class Consumer:
         return 1
 
     async def _claim(self, limit: int, hearing: asyncio.Task[None] | None) -> bool:
-        """One claim, now or when a bell rings; true where there may be more to take.
+        """Claim once, now or when a bell rings; return whether there may be more to take.
 
-        An answer that was lost is asked for again: the same token brings the same turns.
+        After a lost answer, claim again: the same token returns the same turns.
         """
         if not self._token:
             self._token, self._sent = secrets.token_hex(6), time.monotonic()
@@ -133,7 +139,7 @@ class Consumer:
             await self._outage(exc)
             return True
         except asyncio.CancelledError:
-            with suppress(StoreError):  # what a claim under way brings is ours, and is drained with the rest
+            with suppress(StoreError):  # turns of a claim under way are ours and are drained with the rest
                 if hearing is not None and not hearing.done():
                     await self._cell.ring(self._worker)
                 self._start(await claiming, mono_deadline)
@@ -147,8 +153,9 @@ class Consumer:
         lease_ms, queues = int(self._settings.lease * 1000), self._settings.queues
         try:
             return await self._waiting.claim(
-                self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues
-            )
+                self._worker, self._token, lease_ms=lease_ms, limit=limit, queues=queues,
+                alone_limit=self._room_alone(), app=self._app,
+            )  # fmt: skip
         finally:
             if hearing is not None:
                 await hearing
@@ -165,6 +172,13 @@ class Consumer:
                 "turn %s of session %s is set aside: %s", one.turn_id, one.session_id, one.reason,
                 extra={"action": "quarantined", "session": one.session_id, "turn": one.turn_id},
             )  # fmt: skip
+        for queue, prefix in set(claims.others) - self._others:
+            self._others.add((queue, prefix))
+            log.warning(
+                "queue %s holds turns of the prefix %r, which this worker leaves there: give each prefix "
+                "(ANTIPHON_PREFIX) queues of its own (ANTIPHON_QUEUES), or a Redis database of its own",
+                queue, prefix, extra={"action": "other_prefix"},
+            )  # fmt: skip
         for turn_id in claims.alone:
             self._spawn(self._run_alone(turn_id), None, f"alone {turn_id}")
 
@@ -174,13 +188,11 @@ class Consumer:
         finally:
             self._keeper.remove(lease)
 
-    def _spawn(self, work: Awaitable[None], lease: Lease | None, name: str) -> None:
-        task = asyncio.ensure_future(work)
-        if isinstance(task, asyncio.Task):
-            task.set_name(name)
-        self._tasks[task] = lease  # type: ignore[index]
+    def _spawn(self, work: Coroutine[Any, Any, None], lease: Lease | None, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks[task] = lease
         self._rest.clear()
-        task.add_done_callback(self._done)  # type: ignore[arg-type]
+        task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
@@ -191,13 +203,13 @@ class Consumer:
             log_fault(log, exc, "%s ended with an error; its lease will expire", task.get_name())
 
     async def _bell(self) -> asyncio.Task[None]:
-        """Begin to wait for a bell; return when it has rung, or when nothing is under way here.
+        """Begin to wait for a bell; return when it has rung, or when this process runs nothing.
 
-        A claim that is sent then stands behind the bell in the same connection: when it rings Redis goes on with the
-        claim, and the turn is here two trips sooner. A process with turns under way may be held up by them, so it
-        claims when it comes to it, and leaves to others what it does not come to.
+        An idle process sends its claim behind the wait, on the same connection: when the bell rings, Redis runs the
+        claim at once, which saves two round trips. A process with turns under way may be slow to start another one, so
+        it claims only when it is ready.
         """
-        hearing = asyncio.create_task(self._hear())  # sent first: it is the first to run
+        hearing = asyncio.create_task(self._hear())  # created first, so it also runs first
         resting = asyncio.create_task(self._rest.wait())
         try:
             await asyncio.wait([hearing, resting], return_when=asyncio.FIRST_COMPLETED)
@@ -209,16 +221,16 @@ class Consumer:
         return hearing
 
     async def _hear(self) -> None:
-        """Wait for a bell, a second at the most: what RQ's own tools push rings none. Its own ends the wait."""
+        """Wait for a bell, at most a second, because RQ's own tools ring none. The worker's own bell ends the wait."""
         try:
             await self._waiting.heard([*self._settings.queues, self._worker], self._patience)
         except StoreError:
-            await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the next claim says what is wrong
+            await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the next claim reports the error
 
     async def _outage(self, exc: StoreError) -> None:
         if not self._lost_at:
             self._lost_at = time.monotonic()
-            log.warning("no turns can be taken: %s", exc, extra={"action": "outage_began"})
+            log.warning("no turns can be taken, trying again: %s", exc, extra={"action": "outage_began"})
         await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     def _back(self) -> None:

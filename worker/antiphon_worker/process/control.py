@@ -1,16 +1,18 @@
-"""Commands from outside: cancel a turn, drain the worker; ours and those of RQ's tools."""
+"""Commands of our clients and of RQ's tools: cancel a turn, drain the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import get_args
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.errors import AgentError, StoreError
 from antiphon.input.ids import turn_id
+from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.keys import rq_key
@@ -29,19 +31,19 @@ REASON_CHARACTERS = 500
 
 
 class Command(Struct):
-    """What may be said on either channel; each command needs some of it."""
+    """A command on either channel; each kind of command uses some of the fields."""
 
     command: str = ""
     turn_id: str = ""
     job_id: str = ""
     reason: str = ""
+    keep: str = ""
 
 
 class Control:
-    """Hears the worker's own channel and RQ's. A command that is lost only delays: the keeper hears of it too.
+    """Listens to the worker's own channel and to RQ's. A lost command is only late: the lease keeper also learns of it.
 
-    Whoever may publish on these channels may cancel turns and stop workers; nothing that is said there ends a worker
-    in another way.
+    Whoever may publish on these channels can cancel turns and stop workers. No message ends a worker in another way.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Control:
             try:
                 await self._hear(channel, act)
             except StoreError as exc:
-                log.warning("commands on the channel %s are not heard: %s", channel, exc)
+                log.warning("commands on the channel %s cannot be received: %s", channel, exc)
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def _hear(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
@@ -83,14 +85,14 @@ class Control:
         try:
             await act(msgspec.json.decode(message, type=Command))
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            log.warning("a command of %d bytes is not readable", len(message))
+            log.warning("a command of %d bytes cannot be read", len(message))
         except AgentError as exc:
             log.warning("a command could not be carried out: %s", exc)
 
     async def _own(self, command: Command) -> None:
         match command.command:
             case "cancel":
-                self._cancel(command.turn_id, command.reason[:REASON_CHARACTERS] or "cancelled")
+                self._cancel(command, command.reason[:REASON_CHARACTERS] or "cancelled")
             case "drain":
                 log.info("the control channel asks this worker to drain")
                 self._drain()
@@ -105,9 +107,11 @@ class Control:
                 log.info("RQ's channel asks this worker to drain")
                 self._drain()
             case other:
-                log.warning("RQ's command %.40r means nothing here", other)
+                log.warning("RQ's command %.40r is not supported and was ignored", other)
 
-    def _cancel(self, turn_id: str, reason: str) -> None:
+    def _cancel(self, command: Command, reason: str) -> None:
         for lease in self._consumer.leases():
-            if lease.turn_id == turn_id and lease.stop is None:
-                lease.end(Stop.CANCELLED, reason)
+            if lease.turn_id == command.turn_id:
+                lease.keep = check_keep(command.keep) if command.keep in get_args(Keep) else None
+                if lease.stop is None:
+                    lease.end(Stop.CANCELLED, reason)

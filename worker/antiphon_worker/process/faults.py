@@ -1,4 +1,4 @@
-"""What the log says of an exception that nobody expected: where it was raised, and at debug what it says.
+"""Logs unexpected exceptions: where they were raised, and their text only at debug.
 
 The text of an exception may hold what a user wrote. Its type and its frames (files, lines and source code) do not.
 """
@@ -13,7 +13,7 @@ __all__ = ["log_fault"]
 
 
 def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any, **fields: Any) -> None:
-    """One error with the exception's type and frames, then at debug the whole traceback with its texts."""
+    """Log an error with the exception's type and frames, then, at debug, the whole traceback with its texts."""
     frames = "".join(traceback.format_tb(exc.__traceback__)).rstrip()
     log.error("%s: %s\n%s", sentence % args, type(exc).__name__, frames, extra=fields)
     log.debug(sentence, *args, exc_info=exc, extra=fields)

@@ -1,41 +1,61 @@
-"""A turn's history in Redis: restored from the archive where its session had ended, and read.
+"""Reads a turn's session from Redis: its history and its own fields. First restores an ended one from the archive.
 
-The claim brings the history from where the window began last time, so that a turn costs the same however long its
-session is; for an agent without a window the part in front of it is read as well.
+A claim returns the history from the last start of the window, so that a turn costs the same however long its session
+is. For an agent without a window, the earlier part is read as well.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from antiphon.errors import StoreError, UsageError
+import msgspec
+
+from antiphon.errors import CorruptRecord, MessageNotFound, StoreError, TurnNotFound, UsageError, WrongTenant
+from antiphon.input.cuts import Revision, revision_of
+from antiphon.input.ids import TurnId
 from antiphon.input.limits import check_size
-from antiphon.input.request import AgentSpec
-from antiphon.model import Message, decode_message
+from antiphon.input.request import AgentSpec, TurnRequest
+from antiphon.input.versions import refuse_newer
+from antiphon.model import TERMINAL, Message, ToolOutcome, decode_history, decode_message
 from antiphon.redis.edits import found_in
+from antiphon.redis.turn_info import runs_of
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.records import readable
 from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
 from antiphon_worker.loop.run_turn import WindowPlace
+from antiphon_worker.loop.unfinished import note_of, outcomes_of
 from antiphon_worker.loop.visible_history import LoadedHistory
+from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 
-__all__ = ["loaded_history", "restore_before", "window_field"]
+__all__ = [
+    "asked_agent",
+    "loaded_history",
+    "own_system",
+    "restore_before",
+    "revised",
+    "untold_calls",
+    "variables_of_session",
+    "window_field",
+]
 
 RETRY_SECONDS = 1.0
 
 REFUSALS = {
-    "closed": "The session is closed.",
-    "tenant": "The session belongs to another tenant: use another session id.",
+    "closed": (UsageError, "The session is closed."),
+    "tenant": (WrongTenant, "The session belongs to another tenant: use another session id."),
 }
 
 
 def loaded_history(cell: Cell, turn: ClaimedTurn, agent: AgentSpec) -> LoadedHistory:
-    """The history as the claim brought it; messages in front of it are read when they are asked for.
+    """Return the history of the claim, which reads earlier messages on demand.
 
-    Raises ``CorruptRecord``, and ``LimitReached`` for a history that is too long for an agent without a window; reading
-    raises ``StoreError`` as well.
+    Raises ``CorruptRecord``, and ``LimitReached`` if the history is too long for an agent without a window. Reading may
+    also raise ``StoreError``.
     """
     if agent.window is None:
         check_size(
@@ -50,8 +70,27 @@ def loaded_history(cell: Cell, turn: ClaimedTurn, agent: AgentSpec) -> LoadedHis
 
 
 def window_field(window: WindowPlace | None) -> str:
-    """What the session keeps for its next turn: where the window began and the tokens counted for it."""
+    """Return what the session keeps for its next turn: where the window began and the tokens counted for it."""
     return "" if window is None else f"{window.start}:{window.counted}"
+
+
+async def untold_calls(cell: Cell, turn: ClaimedTurn) -> list[Message]:
+    """A note for the model of what tools did in turns, or earlier runs of this one, of which no history tells.
+
+    Reads something only where there are such. Raises ``StoreError``.
+    """
+    turns = [TurnId(name) for name in reversed(turn.untold.split())]
+    if turn.run > 1 and turn.turn_id not in turns:
+        turns.append(turn.turn_id)
+    calls: list[ToolOutcome] = []
+    for turn_id in turns:
+        with suppress(TurnNotFound, CorruptRecord):  # it is kept for a week
+            record = await cell.turn(turn_id)
+            kept = record.status in TERMINAL and "place" not in record.fields
+            for run in runs_of(record):
+                # Of a turn whose finished steps stand in the history, only the last step is not told.
+                calls += outcomes_of(run.messages[-2:] if kept and run.run == record.run else run.messages)
+    return [note_of(calls)] if calls else []
 
 
 async def _read(cell: Cell, turn: ClaimedTurn, start: int, stop: int) -> list[Message]:
@@ -64,9 +103,9 @@ async def _read(cell: Cell, turn: ClaimedTurn, start: int, stop: int) -> list[Me
 
 
 async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn, lease: Lease) -> None:
-    """Make the turn one of its restored session, where that began anew and nobody has asked the archive yet.
+    """If the session began anew and was not looked up in the archive yet, restore it and load the turn again.
 
-    Raises ``ArchiveUnavailable`` where the turn must wait, ``UsageError`` where the session takes no such turn,
+    Raises ``ArchiveUnavailable`` if the turn must wait, ``UsageError`` if the restored session refuses the turn, and
     ``CorruptRecord``.
     """
     if archive is not None and turn.restored != "1":
@@ -84,15 +123,45 @@ async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn,
             raise ArchiveUnavailable(exc.message, retry_after=RETRY_SECONDS) from exc
     seq, _, reason = turn.refused.partition(":")
     if reason and turn.queued_seq <= int(seq):
-        raise UsageError(REFUSALS.get(reason, "The session takes no such turn."), session_id=turn.session_id)
+        error, message = REFUSALS.get(reason, (UsageError, "The session does not take this turn."))
+        raise error(message, session_id=turn.session_id)
+
+
+async def revised(cell: Cell, turn: ClaimedTurn, revises: str, lease: Lease) -> Revision:
+    """Find what the turn takes the place of, and leave of its history what the model is to see before its question.
+
+    The window begins where it did, if something of it stays. Raises ``MessageNotFound``, ``UsageError`` where the
+    message is not a user's, ``CorruptRecord``, ``StopSignal``.
+    """
+    start = turn.history_length - len(turn.history)
+    revision = _revision(turn, revises, start)
+    if start and (revision is None or revision.before <= start):
+        found = await patiently(lease, lambda: found_in(cell, turn.session_id, 0, -1))
+        turn.history, start = found.history, 0
+        revision = None
+    revision = revision or revision_of(decode_history(turn.history, start), revises, start)
+    turn.history, turn.history_length = turn.history[: revision.before - start], revision.before
+    turn.window = ""  # its tokens were counted for more
+    summary = SavedSummary.from_field(turn.summary)
+    if summary is not None and summary.messages > revision.before:
+        turn.summary = None
+    return revision
+
+
+def _revision(turn: ClaimedTurn, revises: str, start: int) -> Revision | None:
+    try:
+        return revision_of(decode_history(turn.history, start), revises, start)
+    except MessageNotFound:
+        return None
 
 
 async def _load_again(cell: Cell, turn: ClaimedTurn) -> None:
-    """What a claim now would load of the session."""
+    """Return what a claim would load of the session now."""
     found = await found_in(cell, turn.session_id, 0, -1)
     seen = found.text("window") or found.text("summary")
     turn.system, turn.variables = found.fields.get("system"), found.fields.get("variables")
     turn.session_agent, turn.summary = found.fields.get("agent"), found.fields.get("summary")
+    turn.usage = found.fields.get("usage")
     turn.window, turn.restored, turn.refused = (
         found.text("window"),
         found.text("restored"),
@@ -100,3 +169,30 @@ async def _load_again(cell: Cell, turn: ClaimedTurn) -> None:
     )
     turn.history = found.history[int(seen.partition(":")[0] or 0) :]
     turn.history_length = found.length
+
+
+def asked_agent(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
+    """Return the agent of the turn, or the session's. Raises ``CorruptRecord`` and ``NewerRecord``."""
+    if request.agent is not None or not turn.session_agent:
+        return request.agent
+    refuse_newer("agent", turn.session_agent)
+    with readable("The agent of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
+
+
+def variables_of_session(turn: ClaimedTurn) -> dict[str, Any]:
+    """Return the session's variables. Raises ``CorruptRecord`` and ``LimitReached``."""
+    if not turn.variables:
+        return {}
+    check_size("variables_bytes", len(turn.variables), "The session's variables in bytes")
+    with readable("The variables of a session", session_id=turn.session_id):
+        return msgspec.json.decode(turn.variables, type=dict[str, Any])
+
+
+def own_system(turn: ClaimedTurn) -> str | None:
+    """Return the session's own system prompt."""
+    if not turn.system:
+        return None
+    check_size("system_bytes", len(turn.system), "The session's system prompt in bytes")
+    with readable("The system prompt of a session", session_id=turn.session_id):
+        return turn.system.decode()

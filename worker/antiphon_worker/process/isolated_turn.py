@@ -1,4 +1,4 @@
-"""One turn in a process that runs nothing else: claimed by its id, run, and given back when the process is to stop."""
+"""Runs one turn in a process of its own: claims it by its id, runs it, and gives it back if the process must stop."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.settings import Settings
+from antiphon_worker.trouble.rate_limits import AskedLimits
 
 __all__ = ["run_isolated_turns", "run_one_turn", "run_turn_alone"]
 
@@ -37,9 +38,9 @@ async def run_one_turn(
     open_cell: Callable[[], Cell],
     worker: str,
 ) -> TurnRecord | None:
-    """Claim this turn, run it and give its record; None where it is not to be run now.
+    """Claim this turn, run it and return its record, or None if it must not run now.
 
-    Raises ``TurnFailed`` where it failed, and ``StoreError`` where Redis is out of reach before it is claimed.
+    Raises ``TurnFailed`` if it failed, and ``StoreError`` if Redis cannot be reached before the claim.
     """
     cell = open_cell()
     try:
@@ -74,9 +75,9 @@ async def run_turn_alone(
     worker: str,
     stopping: asyncio.Event,
 ) -> None:
-    """The same in a process of the worker's own: it waits while Redis is out of reach.
+    """Run this turn in one of the worker's own processes; wait while Redis cannot be reached.
 
-    When ``stopping`` is set the turn is given back, or is not claimed.
+    When ``stopping`` is set, the turn is given back or not claimed.
     """
     cell = open_cell()
     try:
@@ -90,7 +91,7 @@ async def run_turn_alone(
 
 
 class _Claim:
-    """The claim of one turn. Asked again with the same token, Redis gives the first answer again."""
+    """The claim of one turn. A repetition with the same token returns the first answer."""
 
     def __init__(self, cell: Cell, settings: Settings, worker: str, turn_id: TurnId) -> None:
         self._cell = cell
@@ -132,12 +133,13 @@ async def _run_held(
     keeper.add(lease)
     services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
     giving_back = asyncio.create_task(_give_back_when(stopping, lease))
-    work = asyncio.create_task(TurnRunner(cell, publisher, app, settings).run(turn, lease))
+    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell))
+    work = asyncio.create_task(runner.run(turn, lease))
     try:
         await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
         for service in services:
             if service.done():
-                service.result()  # it has failed: the turn stops with it, and the process ends
+                service.result()  # a service has failed: stop the turn and end the process
         await work
     finally:
         tasks: list[asyncio.Task[Any]] = [work, giving_back, *services]
@@ -174,7 +176,7 @@ async def run_isolated_turns(
     try:
         while (turn_id := await turns.get()) and not stopping.is_set():
             await run_turn_alone(turn_id, settings, app, open_cell, worker, stopping)
-            writer.write(b"ended\n")  # nobody reads it where the worker has died
+            writer.write(b"ended\n")  # no one reads it if the worker has died
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

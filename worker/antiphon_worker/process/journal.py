@@ -1,7 +1,7 @@
-"""A turn's journal in Redis, and the patience that every fenced write needs.
+"""A turn's journal in Redis, and the repetition of fenced writes.
 
-A write that Redis cannot take now is repeated, with the same operation id, until it can or until the lease is gone:
-it never happens twice, and a pause of Redis does not lose a step.
+A write that Redis cannot take now is repeated with the same operation id until it succeeds or the lease is lost. It
+never takes effect twice, and a pause of Redis loses no step.
 """
 
 from __future__ import annotations
@@ -10,17 +10,31 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
+
+import msgspec
 
 from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.events import Event
-from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn
+from antiphon.model import Message, encode
+from antiphon.model.usage import Usage
+from antiphon.wire.cell import STEER, SUPERSEDED, Cell, ClaimedTurn
 from antiphon.wire.errors import JournalShorter
-from antiphon_worker.loop.steps import JournalEntry, StepEntry, ToolStarted, decode_entry, encode_entry
+from antiphon.wire.preflight import wait_for_disk
+from antiphon_worker.loop.steps import (
+    JournalEntry,
+    StepEntry,
+    ToolStarted,
+    decode_entry,
+    encode_entry,
+    steered_of,
+    usage_of,
+)
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import TurnSink
 
-__all__ = ["TurnJournal", "patiently"]
+__all__ = ["TurnJournal", "patiently", "used_before", "used_with"]
 
 log = logging.getLogger("antiphon.journal")
 
@@ -32,7 +46,7 @@ DISK_SECONDS = 10.0
 
 
 async def patiently(lease: Lease, write: Callable[[], Awaitable[T]]) -> T:
-    """Write, again and again while Redis is away or full. Raises ``StopSignal`` when the lease is superseded."""
+    """Repeat a write while Redis is unreachable or full. Raises ``StopSignal`` when the lease is superseded."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
@@ -46,8 +60,24 @@ async def patiently(lease: Lease, write: Callable[[], Awaitable[T]]) -> T:
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
+def used_before(turn: ClaimedTurn) -> Usage | None:
+    """Return what the turns of the session have used that have ended, or None. A damaged total begins anew."""
+    if not turn.usage:
+        return None
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        return msgspec.json.decode(turn.usage, type=Usage)
+
+
+def used_with(turn: ClaimedTurn, used: Usage) -> bytes:
+    """Return what the session has used with this run of the turn, as it is stored; b"" where the run used nothing."""
+    if not used.tokens:
+        return b""
+    before = used_before(turn)
+    return encode(used if before is None else before + used)
+
+
 class TurnJournal:
-    """The loop's ``Journal`` over one claimed turn."""
+    """The loop's ``Journal`` for one claimed turn."""
 
     def __init__(self, cell: Cell, turn: ClaimedTurn, lease: Lease, sink: TurnSink) -> None:
         self._cell = cell
@@ -55,6 +85,7 @@ class TurnJournal:
         self._lease = lease
         self._sink = sink
         self._entries = [decode_entry(data) for data in turn.journal]
+        self._steered = turn.steered  # other turns may wait to steer this one
 
     @property
     def entries(self) -> list[JournalEntry]:
@@ -65,15 +96,21 @@ class TurnJournal:
         await self._lease.checkpoint()
 
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
-        """Journal entries and publish what they mean, after all that was published before."""
+        """Append entries to the journal and publish their events, after all earlier events."""
         pending = await self._sink.settle()
         bodies = pending + [self._sink.body(event) for event in events]
         encoded = [encode_entry(entry) for entry in entries]
         steps = sum(isinstance(entry, StepEntry) for entry in [*self._entries, *entries])
+        usage = used_with(self._turn, usage_of([*self._entries, *entries]))
 
         async def write() -> str:
             return await self._cell.append_step(
-                self._turn, length=len(self._entries), step=steps + 1, entries=encoded, bodies=bodies
+                self._turn,
+                length=len(self._entries),
+                step=steps + 1,
+                entries=encoded,
+                bodies=bodies,
+                usage=usage,
             )
 
         try:
@@ -85,23 +122,41 @@ class TurnJournal:
             self._lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
         self._entries.extend(entries)
-        if answer and self._lease.stop is None:
-            self._lease.end(Stop.CANCELLED, answer, at_once=False)
+        self._sink.step_kept()
+        self._steered = self._steered or answer == STEER
+        if answer not in ("", STEER) and self._lease.stop is None:
+            self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
         if any(isinstance(entry, ToolStarted) for entry in entries):
             await self._on_disk()
 
+    async def steered(self, step: int) -> list[Message]:
+        """Take what waits to steer the turn. Asks Redis only if something may wait."""
+        if not self._steered:
+            return []
+        stop, found = await patiently(
+            self._lease, lambda: self._cell.steer(self._turn, length=len(self._entries), step=step)
+        )
+        if stop:
+            self._lease.end(Stop.SUPERSEDED if stop == SUPERSEDED else Stop.CANCELLED, stop, at_once=False)
+            raise StopSignal(self._lease.stop or Stop.CANCELLED)
+        self._steered = False
+        entries = [decode_entry(data) for data in found]
+        self._entries += entries
+        return steered_of(entries)
+
     async def _on_disk(self) -> None:
-        """Before a tool starts that must not start twice: a power loss of Redis must not forget that it did."""
+        """Wait until the start of an at_most_once tool is on disk, so that a power loss cannot start it twice."""
         give_up_at = time.monotonic() + DISK_SECONDS
 
         async def wait() -> bool:
             try:
-                return await self._cell.wait_for_disk()
+                return await wait_for_disk(self._cell)
             except StoreUnavailable:
                 if time.monotonic() < give_up_at:
                     raise
                 log.warning(
-                    "turn %s starts a tool that is at_most_once, and Redis does not write to its disk",
+                    "turn %s starts an at_most_once tool although Redis does not write to its disk: "
+                    "a power loss may start it again",
                     self._turn.turn_id,
                     extra={"action": "disk_behind", "turn": self._turn.turn_id},
                 )

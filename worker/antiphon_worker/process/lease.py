@@ -1,9 +1,9 @@
-"""Leases of one worker process, and the thread that keeps them.
+"""Leases of one worker process, and the thread that renews them.
 
-A lease is this process's time-limited right to one session. The keeper renews all of them in one round trip from a
-thread of its own, so that a tool that blocks the event loop does not look like a death; it stops when the loop has
-stood still for so long that the process is to be ended (``stall_timeout``). A holder knows its own deadline on the
-monotonic clock: past it, it freezes until a renewal says that it still holds, or that it is superseded.
+A lease is this process's time-limited right to one session. The keeper renews all leases in one round trip from a
+thread of its own, so that a tool that blocks the event loop does not look like a dead process. It stops renewing when
+the loop has stood still for ``stall_timeout``, because the process is then ended. Each lease has a deadline on the
+monotonic clock. After it, the turn freezes until a renewal shows that the lease is still held or that it is superseded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from enum import Enum
 
 from antiphon.errors import StoreError
 from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.input.values import Keep
 from antiphon.wire.cell import SUPERSEDED, Cell
-from antiphon_worker.loop.stopping import TurnStopped
+from antiphon_worker.loop.tools.calls import TurnStopped
 from antiphon_worker.process.faults import log_fault
 
 __all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
@@ -26,12 +27,12 @@ __all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
 log = logging.getLogger("antiphon.lease")
 
 RENEW_AT_ONCE = 200
-STALL_EXTRA_SECONDS = 2.0  # the process is ended first, where somebody watches it
+STALL_EXTRA_SECONDS = 2.0  # a supervisor ends the process before that
 REPAIR_SECONDS = 1.0
 
 
 class Stop(Enum):
-    """Why a turn must stop before its end."""
+    """The reason why a turn must stop before its end."""
 
     SUPERSEDED = "superseded"
     CANCELLED = "cancelled"
@@ -39,32 +40,33 @@ class Stop(Enum):
 
 
 class StopSignal(TurnStopped):
-    """Carries a ``Stop`` out of a turn's work; no tool's ``except Exception`` can eat it."""
+    """Carries a ``Stop`` out of a turn's work. A tool's ``except Exception`` does not catch it."""
 
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
 
 
 class Lease:
-    """One session held. Lives on the event loop; only ``mono_deadline`` is written by the keeper's thread."""
+    """The lease of one session. Used on the event loop; the keeper's thread writes only ``mono_deadline``."""
 
     def __init__(self, session_id: SessionId, turn_id: TurnId, fence: Fence, mono_deadline: float) -> None:
         self.session_id = session_id
         self.turn_id = turn_id
         self.fence = fence
-        self.mono_deadline = mono_deadline  # written by the keeper's thread
+        self.mono_deadline = mono_deadline  # the keeper's thread writes it
         self.stop: Stop | None = None
         self.stop_reason = ""
-        self._moved = asyncio.Event()  # set at every answer of the keeper and at every stop
+        self.keep: Keep | None = None  # of the cancel that was heard last; the turn's record has it too
+        self._moved = asyncio.Event()  # set after every answer of the keeper and every stop
         self._on_stop: Callable[[], None] | None = None
 
     @property
     def frozen(self) -> bool:
-        """Past its own deadline: somebody else may hold the session by now."""
+        """Return whether the deadline has passed: another worker may hold the session by now."""
         return time.monotonic() >= self.mono_deadline
 
     def end(self, stop: Stop, reason: str = "", *, at_once: bool = True) -> None:
-        """Stop the turn: at once, or at its next safe point. A superseded one stays superseded."""
+        """Stop the turn at once or at its next safe point. A superseded lease stays superseded."""
         if self.stop is Stop.SUPERSEDED or (self.stop is not None and stop is Stop.DRAINED and not at_once):
             return
         self.stop, self.stop_reason = stop, reason
@@ -73,14 +75,14 @@ class Lease:
             self._on_stop()
 
     def on_stop(self, interrupt: Callable[[], None] | None) -> None:
-        """What interrupts the turn's work now; None when there is nothing to interrupt."""
+        """Return the stop that interrupts the turn's work now, or None."""
         self._on_stop = interrupt
 
     def answered(self) -> None:
         self._moved.set()
 
     async def checkpoint(self) -> None:
-        """A safe point: raises ``StopSignal`` where the turn must stop, waits while the lease is in doubt."""
+        """Pass a safe point: raise ``StopSignal`` if the turn must stop, and wait while the lease is in doubt."""
         while True:
             if self.stop is not None:
                 raise StopSignal(self.stop)
@@ -95,7 +97,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Renews every lease of the process. ``open_cell`` makes a cell with connections of the thread's own."""
+    """Renews all leases of the process. ``open_cell`` makes a cell with connections for the thread."""
 
     def __init__(
         self, open_cell: Callable[[], Cell], worker: str, lease_seconds: float, stall_timeout: float = 60.0
@@ -105,9 +107,9 @@ class LeaseKeeper:
         self._worker = worker
         self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
-        self._leases: dict[Fence, Lease] = {}  # under _lock
+        self._leases: dict[Fence, Lease] = {}  # guarded by _lock
         self._stopping = threading.Event()
-        self._ticked = time.monotonic()  # written by the loop, read by the thread
+        self._ticked = time.monotonic()  # the loop writes it, the thread reads it
 
     def add(self, lease: Lease) -> None:
         with self._lock:
@@ -118,7 +120,7 @@ class LeaseKeeper:
             self._leases.pop(lease.fence, None)
 
     async def run(self) -> None:
-        """Keep the leases until cancelled. Raises ``RuntimeError`` when the thread has ended without being told."""
+        """Renew the leases until cancelled. Raises ``RuntimeError`` if the thread ends by itself."""
         loop = asyncio.get_running_loop()
         thread = threading.Thread(
             target=self._thread, args=(loop,), name="antiphon lease keeper", daemon=True
@@ -139,7 +141,7 @@ class LeaseKeeper:
             try:
                 asyncio.run(self._keep(loop))
             except Exception as exc:  # noqa: BLE001 - a lease that is not renewed costs its turn
-                log_fault(log, exc, "leases are not renewed for the moment: the keeper begins anew")
+                log_fault(log, exc, "the lease keeper failed and starts again")
                 self._stopping.wait(min(REPAIR_SECONDS, self._lease_seconds / 8))
 
     async def _keep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -149,7 +151,9 @@ class LeaseKeeper:
             while not await asyncio.to_thread(self._stopping.wait, self._pause(lost_at)):
                 stood_still = time.monotonic() - self._ticked
                 if stood_still > self._stall_seconds:
-                    log.error("the event loop has not moved for %.0f s: leases are let go", stood_still)
+                    log.error(
+                        "the event loop has stood still for %.0f s: leases are not renewed", stood_still
+                    )
                     continue
                 try:
                     await self._renew(cell, loop)

@@ -1,4 +1,4 @@
-"""How late things happen that happen again and again: when a process has more to do than it can."""
+"""Measures how late repeated work is done, to notice that a process is overloaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORGET_SECONDS = 1.0
 
 
 class Lag:
-    """The delays of late, smoothed, beside the shortest one ever: a Redis that is far away is not an overload."""
+    """The recent delay, smoothed, compared with the shortest one: a distant Redis is not an overload."""
 
     def __init__(self) -> None:
         self._smooth = 0.0
@@ -20,7 +20,7 @@ class Lag:
         self._noted_at = -math.inf
 
     def note(self, now: float, seconds: float) -> None:
-        """A delay that has just been seen; ``now`` is of the monotonic clock."""
+        """Record a delay; ``now`` is a time of the monotonic clock."""
         if not self._fresh(now):
             self._smooth = 0.0
         self._noted_at = now
@@ -28,7 +28,7 @@ class Lag:
         self._smooth += WEIGHT * (seconds - self._smooth)
 
     def high(self, now: float) -> bool:
-        """Whether the delays of the last second were too long."""
+        """Return whether the delays of the last second were too long."""
         return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
 
     def _fresh(self, now: float) -> bool:

@@ -1,8 +1,8 @@
-"""Publishing deltas: calls that many sessions share, and for each session a window in which its deltas are joined.
+"""Publishes deltas in calls that many sessions share; each session joins the deltas of a short window.
 
-The first delta of a silence leaves at once. Calls leave a moment after each other, a few of them unanswered, and carry
-those who have something to say. A session that has spoken speaks again when it was answered and its window is over:
-what comes meanwhile is joined. An emit that failed is repeated, with its batch number, before anything newer leaves.
+The first delta after a silence is sent at once. Calls follow each other closely, and a few may be unanswered. A session
+whose deltas were sent sends again after the answer and the end of its window; deltas that arrive meanwhile are joined.
+A failed emit is repeated, with its batch number, before anything newer of the session is sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from antiphon.errors import StoreError
-from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from antiphon.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta, TurnRetrying
 from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
 from antiphon_worker.process.lease import Lease, Stop
@@ -35,7 +35,7 @@ _encode_text = msgspec.json.Encoder().encode
 
 
 class TurnSink:
-    """The events of one turn on their way out; the loop's ``Sink``."""
+    """The unsent events of one turn; the loop's ``Sink``."""
 
     def __init__(self, turn: ClaimedTurn, lease: Lease, publisher: Publisher) -> None:
         self.turn = turn
@@ -43,15 +43,16 @@ class TurnSink:
         self._publisher = publisher
         self._batch = 0
         self._bodies: list[bytes] = []
-        self._texts: list[str] = []  # pieces of the delta that is still growing
-        self._growing: bytes = b""  # the front of that delta's body
-        self._text_step = 0  # the step whose text it is, where it is one
+        self._texts: list[str] = []  # pieces of the delta that still grows
+        self._growing: bytes = b""  # the beginning of that delta's body
+        self._text_step = 0  # the step, if it is the text of an answer
+        self._said: list[str] = []  # the text of the step that is not in the journal yet
         self._fronts: dict[tuple[type[Event], int, str], bytes] = {}
         self.unanswered: Emit | None = None
         self._answered = asyncio.Event()
 
     def put(self, event: Event) -> None:
-        """Take an event; never waits. Consecutive pieces of one delta are joined."""
+        """Take an event without waiting. Consecutive pieces of one delta are joined."""
         kind = type(event)
         if kind is TextDelta:
             self.text(event.step, event.text)  # type: ignore[attr-defined]
@@ -61,11 +62,13 @@ class TurnSink:
             self._grow(self._front(kind, event.step, event.call_id), event.arguments)  # type: ignore[attr-defined]
         else:
             self._close_delta()
+            if kind is TurnRetrying:
+                self._said.clear()
             self._bodies.append(self.body(event))
             self._publisher.wake(self)
 
     def text(self, step: int, text: str) -> None:
-        """Take a piece of the answer's text: what putting a ``TextDelta`` does, but for the object."""
+        """Take a piece of the answer's text, like a ``TextDelta`` but without creating the object."""
         if step != self._text_step:
             self._close_delta()
             self._growing, self._text_step = self._front(TextDelta, step, ""), step
@@ -76,7 +79,7 @@ class TurnSink:
 
     @property
     def pending(self) -> bool:
-        """There is something that has not left, or has not arrived."""
+        """Return whether something is unsent or unconfirmed."""
         return bool(self._texts or self._bodies or self.unanswered)
 
     @property
@@ -84,20 +87,28 @@ class TurnSink:
         return len(self._texts) + len(self._bodies) > FULL_EVENTS
 
     async def drain(self) -> None:
-        """Return when there is room again, or when the turn must stop."""
+        """Wait until there is room again or the turn must stop."""
         while self.full and self.lease.stop is None:
             self._answered.clear()
             await self._answered.wait()
 
     def body(self, event: Event) -> bytes:
-        """The event as the scripts take it: without seq and at."""
+        """Encode an event for the scripts, without seq and at."""
         turn = self.turn
         event.session_id, event.turn_id = turn.session_id, turn.turn_id
         event.run, event.attempt = turn.run, turn.attempt
         return encode(event)
 
+    def said(self) -> str:
+        """The text of the answer that the model has begun and no step holds yet."""
+        return "".join([*self._said, *(self._texts if self._text_step else [])])
+
+    def step_kept(self) -> None:
+        """What was said until now stands in the journal."""
+        self._said.clear()
+
     async def settle(self) -> list[bytes]:
-        """Wait until no emit is under way, and take what has not left yet: the caller's script carries it."""
+        """Wait until no emit is under way, and take the unsent events for the caller's script."""
         while self.unanswered is not None and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
             self._answered.clear()
@@ -105,14 +116,14 @@ class TurnSink:
         return self._take()
 
     async def flushed(self) -> None:
-        """Wait until all that was put is published, or the lease is gone."""
+        """Wait until all events are published or the lease is lost."""
         while self.pending and self.lease.stop is not Stop.SUPERSEDED:
             self._publisher.wake(self)
             self._answered.clear()
             await self._answered.wait()
 
     def next_emit(self) -> Emit | None:
-        """What leaves now: the one that failed before, or all that has come since."""
+        """Return the next emit: the failed one, or all events since."""
         if self.unanswered is None:
             bodies = self._take()
             if not bodies:
@@ -122,7 +133,7 @@ class TurnSink:
         return self.unanswered
 
     def answer(self, answer: str | Exception) -> bool:
-        """Learn what became of the emit. False where it must be repeated."""
+        """Record the outcome of the emit. Returns False if it must be repeated."""
         if isinstance(answer, Exception):
             return False
         self.unanswered = None
@@ -134,7 +145,7 @@ class TurnSink:
         return True
 
     def release(self) -> None:
-        """Let everyone go on who waits here: the turn stops."""
+        """Wake all who wait here, because the turn stops."""
         self._answered.set()
 
     def _take(self) -> list[bytes]:
@@ -150,13 +161,16 @@ class TurnSink:
         self._publisher.wake(self)
 
     def _close_delta(self) -> None:
-        """What comes next begins an event of its own."""
+        """End the growing delta, so that the next piece begins an event of its own."""
         if self._texts:
-            self._bodies.append(self._growing + _encode_text("".join(self._texts)) + b"}")
+            text = "".join(self._texts)
+            self._bodies.append(self._growing + _encode_text(text) + b"}")
             self._texts = []
+            if self._text_step:
+                self._said += (text,)  # without a call: this is done for every delta
 
     def _front(self, kind: type[Event], step: int, call_id: str) -> bytes:
-        """The body of a delta up to its text, encoded once for each step and call."""
+        """Return the body of a delta up to its text, encoded once for each step and call."""
         key = (kind, step, call_id)
         front = self._fronts.get(key)
         if front is None:
@@ -169,26 +183,26 @@ class TurnSink:
 
 
 class Publisher:
-    """Sends what the sinks of one process hold."""
+    """Sends the events of all sinks of one process."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._waiting: dict[TurnSink, None] = {}  # have something to say
-        self._away: set[TurnSink] = set()  # have spoken: not answered yet, or still within their window
+        self._waiting: dict[TurnSink, None] = {}  # have unsent events
+        self._away: set[TurnSink] = set()  # have sent: not answered yet, or still within their window
         self._failing: set[TurnSink] = set()
         self._some = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._left_at = 0.0  # when the last call left
+        self._left_at = 0.0  # when the last call was sent
         self._failing_since = 0.0
         self._lag = Lag()
 
     @property
     def late(self) -> bool:
-        """Deltas leave later than they should: this process, or its Redis, has as much to do as it can."""
+        """Return whether deltas are sent too late, because this process or its Redis is overloaded."""
         return self._lag.high(time.monotonic())
 
     def wake(self, sink: TurnSink) -> None:
-        """A sink has something to send."""
+        """Register a sink that has something to send."""
         if sink in self._away:
             return
         if not self._waiting:
@@ -196,7 +210,7 @@ class Publisher:
         self._waiting[sink] = None
 
     def forget(self, sink: TurnSink) -> None:
-        """A turn is over: nothing of it leaves any more."""
+        """Remove the sink of a turn that is over; nothing of it is sent any more."""
         self._waiting.pop(sink, None)
         self._away.discard(sink)
         self._failing.discard(sink)
@@ -208,7 +222,7 @@ class Publisher:
                 lanes.create_task(self._send_parts(), name=f"publisher {number}")
 
     async def _send_parts(self) -> None:
-        """One call after the other; meanwhile others send theirs."""
+        """Send one call after the other, beside other tasks that do the same."""
         while True:
             async with self._sending:
                 since = await self._due()
@@ -218,8 +232,10 @@ class Publisher:
                 await self._send(part, since)
 
     async def _due(self) -> float:
-        """Return when a call is due: at once after a silence, or where more wait than one call holds; else a moment
-        after the last one. Gives since when somebody has waited.
+        """Wait until a call is due, and return since when a sink has waited.
+
+        A call is due at once after a silence or if more sinks wait than one call holds, else shortly after the last
+        one.
         """
         while not self._waiting:
             self._some.clear()
@@ -231,7 +247,7 @@ class Publisher:
         return since
 
     def _next_part(self) -> list[tuple[TurnSink, Emit]]:
-        """What leaves together now, of those who have waited longest."""
+        """Return the emits of the next call, from the sinks that have waited longest."""
         part: list[tuple[TurnSink, Emit]] = []
         while self._waiting and len(part) < EMIT_AT_ONCE:
             sink = next(iter(self._waiting))
@@ -245,7 +261,7 @@ class Publisher:
         return part
 
     async def _send(self, part: list[tuple[TurnSink, Emit]], since: float) -> None:
-        """One call, after which those who were served have the rest of their window, and the others a pause."""
+        """Send one call. Then its sinks wait for the rest of their window, and those whose emit failed for a pause."""
         over = time.monotonic() + WINDOW_SECONDS
         try:
             answers: list[str | Exception] = await self._cell.emit([emit for _, emit in part])
@@ -272,7 +288,7 @@ class Publisher:
             self._return(sinks)
 
     def _return(self, sinks: list[TurnSink]) -> None:
-        """They may speak again, but for those that are over."""
+        """Let sinks send again, except those that are over."""
         for sink in sinks:
             if sink in self._away:
                 self._away.remove(sink)
@@ -280,16 +296,16 @@ class Publisher:
                     self.wake(sink)
 
     def _note_failure(self, sink: TurnSink, error: object) -> None:
-        """One line when it begins …"""
+        """Log once that publishing fails …"""
         if sink not in self._away:
-            return  # it is over: nobody will hear of its success
+            return  # it is over: its success will not be seen
         self._failing.add(sink)
         if not self._failing_since:
             self._failing_since = time.monotonic()
             log.warning("events cannot be published: %s", error)
 
     def _note_success(self, sink: TurnSink) -> None:
-        """… and one when nobody is left whose events cannot be published."""
+        """… and once that all sinks can publish again."""
         self._failing.discard(sink)
         if self._failing_since and not self._failing:
             log.info("events are published again after %.1f s", time.monotonic() - self._failing_since)

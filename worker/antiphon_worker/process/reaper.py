@@ -1,4 +1,4 @@
-"""Recovering what nobody holds any more: expired leases, due retries and delays, what RQ's tools took out."""
+"""Recovers turns without a holder: expired leases, due retries and delays, and what RQ's tools took out."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ log = logging.getLogger("antiphon.reaper")
 
 PAUSE_SECONDS = 0.25
 
-ORDINARY = ("due", "retried", "cancelled")
+ORDINARY = ("due", "retried", "cancelled", "resumed", "not_decided")
 SAID = {
     "due": "its delay is over",
     "retried": "its retry is due",
-    "cancelled": "cancelled, as RQ's tools asked",
-    "recovered": "its worker died, it goes on",
-    "failed": "failed, its workers died too often",
-    "repaired": "it was missing in its queue",
-    "corrected": "RQ's tools had changed its job after its end",
-    "dropped": "its record is gone, it is dropped",
-    "quarantined": "its data are damaged, it is set aside: `antiphon failed` says why",
+    "cancelled": "cancelled by RQ's tools",
+    "recovered": "its worker died, so it starts again",
+    "failed": "it failed, because its workers died too often",
+    "resumed": "the time limit of its last open call has decided, so it goes on",
+    "not_decided": "it failed, because nobody decided about a call of it in time",
+    "repaired": "it was missing in its queue and is back",
+    "corrected": "RQ's tools changed its job after its end, which is corrected",
+    "dropped": "its record is gone, so it is dropped",
+    "quarantined": "its data are damaged, so it is set aside: `antiphon failed` shows why",
 }
 
 
 class Reaper:
-    """Looks at what is due for a look. Several workers' reapers do no harm to each other.
+    """Checks the sessions that are due for a check. Reapers of several workers do not disturb each other.
 
-    When Redis or this process stood still, when Redis has just started, or when its clock was put forward, holders may
-    be alive with leases that have run out: they have one lease to renew before their turns start again elsewhere.
+    If Redis or this process stood still, Redis has just started, or its clock was put forward, living holders may have
+    expired leases. They get one more lease to renew them before their turns start elsewhere. Retries and delays that
+    are due do not wait for it.
     """
 
     def __init__(self, cell: Cell, settings: Settings) -> None:
@@ -43,24 +46,23 @@ class Reaper:
         self._settings = settings
         self._looked = time.monotonic()
         self._quiet_until = 0.0
-        self._ahead_ms: float | None = None  # how far the server's clock is ahead of our monotonic one
+        self._ahead_ms: float | None = None  # how far the server's clock is ahead of our monotonic clock
 
     async def run(self) -> None:
         """Reap until cancelled."""
-        await asyncio.sleep(
-            PAUSE_SECONDS
-        )  # the connections of a worker that starts are opened one after the other
+        await asyncio.sleep(PAUSE_SECONDS)  # a starting worker opens its connections one after the other
         self._wait(await self._quiet_seconds())
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
-            if await self._must_wait():
-                continue
             try:
+                await self._look_at_clocks()
                 acts = await self._cell.reap(
-                    crash_limit=self._settings.crash_limit, queues=self._settings.queues
+                    crash_limit=self._settings.crash_limit,
+                    spare=time.monotonic() < self._quiet_until,
+                    queues=self._settings.queues,
                 )
             except StoreError:
-                self._wait(self._settings.lease)  # the consumer's log says what is wrong
+                self._wait(self._settings.lease)  # the consumer logs the error
                 continue
             for act in acts:
                 log.log(
@@ -71,7 +73,7 @@ class Reaper:
                 )  # fmt: skip
 
     async def _quiet_seconds(self) -> float:
-        """How long to leave alone what runs when this reaper starts: holders could not renew while Redis was away."""
+        """Return how long to spare running turns at the start: holders could not renew while Redis was unreachable."""
         try:
             if not await self._cell.busy_sessions():
                 return 0.0
@@ -79,25 +81,20 @@ class Reaper:
         except StoreError:
             return self._settings.lease
 
-    async def _must_wait(self) -> bool:
-        """Ask Redis for its time first: a pause or a jump is met by this question, and not by the reaping."""
-        try:
-            ahead_ms = await self._cell.server_ms() - time.monotonic() * 1000
-        except StoreError:
-            self._wait(self._settings.lease)
-        else:
-            self._compare_clocks(ahead_ms)
+    async def _look_at_clocks(self) -> None:
+        """Ask Redis for its time before reaping, so that a pause or a jump of the clock is noticed first."""
+        ahead_ms = await self._cell.server_ms() - time.monotonic() * 1000
+        self._compare_clocks(ahead_ms)
         now = time.monotonic()
         if now - self._looked > PAUSE_SECONDS + self._settings.lease / 4:
             self._wait(self._settings.lease)
         self._looked = now
-        return now < self._quiet_until
 
     def _compare_clocks(self, ahead_ms: float) -> None:
         before, self._ahead_ms = self._ahead_ms, ahead_ms
         if before is not None and ahead_ms - before > self._settings.lease * 1000 / 4:
             log.warning(
-                "the clock of Redis was put forward by %.0f s: leases get time to be renewed",
+                "the clock of Redis was put forward by %.0f s: holders get time to renew their leases",
                 (ahead_ms - before) / 1000,
                 extra={"action": "clock_forward"},
             )

@@ -1,117 +1,108 @@
-"""One claimed turn, from its claim to its outcome. The only place that turns causes into outcomes."""
+"""Runs one claimed turn up to its outcome. Only this module turns causes into outcomes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from antiphon.errors import AgentError, ProviderError
+from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
-from antiphon.input.limits import check_size
-from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
-from antiphon.model import Message, Response, encode
+from antiphon.input.cuts import Revision
+from antiphon.input.request import TurnRequest, check_request, decode_request
+from antiphon.input.versions import NewerRecord
+from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
+from antiphon.model.usage import Usage
 from antiphon.tools import Context
 from antiphon.wire.cell import Cell, ClaimedTurn
-from antiphon.wire.records import readable
+from antiphon.wire.errors import CancelledFirst
+from antiphon.wire.lists.inspection import keep_of
+from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
 from antiphon_worker.loop.input import loop_input, stamp
+from antiphon_worker.loop.limits.meter import Meter
+from antiphon_worker.loop.loop import Suspended
 from antiphon_worker.loop.run_turn import TimeLimit, run_turn
-from antiphon_worker.loop.steps import messages_of
+from antiphon_worker.loop.steps import decode_entry, tools_to_run
+from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.process.faults import log_fault
-from antiphon_worker.process.history import loaded_history, restore_before, window_field
-from antiphon_worker.process.journal import TurnJournal, patiently
-from antiphon_worker.process.lease import Lease, Stop, StopSignal
+from antiphon_worker.process.history import (
+    asked_agent,
+    loaded_history,
+    own_system,
+    restore_before,
+    revised,
+    untold_calls,
+    variables_of_session,
+    window_field,
+)
+from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
+from antiphon_worker.process.lease import Lease, StopSignal
+from antiphon_worker.process.outcomes import (
+    Cancelled,
+    Failed,
+    Finished,
+    GivenBack,
+    Outcome,
+    Retry,
+    Superseded,
+    Tries,
+    Waiting,
+    encodable,
+    facts_of,
+    seconds_until_newer,
+    stopped,
+)
 from antiphon_worker.process.publisher import Publisher, TurnSink
-from antiphon_worker.providers.stream.json_text import valid
+from antiphon_worker.providers.http.limits import Gate, HeldBack
+from antiphon_worker.rq.parts import AppParts, how_to_start, workers_with
 from antiphon_worker.settings import Settings
 
 __all__ = ["TurnRunner"]
 
 log = logging.getLogger("antiphon.turn")
 
-LONGEST_RETRY_SECONDS = 60.0
-
-
-class Finished(Struct, tag="finished"):
-    """An answer, encoded already: what cannot be encoded is a failure, and known before anything is written."""
-
-    messages: list[bytes]
-    response: Response
-    encoded: bytes  # the response
-    window: str
-    summary: bytes
-    variables: dict[str, Any] | None  # where a tool changed them
-
-
-class Failed(Struct, tag="failed"):
-    code: str
-    message: str
-    status: int | None = None  # the model service's, as the request's id
-    request_id: str | None = None
-
-    @classmethod
-    def of(cls, exc: AgentError) -> Failed:
-        if isinstance(exc, ProviderError):
-            return cls(str(exc.code), exc.message, exc.status, exc.request_id)
-        return cls(str(exc.code), exc.message)
-
-
-class Retry(Struct, tag="retrying"):
-    error: ProviderError
-    delay: float  # seconds
-
-
-class Cancelled(Struct, tag="cancelled"):
-    reason: str
-
-
-class GivenBack(Struct, tag="given_back"):
-    reason: str
-    code: str = "drained"
-    delay: float = 0.0
-
-
-class Superseded(Struct, tag="superseded"):
-    pass
-
-
-Outcome: TypeAlias = Finished | Failed | Retry | Cancelled | GivenBack | Superseded
-
 
 class TurnRunner:
-    """Runs claimed turns; holds what all turns of the process share."""
+    """Runs claimed turns and holds what all turns of the process share."""
 
-    def __init__(self, cell: Cell, publisher: Publisher, app: App, settings: Settings) -> None:
+    def __init__(
+        self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None
+    ) -> None:
         self.cell = cell
         self.publisher = publisher
         self.app = app
         self.settings = settings
+        self.gate = gate
         self.archive = app.archive(settings.archive)
-        self.ended = (0, 0, 0.0)  # turns that finished, turns that failed, and how many seconds both took
+        self.prices = app.prices(settings.prices)
+        self.parts = AppParts.of(cell.keys.prefix, **app.parts())
+        self._warned = False
+        self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
-        """Work on a claimed turn until it has an outcome, and write that down. Gives the outcome's name."""
+        """Run a claimed turn until it has an outcome, write the outcome and return its name."""
         began = time.monotonic()
         run = _Run(self, turn, lease)
         outcome = await run.run()
         name, took = str(outcome.__struct_config__.tag), time.monotonic() - began
         self._count(outcome, took)
+        if isinstance(outcome, Finished | Failed | Cancelled):
+            took += turn.spent_ms / 1000  # all attempts, and the time between them
         fields = {
             "action": f"turn_{name}",
             "session": turn.session_id,
             "turn": turn.turn_id,
             "fence": turn.fence,
         }
-        facts, said = _why(outcome, run.provider)
+        facts, said = facts_of(outcome, run.provider)
         log.log(
             logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
             "turn %s of session %s: %s after %.2f s%s",
@@ -123,15 +114,22 @@ class TurnRunner:
             log.debug("turn %s of session %s: %s", turn.turn_id, turn.session_id, said, extra=fields | facts)
         return name
 
+    def warn_of_newer(self, why: NewerRecord) -> None:
+        """Say once that this worker finds turns that it must leave to others."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s This worker gives such turns back.", why.message, extra={"action": "newer_release"}
+            )
+
     def _count(self, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
-        if isinstance(outcome, Finished | Failed):
-            good = isinstance(outcome, Finished)
-            self.ended = (finished + good, failed + (not good), took + seconds)
+        good, bad = isinstance(outcome, Finished), isinstance(outcome, Failed)
+        self.ended = (finished + good, failed + bad, took + seconds)
 
 
 class _Run:
-    """One attempt at one turn: claim has happened, then load, work, conclude."""
+    """One attempt at a claimed turn: load, work, conclude."""
 
     def __init__(self, runner: TurnRunner, turn: ClaimedTurn, lease: Lease) -> None:
         self._runner = runner
@@ -142,46 +140,86 @@ class _Run:
         self._sink = TurnSink(turn, lease, runner.publisher)
         self._request: TurnRequest | None = None
         self._journal: TurnJournal | None = None
-        self.provider = ""  # of its agent, once that is known
+        self._meter: Meter | None = None
+        self._began = time.monotonic()
+        self._tries = Tries(turn, runner.settings)
+        self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
+        self._unsent: list[bytes] = []  # events that go with the turn's end
+        self.provider = ""
+        self._agent: str | None = None
 
     async def run(self) -> Outcome:
         try:
-            outcome = _encodable(await self._work())
-            return outcome if await self._conclude(outcome) else Superseded()
+            outcome = await self._work()
+            try:
+                return outcome if await self._conclude(outcome) else Superseded()
+            except CancelledFirst as exc:
+                outcome = Cancelled(exc.reason)
+                return outcome if await self._conclude(outcome) else Superseded()
         except StopSignal:
             return Superseded()
         finally:
-            self._lease.on_stop(None)  # which held the sink, which holds the lease
+            self._lease.on_stop(None)  # breaks the cycle of sink and lease
             self._runner.publisher.forget(self._sink)
 
     async def _work(self) -> Outcome:
-        """Load and answer; whatever happens is an outcome."""
+        """Load and answer; turn everything that happens into an outcome, except a stop of this process."""
         if self._turn.stop:
-            self._lease.end(Stop.CANCELLED, self._turn.stop, at_once=False)
+            return Cancelled(self._turn.stop)
         try:
-            with self._interruptible():
-                return await self._answer()
-        except StopSignal as signal:
-            return _stopped(signal.stop, self._lease)
-        except ProviderError as exc:
-            exhausted = self._turn.errors + 1 >= self._settings.error_limit
-            return Failed.of(exc) if exhausted or not exc.retryable else Retry(exc, self._delay(exc))
-        except ArchiveUnavailable as exc:
-            return GivenBack(exc.message, str(exc.code), exc.retry_after)
-        except AgentError as exc:
-            return Failed.of(exc)
-        except UnicodeEncodeError:
-            return Failed("internal_error", "The answer holds text that cannot be stored: half a character.")
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this turn's outcome
+            return encodable(await self._attempt())
+        except BaseException as exc:  # also KeyboardInterrupt, and what an error's own __str__ raises
+            if is_stop(exc):
+                raise
             log_fault(
                 log, exc, "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id,
                 action="turn_broke", session=self._turn.session_id, turn=self._turn.turn_id,
             )  # fmt: skip
             return Failed("internal_error", f"The worker's code failed: {type(exc).__name__}.")
 
+    async def _attempt(self) -> Outcome:
+        """Load and answer; turn every known failure into an outcome."""
+        try:
+            with self._interruptible():
+                return await self._answer()
+        except StopSignal as signal:
+            return stopped(signal.stop, self._lease)
+        except ProviderError as exc:
+            delay = self._tries.pause(exc)
+            return Failed.of(exc) if delay is None else Retry(exc, delay)
+        except ArchiveUnavailable as exc:
+            return GivenBack(exc.message, str(exc.code), exc.retry_after)
+        except NewerRecord as exc:
+            self._runner.warn_of_newer(exc)
+            return GivenBack(exc.message, "newer_release", seconds_until_newer(self._turn))
+        except (UnknownAgent, UnknownTool, UnknownProvider) as exc:
+            return await self._lacks(exc)
+        except AgentError as exc:
+            return Failed.of(exc)
+        except UnicodeEncodeError:
+            return Failed("internal_error", "The answer holds text that cannot be stored: half a character.")
+
+    async def _lacks(self, exc: AgentError) -> Outcome:
+        """Leave the turn to a worker whose App has what this one lacks, or fail it if there is none."""
+        turn, own = self._turn, self._runner.parts.digest()
+        assert self._request is not None
+        asked = asked_agent(turn, self._request)
+        known = [*dict.fromkeys([*turn.lacking.split(), own])]
+        needed = tools_to_run(self._journal.entries if self._journal else (), self._decisions())
+        needed -= {tool.name for tool in self._request.caller_tools}
+        found = await patiently(
+            self._lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed)
+        )
+        if not found.workers:
+            return Failed(str(exc.code), f"{exc.message} {how_to_start(turn.queue)}")
+        # Where the turn comes back, as under RQ's own worker, it waits: its workers take it whatever it needs.
+        delay = seconds_until_newer(turn) if own in turn.lacking else 0.0
+        reason = f"{exc.message} A worker that has it takes the turn."
+        return GivenBack(reason, str(exc.code), delay, " ".join(found.lacking), tuple(found.workers))
+
     @contextmanager
     def _interruptible(self) -> Generator[None]:
-        """Within this, a stop that must not wait cancels the task, and comes out as ``StopSignal``."""
+        """Let an immediate stop cancel the task within this, and raise it as ``StopSignal``."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -200,23 +238,44 @@ class _Run:
         finally:
             self._lease.on_stop(self._sink.release)
 
-    async def _answer(self) -> Finished:
+    async def _answer(self) -> Finished | Waiting:
         turn, app = self._turn, self._runner.app
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout
         async with TimeLimit(min(request.timeout or most, most)):
             self._journal = TurnJournal(self._cell, turn, self._lease, self._sink)
+            decisions = self._decisions()
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
-            agent = app.agent(_asked(turn, request), request.params, bool(turn.system))
-            self.provider = agent.provider
+            brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
+            agent = app.agent(asked_agent(turn, request), brought, bool(turn.system))
+            self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
             provider = await app.provider(agent.provider)
-            before = _variables(turn)
-            inp = loop_input(agent, request, app.tools(agent.tools), _own_system(turn), before)
-            context = Context(turn.session_id, turn.turn_id, variables=_variables(turn))
+            before = variables_of_session(turn)
+            spent = turn.spent_ms / 1000 + time.monotonic() - self._began
+            meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
+            tools, rules, self._meter = app.tools(agent.tools), app.rules(agent), meter
+            inp = loop_input(agent, request, tools, own_system(turn), before, rules, meter)
+            inp.timeouts, inp.gate = agent.timeouts or app.timeouts, self._runner.gate
+            if agent.fallback:
+                inp.fallback = self._tries.fallback(agent, app)
+            if turn.untold or turn.run > 1:
+                inp.notes = await patiently(self._lease, lambda: untold_calls(self._cell, turn))
+            context = Context(
+                turn.session_id, turn.turn_id, variables=variables_of_session(turn),
+                attempt=turn.attempt, run=turn.run,
+            )  # fmt: skip
+            if request.revises is not None:
+                self._revision = await revised(self._cell, turn, request.revises, self._lease)
+                inp.new_messages = [*self._revision.question, *request.messages]
             history = loaded_history(self._cell, turn, agent)
-            done = await run_turn(provider, inp, history, app.toolbox, self._journal, self._sink, context)
-        messages = stamp([*request.messages, *done.loop.messages], turn.turn_id, agent.name)
+            done = await run_turn(
+                provider, inp, history, app.toolbox, self._journal, self._sink, context, decisions
+            )
+        if isinstance(done, Suspended):
+            passed_by = request.while_suspended == "continue"
+            return Waiting(done.calls, (meter.used or Usage()) if passed_by else None)
+        messages = stamp(request.messages, done.loop.messages, turn.turn_id, turn.created, agent.name)
         response = done.loop.response(turn.turn_id, turn.session_id)
         return Finished(
             [encode(message) for message in messages],
@@ -228,24 +287,39 @@ class _Run:
         )
 
     async def _conclude(self, outcome: Outcome) -> bool:
-        """Write the outcome. False where another fence is in force."""
+        """Write the outcome. Returns False if another fence is in force."""
         match outcome:
             case Finished():
                 return await self._complete(outcome)
-            case Failed(code, message, _, _):
-                event = TurnFailedEvent(code=code, message=message)
-                return await self._finish("failed", event, error_code=code, error=message)
+            case Failed(code, message, service, raw):
+                event = TurnFailedEvent(code=code, message=message, raw=raw, service=service)
+                unfinished = self._unfinished()
+                response, calls = self._recorded(unfinished, [], raw)
+                return await self._finish(
+                    "failed", event, response=response, calls=calls, error_code=code, error=message,
+                    service=_said(service), usage=unfinished.usage,
+                )  # fmt: skip
             case Cancelled(reason):
-                kept = self._kept()
-                event = TurnCancelledEvent(reason=reason, kept=len(kept))
-                encoded = [encode(message) for message in kept]
-                return await self._finish("cancelled", event, messages=encoded, error=reason)
+                return await self._cancel(reason)
             case Retry(error, delay):
-                return await self._give_back("error", error.message, str(error.code), delay)
-            case GivenBack(reason, code, delay):
-                return await self._give_back("drain", reason, code, delay)
+                service = _said(ServiceAnswer.of(error))
+                cause = "limit" if isinstance(error, HeldBack) else "error"
+                return await self._give_back(cause, error.message, str(error.code), delay, service=service)
+            case GivenBack(reason, code, delay, lacking, workers):
+                return await self._give_back("drain", reason, code, delay, lacking=lacking, workers=workers)
+            case Waiting():
+                return await self._suspend(outcome)
             case Superseded():
                 return False
+
+    async def _suspend(self, waiting: Waiting) -> bool:
+        """Let the turn wait without a worker, or end it if it was cancelled meanwhile."""
+        self._unsent += await self._sink.settle()
+        stop = await patiently(
+            self._lease,
+            lambda: suspend(self._cell, self._turn, waiting.calls, bodies=self._unsent, aside=waiting.aside),
+        )
+        return await self._cancel(stop) if stop else stop is not None
 
     async def _complete(self, done: Finished) -> bool:
         events: list[Event] = [TurnFinished(response=done.response)]
@@ -254,110 +328,73 @@ class _Run:
         return await self._finish(
             "finished", *events, messages=done.messages, response=done.encoded, window=done.window,
             summary=done.summary, variables=encode(done.variables) if done.variables is not None else b"",
+            calls="told" if self._turn.untold else "", usage=done.response.usage,
         )  # fmt: skip
 
+    async def _cancel(self, reason: str) -> bool:
+        """Some of the turn stays in the history, as whoever cancelled it has asked; all of it in its record."""
+        keep = self._lease.keep
+        keep = keep or await patiently(self._lease, lambda: keep_of(self._cell, self._turn.turn_id))
+        unfinished = self._unfinished()
+        if self._request is not None and self._request.revises is not None and self._revision is None:
+            keep = "nothing"  # it stopped before it knew where its messages belong
+        kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self._agent)
+        response, calls = self._recorded(unfinished, kept)
+        events: list[Event] = [TurnCancelledEvent(reason=reason, kept=len(kept), keep=keep)]
+        variables = unfinished.variables if kept else None
+        if variables is not None:
+            events.insert(0, VariablesChanged(variables=variables))
+        return await self._finish(
+            "cancelled", *events, messages=[encode(message) for message in kept], response=response, calls=calls,
+            error=reason, variables=encode(variables) if variables is not None else b"", usage=unfinished.usage,
+        )  # fmt: skip
+
+    def _unfinished(self) -> Unfinished:
+        """What the turn has said and done until now; nothing where its own data cannot be read."""
+        try:
+            self._request = self._request or decode_request(self._turn.request)
+            entries = self._journal.entries if self._journal else [*map(decode_entry, self._turn.journal)]
+            used = self._meter.used if self._meter else None
+            return Unfinished(self._request.messages, entries, self._sink.said(), self._decisions(), used)
+        except AgentError:
+            return Unfinished([], [], "")
+
+    def _decisions(self) -> dict[str, Decision]:
+        """What was decided while the turn was suspended last, by the ids of the calls."""
+        return {one.call_id: one for one in decisions_of(self._turn.decisions, self._turn.turn_id)}
+
+    def _recorded(self, unfinished: Unfinished, kept: Sequence[Message], raw: str = "") -> tuple[bytes, str]:
+        """Return the turn's record (``raw``: its text), and whether the next turn must be told of its calls."""
+        record = unfinished.record(self._turn.turn_id, self._turn.session_id)
+        if raw:
+            record = msgspec.structs.replace(record or Response(), text=raw)
+        return encode(record) if record else b"", "untold" if unfinished.calls_beyond(kept) else ""
+
     async def _finish(
-        self, status: str, *events: Event, messages: Sequence[bytes] = (), **fields: Any
+        self, status: str, *events: Event, messages: Sequence[bytes] = (), usage: Usage, **fields: Any
     ) -> bool:
-        """One script: what was not published yet, history, the terminal event, the next turn's start."""
-        bodies = await self._sink.settle() + [self._sink.body(event) for event in events]
+        """Run one script: the unpublished events, the history, the terminal event and the next turn's start."""
+        if messages and self._revision is not None:
+            fields["kept"] = self._revision.kept
+            events = (*filter(None, [self._revision.event]), *events)
+        fields["usage"] = used_with(self._turn, usage)
+        self._unsent += await self._sink.settle()
+        bodies = self._unsent + [self._sink.body(event) for event in events]
         return await patiently(
             self._lease,
             lambda: self._cell.finish(self._turn, status, messages=messages, bodies=bodies, **fields),
         )
 
-    async def _give_back(self, cause: str, reason: str, code: str, delay: float = 0.0) -> bool:
-        """What was said stays visible; the turn starts again from its last finished step."""
+    async def _give_back(self, cause: str, reason: str, code: str, delay: float, **others: Any) -> bool:
+        """Give the turn back. Its published events stay visible; it starts again from its last finished step."""
         await self._sink.flushed()
         return await patiently(
             self._lease,
             lambda: self._cell.give_back(
-                self._turn, cause, delay_ms=int(delay * 1000), reason=reason, code=code
+                self._turn, cause, delay_ms=int(delay * 1000), reason=reason, code=code, **others
             ),
         )
 
-    def _delay(self, error: ProviderError) -> float:
-        """Seconds until the next try: what the service asked for, or doubling ones."""
-        delay = error.retry_after
-        if delay is None:
-            delay = self._settings.retry_delay * 2**self._turn.errors * random.uniform(0.8, 1.2)
-        return min(delay, LONGEST_RETRY_SECONDS)
 
-    def _kept(self) -> list[Message]:
-        """What a cancelled turn leaves: its finished steps after its input, or nothing."""
-        done = messages_of(self._journal.entries) if self._journal else []
-        if not done or self._request is None:
-            return []
-        return stamp([*self._request.messages, *done], self._turn.turn_id)
-
-
-def _asked(turn: ClaimedTurn, request: TurnRequest) -> str | AgentSpec | None:
-    if request.agent is not None or not turn.session_agent:
-        return request.agent
-    with readable("The agent of a session", session_id=turn.session_id):
-        return msgspec.json.decode(turn.session_agent, type=str | AgentSpec)
-
-
-def _variables(turn: ClaimedTurn) -> dict[str, Any]:
-    if not turn.variables:
-        return {}
-    check_size("variables_bytes", len(turn.variables), "The session's variables in bytes")
-    with readable("The variables of a session", session_id=turn.session_id):
-        return msgspec.json.decode(turn.variables, type=dict[str, Any])
-
-
-def _own_system(turn: ClaimedTurn) -> str | None:
-    """The session's own system prompt."""
-    if not turn.system:
-        return None
-    check_size("system_bytes", len(turn.system), "The session's system prompt in bytes")
-    with readable("The system prompt of a session", session_id=turn.session_id):
-        return turn.system.decode()
-
-
-def _encodable(outcome: Outcome) -> Outcome:
-    """The outcome with reasons that Redis and JSON can hold: nothing that ends a turn may raise while it is written.
-
-
-    Providers and tools of an App say what they like; half a character becomes U+FFFD.
-    """
-    match outcome:
-        case Failed(code, message, status, request_id):
-            return Failed(valid(code), valid(message), status, request_id)
-        case Retry(error, delay):
-            error.args = (valid(error.message),)
-            return Retry(error, delay)
-        case Cancelled(reason):
-            return Cancelled(valid(reason))
-        case GivenBack(reason, code, delay):
-            return GivenBack(valid(reason), valid(code), delay)
-        case Finished() | Superseded():
-            return outcome
-
-
-def _why(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
-    """What the log adds to the outcome's name, and the text for debug alone: services and callers may quote users."""
-    match outcome:
-        case Failed(code, message, status, request_id):
-            facts, said = {"code": code, "status": status, "request_id": request_id}, message
-        case Retry(error, delay):
-            facts, said = {"code": str(error.code), "status": error.status}, error.message
-            facts |= {"request_id": error.request_id, "again_in": f"{delay:.1f}"}
-        case GivenBack(reason, code):
-            return {"code": code}, reason
-        case Cancelled(reason):
-            return {}, reason
-        case _:
-            return {}, ""
-    facts["provider"] = provider or None
-    return {fact: value for fact, value in facts.items() if value is not None}, said
-
-
-def _stopped(stop: Stop, lease: Lease) -> Outcome:
-    match stop:
-        case Stop.SUPERSEDED:
-            return Superseded()
-        case Stop.CANCELLED:
-            return Cancelled(lease.stop_reason)
-        case Stop.DRAINED:
-            return GivenBack(lease.stop_reason or "The worker stops.")
+def _said(service: ServiceAnswer | None) -> bytes:
+    return encode(service) if service is not None else b""

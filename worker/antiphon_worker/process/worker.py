@@ -1,4 +1,4 @@
-"""One worker process: its services, and the order in which it stops."""
+"""One worker process: its services and the order in which they stop."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from antiphon_worker.rq.presence import Presence
 from antiphon_worker.settings import Settings, describe
 from antiphon_worker.supervisor.child import Given
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
+from antiphon_worker.trouble.rate_limits import RateLimits
+from antiphon_worker.upkeep.deliverer import Deliverer
+from antiphon_worker.upkeep.scheduler import Scheduler
 
 __all__ = ["Worker", "worker_name"]
 
@@ -35,7 +38,7 @@ SAFE_POINT_SECONDS = 3.0
 
 
 def worker_name() -> str:
-    """A name for this incarnation of a worker: it never comes back."""
+    """Make a name for this incarnation of a worker, which is never used again."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(":", "_")
 
 
@@ -55,16 +58,16 @@ class Worker:
         self.name = name or worker_name()
         self._app = app
         self._url = url or settings.redis_urls[0]
-        self._spare = spare  # asks for a process that can run turns alone
+        self._spare = spare  # requests a process for isolated turns
         self._draining = asyncio.Event()
         self._aborting = asyncio.Event()
 
     def drain(self) -> None:
-        """Take nothing new, finish until the deadline, give back the rest. A second call aborts."""
+        """Take no new turns, finish turns until the deadline, give back the rest. A second call aborts."""
         (self._aborting if self._draining.is_set() else self._draining).set()
 
     def abort(self) -> None:
-        """Give everything back now."""
+        """Give back all turns now."""
         self._draining.set()
         self._aborting.set()
 
@@ -72,22 +75,23 @@ class Worker:
         """Work until drained.
 
         1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
-        4. they are given back  5. stop renewing and publishing  6. close the connections
+        4. give them back  5. stop renewing and publishing  6. close the connections
         """
         cell = self._open_cell()
-        feed = LiveFeed(cell.redis)
-        publisher = Publisher(cell)
+        feed, publisher = LiveFeed(cell.redis), Publisher(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
-        runner = TurnRunner(cell, publisher, self._app, self.settings)
+        gate = RateLimits(cell)
+        runner = TurnRunner(cell, publisher, self._app, self.settings, gate)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
             run_turn=runner.run, run_foreign=ForeignJobs(cell, self.name, self._open_cells).handle, run_alone=alone.run,
-            late=lambda: publisher.late,
+            room_alone=lambda: alone.room, late=lambda: publisher.late, app=runner.parts.digest(),
         )  # fmt: skip
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
-            cell, self.name, self.settings.queues, lambda: consumer.busy, consumer.running, lambda: runner.ended
+            cell, self.name, self.settings.queues, runner.parts.encoded(),
+            lambda: consumer.busy, consumer.running, lambda: runner.ended,
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:
@@ -98,17 +102,16 @@ class Worker:
                 lasting = [
                     start(keeper.run, "lease keeper"), start(publisher.run, "publisher"),
                     start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
-                    start(presence.run, "presence"),
+                    start(presence.run, "presence"), start(lambda: gate.run(feed), "rate limits"),
+                    start(Scheduler(cell).run, "scheduler"), start(Deliverer(cell).run, "deliverer"),
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
                 if runner.archive is not None:
                     taking.append(start(Archiver(self._open_cell(), runner.archive).run, "archiver"))
                 log.info(
-                    "worker %s takes turns: %s",
-                    self.name,
-                    describe(self.settings),
-                    extra={"action": "started"},
-                )
+                    "worker %s takes turns: %s", self.name, describe(self.settings), extra={"action": "started"}
+                )  # fmt: skip
+                self._say_what_agents_lack()
                 await self._draining.wait()
                 await _cancel(taking)
                 await self._drain(consumer, alone)
@@ -117,6 +120,16 @@ class Worker:
             await feed.aclose()
             await cell.redis.aclose()
         log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
+
+    def _say_what_agents_lack(self) -> None:
+        for agent, lacking in self._app.lacking.items():
+            for sentence in lacking:
+                log.warning(
+                    "agent %s is not ready: %s",
+                    agent,
+                    sentence,
+                    extra={"action": "agent_not_ready", "agent": agent},
+                )
 
     async def _drain(self, consumer: Consumer, alone: IsolatedTurns) -> None:
         log.info("worker %s drains %d turns", self.name, consumer.busy, extra={"action": "draining"})

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import Struct, field
 
 from antiphon.model import Message, StopReason, Usage
+from antiphon_worker.providers.http.limits import Gate
 
 __all__ = [
     "Increment",
@@ -54,7 +55,8 @@ class ModelRequest(Struct):
     """One model call. ``messages`` has no leading system messages: those are in ``system``.
 
     ``params`` are the caller's parameters (``temperature``, ``max_tokens``, ``stop``, ``tool_choice``, ``reasoning``,
-    …). The provider renames them for its service, and passes on parameters that it does not know.
+    …). The provider renames them for its service, and passes on parameters that it does not know. ``gate`` is where the
+    call waits for a rate limit that is known; only providers over HTTP use it.
     """
 
     model: str
@@ -63,6 +65,7 @@ class ModelRequest(Struct):
     tools: list[ToolSpec] = field(default_factory=list)
     output: OutputSchema | None = None
     params: dict[str, Any] = field(default_factory=dict)
+    gate: Gate | None = None
 
 
 class TextPiece(Struct, gc=False):

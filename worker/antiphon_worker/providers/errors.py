@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, cast
 
 from antiphon.errors import (
     ProviderError,
@@ -26,7 +26,7 @@ __all__ = ["Failure", "error_of_body", "error_of_status", "retry_after"]
 
 _LONGEST_MESSAGE = 600
 _LONGEST_KIND = 100
-_MOST_READ = 16 * _LONGEST_MESSAGE  # of what a service says, before it is tidied
+_MOST_READ = 16 * _LONGEST_MESSAGE  # of a service's message, before it is cleaned
 _BY_STATUS: dict[int, type[ProviderError]] = {
     401: ProviderUnauthorized,
     403: ProviderUnauthorized,
@@ -101,20 +101,19 @@ class Failure:
     @classmethod
     def read(cls, body: object) -> Failure:
         """Read the error from the body that a service sent."""
-        error: object = body
-        request_id: object = None
-        if isinstance(body, Mapping):
-            request_id = body.get("request_id")
-            error = body.get("error") or body.get("detail") or body.get("errors") or body
+        outer = cast("Mapping[str, object]", body) if isinstance(body, Mapping) else {}
+        request_id = outer.get("request_id")
+        error = outer.get("error") or outer.get("detail") or outer.get("errors") or body
         if isinstance(error, list) and error:
-            error = error[0]
+            error = cast("list[object]", error)[0]
         if not isinstance(error, Mapping):
             return cls("", _text(error), None)
-        words = [error.get(name) for name in ("type", "code", "status")]
+        fields = cast("Mapping[str, object]", error)
+        words = [fields.get(name) for name in ("type", "code", "status")]
         kind = " ".join(word for word in words if isinstance(word, str) and word != "error")[:_LONGEST_KIND]
-        message = error.get("message") or error.get("msg") or error.get("error_description") or error
+        message = fields.get("message") or fields.get("msg") or fields.get("error_description") or fields
         request_id = request_id if isinstance(request_id, str) else None
-        return cls(kind, _text(message), _status(error.get("code"), error.get("status")), request_id)
+        return cls(kind, _text(message), _status(fields.get("code"), fields.get("status")), request_id)
 
 
 def error_of_status(

@@ -8,16 +8,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon_worker.providers.errors import error_of_body, error_of_status
-from antiphon_worker.providers.http.connection import (
-    NO_KEY,
-    Call,
-    Connection,
-    HttpClient,
-    RawResponse,
-    headers_of,
-    map_transport_error,
-)
+from antiphon_worker.providers.http.connection import NO_KEY, Call, Connection, HttpClient
+from antiphon_worker.providers.http.failures import RawResponse, map_sdk_error
 from antiphon_worker.providers.secrets import without_keys
 
 try:
@@ -44,11 +36,8 @@ class OpenAIConnection(Connection):
             "max_retries": options.max_retries,
             "http_client": http_client,
         }
-        key = options.api_key if isinstance(options.api_key, str) else None
-        if key is None and options.api_key is not None:
-            key = NO_KEY  # each request brings its own
         try:
-            return openai.AsyncOpenAI(api_key=key, **settings)
+            return openai.AsyncOpenAI(api_key=self.fixed_key(), **settings)
         except openai.OpenAIError as exc:
             if options.base_url is None:
                 raise ProviderUnauthorized(
@@ -76,16 +65,9 @@ class OpenAIConnection(Connection):
 
 def map_openai_error(provider: str, error: Exception) -> ProviderError | None:
     """Return the error for an exception of the openai SDK, or None for other exceptions."""
-    if isinstance(error, openai.APIStatusError):
-        return error_of_status(
-            provider, error.status_code, error.body, headers_of(error.response), error.request_id
-        )
-    if isinstance(error, openai.APIConnectionError):
-        return map_transport_error(provider, error)
-    if isinstance(error, openai.APIResponseValidationError):
-        return error_of_status(provider, error.status_code, error.body, headers_of(error.response))
-    if isinstance(error, openai.APIError):
-        return error_of_body(provider, error.body or error.message)
+    known = map_sdk_error(openai, provider, error)
+    if known is not None:
+        return known
     if isinstance(error, openai.OpenAIError | openai.InvalidWebhookSignatureError):
         return ProviderRejected(f"{provider}: {without_keys(str(error))}")
     return None

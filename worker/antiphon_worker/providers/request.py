@@ -75,10 +75,9 @@ def encode_body(body: dict[str, Any]) -> bytes:
 
 
 def settled(messages: Iterable[Message]) -> list[Message]:
-    """The history with each tool call followed by its result, as every service demands.
+    """Return the history with each tool call followed by its result, as every service requires.
 
-    A call without a result gets one that says so, a result without its call is left out, and so are messages that
-    say nothing.
+    A call without a result gets one that says so. A result without its call is left out, and so are empty messages.
     """
     out: list[Message] = []
     open_calls: dict[str, str] = {}

@@ -2,8 +2,8 @@
 
 Without a script it repeats the user's words, as ``provider="scripted"`` does in demos. A request can also contain a
 script as its parameter ``script``: a list of answers, each a text or a list of texts and message parts. The n-th
-answer is used for a request that already contains n-1 answers. The parameter ``delay`` is the pause in seconds before
-each piece. Tests use an ``antiphon.testing.Script``.
+answer is used for a request that already contains n-1 answers. The parameter ``pause`` is the pause in seconds before
+each piece; requests of older releases call it ``delay``. Tests use an ``antiphon.testing.Script``.
 """
 
 from __future__ import annotations
@@ -118,12 +118,14 @@ def _echo(messages: list[Message]) -> str:
 def _delay(said: Answer, request: ModelRequest, default: float) -> float:
     if said.delay is not None:
         return said.delay
-    delay = request.params.get("delay", default)
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
-        raise ProviderRejected(f"The parameter 'delay' must be a number of seconds, not {delay!r}.")
-    if "delay" in request.params:
-        check_size("script_delay", delay, "The parameter 'delay'")
-    return delay
+    name = next((name for name in ("pause", "delay") if name in request.params), None)
+    if name is None:
+        return default
+    pause = request.params[name]
+    if isinstance(pause, bool) or not isinstance(pause, int | float) or not 0 <= pause < float("inf"):
+        raise ProviderRejected(f"The parameter {name!r} must be a number of seconds, not {pause!r}.")
+    check_size("script_delay", pause, f"The parameter {name!r}")
+    return pause
 
 
 def _numbered(parts: tuple[ScriptPart, ...], request: ModelRequest) -> Iterator[Any]:

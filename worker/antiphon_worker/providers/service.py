@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypedDict
 
+import msgspec
+
+from antiphon.errors import ProviderError
 from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.http.connection import ApiKey, Call, Connection, Options
 from antiphon_worker.providers.http.headers import check_allowed, check_own_headers
@@ -58,9 +61,21 @@ class ModelService(ABC):
     def stream(self, request: ModelRequest) -> AnswerStream:
         """Send a request. Yields increments and then the ``StepResult``. Raises ``ProviderError``."""
 
-    def send(self, call: Call, decoder: Decoder) -> AnswerStream:
+    def send(self, request: ModelRequest, call: Call, decoder: Decoder) -> AnswerStream:
         check_allowed(self.name, call.headers, self.options.allowed_headers)
+        if request.gate is not None:
+            call = msgspec.structs.replace(call, model=request.model, gate=request.gate)
         return AnswerStream(self.connection, self.name, call, decoder)
+
+    def check_key(self) -> None:
+        """Raise ``ProviderError`` if there is no key for the service. Connects to nothing."""
+        try:
+            self.connection.check_client(self.connection.client_of_this_loop())
+        except Exception as exc:
+            error = exc if isinstance(exc, ProviderError) else self.connection.map_error(self.name, exc)
+            if error is None:
+                raise
+            raise self.connection.publishable(error) from None
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -1,6 +1,6 @@
-"""Jobs in our queues that no client of ours made: a turn handed in by RQ's own means, or a stranger's job.
+"""Handles jobs in our queues that our clients did not make: turns submitted through RQ, and unrelated jobs.
 
-The only module of the worker that reads RQ's payloads.
+Only this module of the worker reads RQ's payloads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RETRY_SECONDS = 0.5
 
 
 class ForeignJobs:
-    """Submits what asks for a turn, fails everything else: visibly, alone, without running it.
+    """Submits jobs that ask for a turn, and visibly fails all others without running them.
 
-    ``cells`` gives those of the deployment; it is called when the first job comes.
+    ``cells`` returns the cells of the deployment. It is called for the first job.
     """
 
     def __init__(self, cell: Cell, worker: str, cells: Callable[[], Cells]) -> None:
@@ -44,14 +44,14 @@ class ForeignJobs:
         self._cells = cache(cells)
 
     async def handle(self, job: ForeignJob) -> None:
-        """Submit or fail one job, when Redis can take it."""
+        """Submit or fail one job, as soon as Redis accepts it."""
         while True:
             try:
                 return await self._handle(job)
             except StoreError as exc:
                 if not exc.retryable:
                     raise
-                log.warning("job %r in queue %s has to wait: %s", job.job_id, job.queue, exc)
+                log.warning("job %r in queue %s must wait: %s", job.job_id, job.queue, exc)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _handle(self, job: ForeignJob) -> None:
@@ -69,7 +69,7 @@ class ForeignJobs:
         return await self._forget_claim(job)
 
     async def _forget_claim(self, job: ForeignJob) -> None:
-        """The claim entered the job among RQ's running ones, where the turn now has an entry of its own."""
+        """Remove the claim's entry from RQ's running jobs, because the turn now has its own entry."""
         try:
             await self._cell.redis.zrem(rq_key("rq_started", job.queue), _entry(job, self._worker))
         except (RedisError, OSError) as exc:
@@ -81,7 +81,7 @@ def _entry(job: ForeignJob, worker: str) -> bytes:
 
 
 def _decompressed(data: bytes) -> bytes:
-    """What RQ's compression holds, as far as a turn may be long; anything else as it is. Raises ``LimitReached``."""
+    """Decompress RQ's payload up to the limit of a turn; return other data as it is. Raises ``LimitReached``."""
     decompressor = zlib.decompressobj()
     try:
         text = decompressor.decompress(data, LIMITS.request_bytes + 1)
@@ -92,7 +92,7 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def _call(data: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call of `run_turn`. Raises ``InvalidMessage`` for anything else."""
+    """Return the arguments of a call of `run_turn`. Raises ``InvalidMessage`` for anything else."""
     text = _decompressed(data)
     try:
         function, _instance, arguments, options = msgspec.json.decode(
@@ -105,6 +105,6 @@ def _call(data: bytes) -> tuple[list[Any], dict[str, Any]]:
         ) from None
     if function != RUN_TURN:
         raise InvalidMessage(
-            f"This worker runs {RUN_TURN} alone, not {function[:200]}: use a queue of its own for it."
+            f"This worker runs only {RUN_TURN}, not {function[:200]}: use another queue for that function."
         )
     return arguments, options

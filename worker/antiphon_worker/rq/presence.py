@@ -1,4 +1,4 @@
-"""How a worker appears in RQ's tools: `rq info` lists it with its queues, also when it is idle."""
+"""Shows a worker in RQ's tools: `rq info` lists it with its queues, even when it is idle."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from redis.exceptions import RedisError
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import rq_key
+from antiphon.wire.lists.apps import FIELD
 
 __all__ = ["Presence"]
 
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 1.0
 TTL_SECONDS = 60
-MOST_SHOWN = 20  # turns of one worker: what RQ shows costs the same for a worker that runs thousands
+MOST_SHOWN = 20  # shown turns of one worker, so that a worker with thousands of turns costs no more
 
 
 class Presence:
-    """RQ's record of one worker process, renewed while it lives and gone a minute after its death."""
+    """RQ's record of one worker process, which is renewed while it lives and expires a minute after its death."""
 
     def __init__(
         self,
         cell: Cell,
         worker: str,
         queues: tuple[str, ...],
+        parts: bytes,
         busy: Callable[[], int],
         running: Callable[[], list[tuple[str, str]]],
         ended: Callable[[], tuple[int, int, float]],
@@ -41,25 +43,26 @@ class Presence:
         self._queues = queues
         self._busy = busy
         self._running = running  # turns and their fences, which are RQ's ids of executions
-        self._shown: dict[tuple[str, str], float] = {}  # those of them in RQ's records, and since when
-        self._ended = ended  # turns that finished, turns that failed, the seconds of both
+        self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, and since when
+        self._ended = ended  # finished turns, failed turns, and the seconds of both
+        self._parts = parts  # what the worker's App has
         self._address = ""
         self._birth = _now()
 
     async def run(self) -> None:
-        """Be present until cancelled."""
-        state, beat_at, before = "", 0.0, set[tuple[str, str]]()
+        """Renew the record until cancelled."""
+        shown, beat_at, before = None, 0.0, set[tuple[str, str]]()
         try:
             while True:
                 now, under_way = time.monotonic(), self._running()
                 running = [one for one in under_way if one in before][
                     :MOST_SHOWN
-                ]  # short turns cost nothing here
+                ]  # short turns are not shown and cost nothing
                 before = set(under_way)
-                changed = state != self._state() or running != list(self._shown)
-                if changed or now - beat_at >= HEARTBEAT_SECONDS:
-                    state, beat_at = self._state(), now
-                    await self._beat(state, running)
+                facts = (self._state(), self._ended()[:2], running)
+                if facts != shown or now - beat_at >= HEARTBEAT_SECONDS:
+                    shown, beat_at = facts, now
+                    await self._beat(facts[0], running)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             await self._leave()
@@ -77,8 +80,8 @@ class Presence:
             mapping={
                 "birth": self._birth, "last_heartbeat": _now(), "queues": ",".join(self._queues), "pid": os.getpid(),
                 "hostname": socket.gethostname(), "ip_address": self._address, "version": "antiphon",
-                "python_version": platform.python_version(), "state": state,
-                "current_job": running[0][0] if running else "",  # for RQ before its index of executions
+                "python_version": platform.python_version(), "state": state, FIELD: self._parts,
+                "current_job": running[0][0] if running else "",  # for versions of RQ without an index of executions
                 "successful_job_count": finished, "failed_job_count": failed, "total_working_time": seconds,
             },
         )  # fmt: skip
@@ -91,7 +94,7 @@ class Presence:
         try:
             await pipe.execute()
         except (RedisError, OSError):
-            return  # the consumer says that Redis is away; the next beat makes up for this one
+            return  # the consumer logs that Redis is unreachable; the next beat makes up for this one
 
     def _show(self, pipe: Any, running: list[tuple[str, str]]) -> None:
         """Write RQ's index of what this worker executes, and a record of each."""
@@ -112,7 +115,7 @@ class Presence:
         pipe.expire(index, TTL_SECONDS)
 
     async def _find_address(self) -> None:
-        """As RQ: the address that Redis sees; nothing where the user may not ask."""
+        """Return the address that Redis sees, as RQ does, or nothing if the user may not ask for it."""
         if self._address:
             return
         try:
@@ -131,7 +134,7 @@ class Presence:
         try:
             await pipe.execute()
         except (RedisError, OSError):
-            return  # the record's TTL does it
+            return  # the record's TTL removes it
 
 
 def _now() -> str:

@@ -1,10 +1,9 @@
-"""A process that was started, and the socket between it and whoever started it.
+"""A child process, and the socket between it and the process that started it.
 
-A process that the supervisor starts (or a worker without one, for a single turn) waits until a line on its lifeline
-tells it what it is for; the end of the lifeline is the end of whoever started it. Over the same socket a worker asks
-for a process that can run turns alone. The supervisor answers with lines: ``given NAME`` with the socket of that
-process, ``none`` where it could start none, and ``ended NAME TURNS`` when that process has ended and the turns that it
-held are handed back.
+A child of the supervisor (or of a worker without one, for a single turn) waits until a line on its lifeline says what
+it is for. The lifeline ends when its parent ends. Over the same socket, a worker asks for a process for isolated turns.
+The supervisor answers with lines: ``given NAME`` with the socket of that process, ``none`` if it could not start one,
+and ``ended NAME TURNS`` when that process has ended and its turns are handed back.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KILL_SECONDS = 2.0
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """A process that was started, our end of its lifeline, and its pulse."""
+    """A child process, our end of its lifeline, and its pulse."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -42,16 +41,16 @@ class Started:
     stalled: bool = False
 
     def tell(self, what: str, name: str, url: str) -> None:
-        """Say what it is for: ``WORK`` or ``ALONE``, under which name, on which Redis."""
+        """Tell it what it is for (``WORK`` or ``ALONE``), its name and its Redis."""
         tell(self.line, f"{what} {name} {url}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal where it still runs."""
+        """Send it a signal if it still runs."""
         if self.process.returncode is None:
             self.process.send_signal(number)
 
     async def ended(self, patience: Patience) -> int:
-        """Its exit code, once it has ended. When it stands still it is ended, and the log says what it was doing."""
+        """Wait for its end and return its exit code. If it stands still, end it and log what it was doing."""
         watching = asyncio.create_task(self._end_when_still(patience))
         try:
             code = await self.process.wait()
@@ -69,14 +68,14 @@ class Started:
     async def _end_when_still(self, patience: Patience) -> None:
         seconds = await standing_still(self.page, patience)
         self.stalled = True
-        log.error("process %s has stood still for %.1f s, and is ended", self.name, seconds)
+        log.error("process %s has stood still for %.1f s and is ended", self.name, seconds)
         self.signal(STALL_SIGNAL)
         await asyncio.sleep(KILL_SECONDS)
         self.signal(signal.SIGKILL)
 
 
 async def start_process(name: str, environ: dict[str, str]) -> Started:
-    """Start a process that loads all it needs, and then waits to be told what it is for. Raises ``OSError``."""
+    """Start a process, which loads what it needs and then waits for its purpose. Raises ``OSError``."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     close_in_forks(ours)
@@ -101,7 +100,7 @@ async def start_process(name: str, environ: dict[str, str]) -> Started:
 
 
 def tell(line: socket.socket, text: str, *descriptors: int) -> bool:
-    """Send a line, and descriptors with it. False where nobody reads it any more: its end is heard of elsewhere."""
+    """Send a line with descriptors. Returns False if the process has closed its end; its end is noticed elsewhere."""
     try:
         socket.send_fds(line, [f"{text}\n".encode()], list(descriptors))
     except OSError:
@@ -111,10 +110,10 @@ def tell(line: socket.socket, text: str, *descriptors: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Given:
-    """A process that may run turns alone, and its socket.
+    """A process for isolated turns, and its socket.
 
-    ``ended`` is done when the process has ended: with the number of turns that were handed back for it, or None where
-    nobody is left who would know.
+    ``ended`` completes when the process has ended, with the number of turns that were handed back for it, or None if
+    that is unknown.
     """
 
     name: str
@@ -123,7 +122,7 @@ class Given:
 
 
 class Lifeline:
-    """The process's own end. Nothing that it starts inherits it."""
+    """The child's end of the socket. Processes that the child starts do not inherit it."""
 
     def __init__(self, own: socket.socket) -> None:
         self.socket = own
@@ -137,7 +136,7 @@ class Lifeline:
 
     @classmethod
     def of_standard_input(cls) -> Lifeline:
-        """Take it over from standard input, which is empty from then on."""
+        """Take the socket over from standard input, which is empty from then on."""
         own = socket.socket(fileno=os.dup(0))
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
@@ -145,11 +144,11 @@ class Lifeline:
         return cls(own)
 
     async def purpose(self) -> list[str]:
-        """What this process is for, its name and the URL of its Redis; nothing where it is not needed any more."""
+        """Return this process's purpose, its name and the URL of its Redis, or nothing if it is not needed any more."""
         loop, line = asyncio.get_running_loop(), b""
         while not line.endswith(b"\n"):
             try:
-                read = await loop.sock_recv(self.socket, 1)  # no further: what follows is not ours to read
+                read = await loop.sock_recv(self.socket, 1)  # read no further: what follows is for others
             except ConnectionError:
                 read = b""
             if not read:
@@ -158,16 +157,16 @@ class Lifeline:
         return line.decode().rstrip("\n").split(" ", 2)
 
     def watch(self, ended: Callable[[], None]) -> None:
-        """Read replies from now on; ``ended`` is called when the other end has gone."""
+        """Read replies from now on; ``ended`` is called when the other end is closed."""
         asyncio.get_running_loop().add_reader(self.socket, self._read, ended)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the socket."""
         asyncio.get_running_loop().remove_reader(self.socket)
         self.socket.close()
 
     async def spare(self) -> Given | None:
-        """Ask for a process that can run turns alone; None where there is none, or nobody to ask."""
+        """Ask for a process for isolated turns; None if there is none or no supervisor."""
         async with self._asking:
             if self._ended.is_set():
                 return None
@@ -214,7 +213,7 @@ class Lifeline:
         if self._reply is not None and not self._reply.done():
             self._reply.set_result(given)
         elif given is not None:
-            given.line.close()  # whoever asked has gone: the process ends
+            given.line.close()  # the request was cancelled: the process ends
 
 
 def _resolve(future: asyncio.Future[int | None] | None, turns: int | None) -> None:

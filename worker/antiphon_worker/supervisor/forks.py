@@ -1,4 +1,4 @@
-"""Sockets that a fork must not keep open: the end of one is how another process notices an end."""
+"""Sockets that a fork must not keep open, because another process notices an end by the closed socket."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 def close_in_forks(one: socket.socket) -> None:
     """Close this socket in every process that is forked from this one, as ``multiprocessing`` does."""
-    one.set_inheritable(False)  # nor does a program that is executed get it
+    one.set_inheritable(False)  # an executed program does not get it either
     _sockets.add(one)
 
 
 def _close_all() -> None:
-    """Put an empty file in the place of each: its number stays taken, so that no second close hits another file."""
+    """Replace each with an empty file, which keeps the number in use, so that a second close hits no other file."""
     empty = os.open(os.devnull, os.O_RDWR)
     for one in list(_sockets):
         if one.fileno() >= 0:

@@ -1,4 +1,4 @@
-"""What a dead process held starts again elsewhere at once, and not when its leases expire."""
+"""Hands back the turns of a dead process, so that they start elsewhere at once and not when the leases expire."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LOOP_STALLED = ("loop_stalled", "The event loop of its worker stood still.")
 
 
 async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str, str]) -> int:
-    """Hand back all that the dead process of this name held; ``cause`` is how it ended, as a code and a sentence.
-    Closes the cell.
+    """Hand back all turns of the dead process of this name, and close the cell.
 
-    Gives how many turns; 0 where Redis is out of reach and their leases have to expire.
+    ``cause`` says how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis cannot be
+    reached; then their leases have to expire.
     """
     code, reason = cause
     try:

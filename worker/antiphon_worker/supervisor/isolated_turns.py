@@ -1,13 +1,12 @@
-"""Turns in processes that run nothing else: for those that crashed their worker twice, so that they take no neighbour
-with them.
+"""Runs turns that crashed their worker twice in processes of their own, so that they harm no other turns.
 
-The worker's side is given such processes by the supervisor, or starts them, and gives each one turn at a time, a line
-on its lifeline; the process answers with a line when the turn has ended, and is used again. An empty line says that the
-worker stops: the turn is given back. When the lifeline ends without one, the worker has died: the turn is finished by
-the drain's deadline.
+A worker gets such processes from the supervisor, or starts them itself. It gives each process one turn at a time, as a
+line on its lifeline. The process answers with a line when the turn has ended, and is used again. An empty line tells it
+that the worker stops; then it gives its turn back. If the lifeline ends without an empty line, the worker has died;
+then the process finishes its turn until the drain's deadline.
 
-Whoever started a process waits for its end and hands back what it held: its socket may stay open after it, in a process
-that a tool has started.
+The parent of a process waits for its end and hands back what it held. The end of the socket is not enough, because a
+process that a tool has started may keep the socket open.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ START_PAUSE_SECONDS = 1.0
 
 
 class _Process:
-    """A process for single turns, and this worker's end of its lifeline."""
+    """A process for isolated turns, and this worker's end of its lifeline."""
 
     def __init__(self, given: Given, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = given.name
         self.ended = given.ended
         self._reader = reader
         self._writer = writer
-        self._told = False  # that nothing more comes
+        self._told = False  # nothing more comes
 
     @classmethod
     async def at(cls, given: Given, url: str) -> _Process:
@@ -51,7 +50,7 @@ class _Process:
         return cls(given, reader, writer)
 
     async def run(self, turn_id: TurnId) -> bool:
-        """True when the turn has ended, False when the process has."""
+        """Run a turn. Returns True when the turn has ended, and False when the process has ended."""
         if self.ended.done() and self.ended.result() is not None:
             return False
         self._writer.write(f"{turn_id}\n".encode())
@@ -59,7 +58,7 @@ class _Process:
         try:
             await asyncio.wait([answer, self.ended], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and self.ended.result() is None:
-                await answer  # the supervisor has died: the socket is all that there is to go by
+                await answer  # the supervisor has died: only the socket shows the end
             return answer.done() and answer.result()
         finally:
             answer.cancel()
@@ -67,24 +66,24 @@ class _Process:
     async def _answer(self) -> bool:
         try:
             return bool(await self._reader.readline())
-        except ConnectionError:  # it died with lines unread
+        except ConnectionError:  # it died before it read all lines
             return False
 
     def stop(self) -> None:
-        """Let it give back what it runs, and end."""
+        """Let it give back its turn and end."""
         if not self._told and not self._writer.is_closing():
             self._writer.write(b"\n")
             self.let_go()
 
     def let_go(self) -> None:
-        """Let it end when it runs nothing."""
+        """Let it end once it runs nothing."""
         if not self._told:
             self._told = True
             if not self._writer.is_closing():
                 self._writer.write_eof()
 
     async def turns_left(self) -> int | None:
-        """How many turns were handed back for it, once it has ended; None where nobody has done that."""
+        """Wait for its end and return how many turns were handed back for it, or None if that is unknown."""
         turns = await self.ended
         if turns is None:
             while await self._answer():
@@ -94,7 +93,7 @@ class _Process:
 
 
 class IsolatedTurns:
-    """The processes that a worker has started for single turns."""
+    """The processes in which a worker runs isolated turns."""
 
     def __init__(
         self,
@@ -109,57 +108,63 @@ class IsolatedTurns:
         self._worker = worker
         self._open_cell = open_cell
         self._spare = spare
-        self._room = asyncio.Semaphore(settings.isolated_turns)
         self._processes: set[_Process] = set()
         self._idle: list[_Process] = []
         self._own: set[asyncio.Task[int | None]] = set()
-        self._turns: dict[TurnId, bool] = {}  # those under way: True where one was offered again meanwhile
+        self._turns: dict[TurnId, bool] = {}  # turns under way; True if the turn was offered again meanwhile
         self._closed = False
 
-    async def run(self, turn_id: TurnId) -> None:
-        """Run the turn in a process that runs nothing else; return when it has ended, or the process.
+    @property
+    def room(self) -> int:
+        """How many more turns can be run now: no more are to be claimed."""
+        return max(0, self._settings.isolated_turns - len(self._turns))
 
-        A turn that waits here for long is offered to other workers as well, and may come back. One that comes back
-        while its last process is being cleared away is run again after that.
+    async def run(self, turn_id: TurnId) -> None:
+        """Run the turn in a process of its own; return when the turn or the process has ended.
+
+        A turn that comes back while its last process is cleared away runs again after that.
         """
         if turn_id in self._turns:
             self._turns[turn_id] = True
             return
         try:
             self._turns[turn_id] = True
-            async with self._room:
-                while self._turns[turn_id] and not self._closed:
-                    self._turns[turn_id] = False
-                    await self._run_in_process(turn_id)
-                if self._turns[turn_id]:
-                    await self._hand_over(turn_id)
+            while self._turns[turn_id] and not self._closed:
+                self._turns[turn_id] = False
+                await self._run_in_process(turn_id)
+            if self._turns[turn_id]:
+                await self._hand_over(turn_id)
         finally:
             del self._turns[turn_id]
 
     def close(self) -> None:
-        """Start no further turn, and end the processes that have none."""
+        """Start no further turns, and end the processes without a turn."""
         self._closed = True
         for process in self._idle:
             process.let_go()
 
     def stop(self) -> None:
-        """Let every process give its turn back, and end."""
+        """Let every process give its turn back and end."""
         for process in self._processes:
             process.stop()
 
     async def ended(self) -> None:
-        """Return when the processes that this worker has started itself have ended, or after a lease."""
+        """Wait until the processes that this worker has started have ended, at most one lease."""
         if self._own:
             await asyncio.wait(self._own, timeout=self._settings.lease)
 
     async def _run_in_process(self, turn_id: TurnId) -> None:
-        """Run it; again where the process ended before it held the turn, which is in no queue meanwhile."""
-        log.warning("turn %s runs alone: it has seen two crashes", turn_id, extra={"action": "runs_alone"})
+        """Run the turn. If the process ends before it holds the turn, which no queue has now, start another process."""
+        log.warning(
+            "turn %s runs in a process of its own, because it crashed twice",
+            turn_id,
+            extra={"action": "runs_alone"},
+        )
         for _ in range(PROCESSES_FOR_ONE):
             try:
                 process = self._idle.pop() if self._idle else await self._start()
             except OSError as exc:
-                log.error("no process can be started for turn %s: %s", turn_id, exc)
+                log.error("cannot start a process for turn %s: %s", turn_id, exc)
                 await asyncio.sleep(START_PAUSE_SECONDS)
                 continue
             ended = await process.run(turn_id)
@@ -197,7 +202,7 @@ class IsolatedTurns:
         return await hand_back(self._open_cell(), name, self._settings, cause)
 
     async def _hand_over(self, turn_id: TurnId) -> None:
-        """The claim took the turn out of its queue, and this worker stops: put it back for others."""
+        """Put the turn back for other workers: the claim took it out of its queue, and this worker stops."""
         name = f"{self._worker}-alone-{secrets.token_hex(3)}"
         cell = self._open_cell()
         try:

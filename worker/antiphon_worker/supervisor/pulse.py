@@ -1,11 +1,11 @@
-"""The pulse of a process: how its supervisor, or where there is none the kernel, notices that it stands still.
+"""The pulse of a process, by which its supervisor (or, without one, the kernel) notices that it stands still.
 
-A tool that never returns stops the event loop, and where it holds the interpreter's lock the whole process: then
-nothing in the process can say so. A process therefore shares a page of memory with the process that started it. Two
-counters in it go up while all is well, one written by the event loop, one by a thread; whoever started the process
-ends it when one of them stands still. SIGALRM ends it, because ``faulthandler`` answers that signal without the
-interpreter's lock: it writes the stacks of all threads to standard error first. The loop also pushes a timer of the
-kernel's ahead of itself, which sends the same signal: a process that hangs ends without a supervisor too.
+A tool that never returns stops the event loop. If it holds the interpreter's lock, it stops the whole process, which
+then cannot report anything. Therefore a process shares a page of memory with its parent. The event loop counts up one
+counter in it, and a thread the other; the parent ends the process when one of them stands still. It sends SIGALRM,
+because ``faulthandler`` handles that signal without the interpreter's lock and first writes the stacks of all threads
+to standard error. The loop also keeps postponing a timer of the kernel that sends the same signal, so a process that
+hangs ends without a supervisor too.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["STALL_SIGNAL", "Page", "Patience", "beating", "beating_in_stock_work
 STALL_SIGNAL = signal.SIGALRM
 BEAT_SECONDS = 0.25
 SHORTEST_FROZEN_SECONDS = 5.0
-TIMER_EXTRA_SECONDS = 1.0  # whoever started the process is to notice first
+TIMER_EXTRA_SECONDS = 1.0  # the parent should notice first
 _COUNTERS = struct.Struct("=QQ")
 
 
 class Page:
-    """The shared memory: two counters, then the tool calls under way as text."""
+    """The shared memory: two counters, and then the tool calls under way as text."""
 
     SIZE = mmap.PAGESIZE
 
@@ -42,7 +42,7 @@ class Page:
 
     @staticmethod
     def new_descriptor() -> int:
-        """An empty page that a child process can be given. Raises ``OSError``."""
+        """Make an empty page for a child process. Raises ``OSError``."""
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("antiphon pulse")
         else:
@@ -53,7 +53,7 @@ class Page:
 
     @property
     def counters(self) -> tuple[int, int]:
-        """How often the event loop and the thread have beaten; 0 before the first time."""
+        """Return the counters of the event loop and of the thread; 0 before the first beat."""
         loop, thread = _COUNTERS.unpack_from(self._memory)
         return loop, thread
 
@@ -62,11 +62,11 @@ class Page:
 
     @property
     def calls(self) -> str:
-        """The tool calls under way, as they were last written."""
+        """Return the tool calls under way, as last written."""
         return self._memory[_COUNTERS.size :].partition(b"\0")[0].decode(errors="replace")
 
     def write_calls(self, calls: Iterable[str]) -> None:
-        """Say which tool calls are under way; what does not fit is left out."""
+        """Write which tool calls are under way; leave out what does not fit."""
         text = ", ".join(calls).encode(errors="replace")[: self.SIZE - _COUNTERS.size - 1]
         self._memory[_COUNTERS.size : _COUNTERS.size + len(text) + 1] = text + b"\0"
 
@@ -77,8 +77,8 @@ class Page:
 class Patience:
     """How long a process may stand still, in seconds.
 
-    ``loop`` is for its event loop: a thread of its own renews its leases meanwhile. ``whole`` is for all of it: past
-    its lease it has lost what it holds, so it is ended shortly before.
+    ``loop`` applies to the event loop, while a thread renews the leases. ``whole`` applies to the whole process, which
+    is ended shortly before its leases expire.
     """
 
     def __init__(self, stall_timeout: float, lease: float) -> None:
@@ -87,9 +87,9 @@ class Patience:
 
 
 async def standing_still(page: Page, patience: Patience) -> float:
-    """Return when the process has stood still for too long: for how many seconds.
+    """Wait until the process has stood still for too long, and return for how many seconds.
 
-    Only the time counts in which this loop looks on: when the whole machine was paused, nobody has stood still.
+    Only time in which this loop runs counts, so that a pause of the whole machine does not count.
     """
     still, before, looked = [0.0, 0.0], page.counters, time.monotonic()
     while True:
@@ -106,7 +106,7 @@ async def standing_still(page: Page, patience: Patience) -> float:
 
 @asynccontextmanager
 async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[None]:
-    """Within this, this process has a pulse; 0 seconds turn it off. The last beat's timer goes on afterwards."""
+    """Give this process a pulse within this; 0 seconds turn it off. The timer of the last beat keeps running."""
     if not stall_timeout:
         yield
         return
@@ -125,7 +125,7 @@ async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[Non
 
 @asynccontextmanager
 async def beating_in_stock_worker(stall_timeout: float) -> AsyncGenerator[None]:
-    """The same for a turn in RQ's own worker, which uses SIGALRM itself and has no supervisor of ours."""
+    """Do the same for a turn in RQ's own worker, which uses SIGALRM itself and has no supervisor of ours."""
     if not stall_timeout:
         yield
         return

@@ -1,7 +1,7 @@
-"""Processes that are ready before they are needed: the next death, or a turn that must run alone, waits for no start.
+"""Keeps spare processes, so that replacing a dead process or running an isolated turn does not wait for a start.
 
-A process that works alone has one beside it from a moment after its start on: nobody else would go on with its turns.
-Where there are several, none is kept until one has died, and none for longer than ten minutes after the last death.
+A worker process that works alone gets a spare shortly after its start, because no other process would continue its
+turns. With several worker processes, spares are kept from the first death until ten minutes after the last one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Spares", "host_name"]
 
 log = logging.getLogger("antiphon.supervisor")
 
-KEPT = 3  # a turn may kill two workers before it runs alone: their places, and its own process
-BEGIN_SECONDS = 5.0  # what has just been started has the processors first
-PATIENCE_SECONDS = 1.0  # after a first death: the process that is needed has the processors
+KEPT = 3  # a turn may kill two workers before it runs alone: two replacements and its own process
+BEGIN_SECONDS = 5.0  # processes that have just started get the processors first
+PATIENCE_SECONDS = 1.0  # after a first death, the needed process gets the processors first
 CALM_SECONDS = 600.0
 
 
@@ -38,23 +38,23 @@ class Spares:
         self._later: list[asyncio.TimerHandle] = []
 
     async def take(self) -> Started:
-        """The process that is ready or nearest to it; a new one where none is kept. Raises ``OSError``."""
+        """Return the spare that is ready or will be first, or a new process. Raises ``OSError``."""
         while self._ready:
             one = self._ready.popleft()
             if one.process.returncode is None:
                 self._fill()
                 return one
-            one.line.close()  # it could not load what it needs: whoever comes next says so
+            one.line.close()  # it could not load what it needs: its replacement reports the error
         return await self._start()
 
     def begin(self) -> None:
-        """The workers have been started: keep what is kept where nothing has died."""
+        """Keep the spares that are due without a death. Call it when the workers have started."""
         if self._least:
             self._kept = self._least
             self._later.append(asyncio.get_running_loop().call_later(BEGIN_SECONDS, self._fill))
 
     def keep(self) -> None:
-        """Keep some ready from now on: a process has died."""
+        """Keep spares from now on, because a process has died."""
         first, self._kept = self._kept < KEPT, KEPT
         self._cancel_timers()
         loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class Spares:
             self._fill()
 
     async def aclose(self) -> None:
-        """Start no further one, and end those that wait."""
+        """Start no more spares, and end those that wait."""
         self._cancel_timers()
         waiting = list(self._ready)
         self._let_go(0)
@@ -97,12 +97,12 @@ class Spares:
             while len(self._ready) < self._kept:
                 self._ready.append(await self._start())
         except OSError as exc:
-            log.warning("no process can be kept ready: %s", exc)  # tried again when one is needed
+            log.warning("cannot start a spare process: %s", exc)  # tried again when a process is needed
 
     async def _start(self) -> Started:
         return await start_process(f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}", self._environ)
 
 
 def host_name() -> str:
-    """This host in the names of workers."""
+    """Return this host's part of the names of workers."""
     return socket.gethostname().replace(":", "_")

@@ -1,8 +1,8 @@
 """The parent of the worker processes.
 
-1. starts them, and starts them again when they die or stand still  2. hands back at once what a dead one held
-3. passes SIGTERM on: they drain; a second one makes them abort  4. kills those that do not end in time
-5. ends when they have ended
+1. It starts them, and replaces those that die or stand still.  2. It hands back the turns of a dead process at once.
+3. It passes on SIGTERM, which drains them, and a second one, which aborts them.  4. It kills those that do not end in
+time.  5. It ends when they have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon_worker.supervisor.hand_back import LOOP_STALLED, WORKER_DIED, hand
 from antiphon_worker.supervisor.pulse import Patience
 from antiphon_worker.supervisor.spares import Spares, host_name
 
-__all__ = ["Supervisor", "is_of_this_host"]
+__all__ = ["Supervisor", "is_of_this_host", "killed_after"]
 
 log = logging.getLogger("antiphon.supervisor")
 
@@ -46,7 +46,7 @@ class Supervisor:
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unfit Redis."""
+        """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unsuitable Redis."""
         for url in self._settings.redis_urls:
             await self._check(url)
         raise_open_files_limit()
@@ -65,7 +65,7 @@ class Supervisor:
             self._ending.cancel()
 
     def drain(self) -> None:
-        """Let the children drain; called again, let them abort. Those that do neither in time are killed."""
+        """Drain the children; a second call aborts them. Those that do not end in time are killed."""
         again, self._draining = self._draining, True
         self._tell(signal.SIGTERM, alone=again)
         if self._ending is not None:
@@ -76,10 +76,10 @@ class Supervisor:
         if drain_seconds is not None:
             await asyncio.sleep(drain_seconds + SAFE_POINT_SECONDS)
             self._tell(signal.SIGTERM, alone=True)
-        await asyncio.sleep(max(self._settings.lease, GIVE_BACK_SECONDS) + LAST_SECONDS)
+        await asyncio.sleep(_giving_back_seconds(self._settings))
         while True:
             for child in [*self._children.values(), *self._alone.values()]:
-                log.error("process %s does not end, and is killed", child.name)
+                log.error("process %s does not end and is killed", child.name)
             self._tell(signal.SIGKILL, alone=True)
             await asyncio.sleep(1.0)
 
@@ -90,21 +90,21 @@ class Supervisor:
     async def _check(self, url: str) -> None:
         redis = open_redis(url, retries=1)
         try:
-            facts = await read_redis(redis)
+            facts = await read_redis(redis, self._settings.prefix)
             check_redis(facts, self._settings.durability)
             log.info("%s: %s", redact(url), facts.sentence(), extra={"action": "redis_checked"})
         finally:
             await redis.aclose()
 
     async def _keep_one(self, url: str) -> None:
-        """One place for a process: filled again when it dies, at once where it was fit for work."""
+        """Keep one worker process running: replace a dead one, at once if it had begun to work."""
         pause = SHORTEST_PAUSE_SECONDS
         while not self._draining:
             began = time.monotonic()
             try:
                 child, code = await self._run_one(url)
             except OSError as exc:
-                pause = await self._wait_longer(pause, f"no worker process can be started: {exc}")
+                pause = await self._wait_longer(pause, f"cannot start a worker process: {exc}")
                 continue
             stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
             if code == 0 or stopped_early:
@@ -130,13 +130,13 @@ class Supervisor:
         return pause
 
     async def _run_one(self, url: str) -> tuple[Started, int]:
-        """Run one worker process to its end; gives its exit code too. Raises ``OSError`` where none can be started."""
+        """Run one worker process to its end, and return its exit code too. Raises ``OSError`` if it cannot start."""
         child = await self._spares.take()
         self._children[child.name] = child
         loop = asyncio.get_running_loop()
         loop.add_reader(child.line, self._asked, child, url)
         if self._draining:
-            child.signal(signal.SIGTERM)  # it was started while the others were told
+            child.signal(signal.SIGTERM)  # it was started while the others were told to stop
         else:
             child.tell(WORK, child.name, url)
         try:
@@ -147,7 +147,7 @@ class Supervisor:
             child.line.close()
 
     def _asked(self, child: Started, url: str) -> None:
-        """A worker asks for a process that can run a turn alone, or has gone."""
+        """Answer a worker that asks for a process for isolated turns or has closed its end."""
         try:
             asked = child.line.recv(1024)
         except OSError:
@@ -160,18 +160,18 @@ class Supervisor:
         task.add_done_callback(self._giving.discard)
 
     async def _run_alone(self, worker: Started, url: str) -> None:
-        """Give a process to a worker, for its turns that must run alone; when it has ended tell the worker so."""
+        """Give a process for isolated turns to a worker, and tell the worker when the process has ended."""
         self._spares.keep()
         try:
             child = await self._spares.take()
         except OSError as exc:
-            log.error("no process can be started for a turn that runs alone: %s", exc)
+            log.error("cannot start a process for isolated turns: %s", exc)
             tell(worker.line, "none")
             return
         name = f"{child.name}-alone"
         self._alone[name] = child
         tell(worker.line, f"given {name}", child.line.fileno())
-        child.line.close()  # the worker has it, or nobody: the process ends
+        child.line.close()  # only the worker keeps it open; without a worker the process ends
         code = await child.ended(self._patience)
         del self._alone[name]
         if code:
@@ -184,8 +184,17 @@ class Supervisor:
         return await hand_back(cell, name, self._settings, LOOP_STALLED if child.stalled else WORKER_DIED)
 
 
+def killed_after(settings: Settings) -> float:
+    """How many seconds after SIGTERM a process that does not end is killed. Its turns are handed back then."""
+    return settings.drain + SAFE_POINT_SECONDS + _giving_back_seconds(settings)
+
+
+def _giving_back_seconds(settings: Settings) -> float:
+    return max(settings.lease, GIVE_BACK_SECONDS) + LAST_SECONDS
+
+
 def raise_open_files_limit() -> None:
-    """A stream is an open file: take as many as the system allows."""
+    """Raise the limit of open files to what the system allows, because every stream is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft < wanted:
@@ -193,7 +202,7 @@ def raise_open_files_limit() -> None:
 
 
 def is_of_this_host(worker: str) -> bool:
-    """True for the name of a worker process that a supervisor of this host has started."""
+    """Return whether this is the name of a worker process that a supervisor of this host has started."""
     return worker.rsplit("-", 2)[0] == host_name()
 
 

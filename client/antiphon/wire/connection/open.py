@@ -2,17 +2,16 @@
 
 A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Its user and password are
 those of the primary; those of the Sentinels are ``?sentinel_username=…&sentinel_password=…``. ``rediss+sentinel://``
-speaks TLS to both, with redis-py's options (``ssl_ca_certs=…``). Opening connects to nothing: connections are made when
-they are first used.
+uses TLS for both, with redis-py's options (``ssl_ca_certs=…``). Connections are made at their first use.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
@@ -28,6 +27,7 @@ from antiphon.wire.connection.pipeline import ScriptRedis
 
 __all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
 
+_PERCENT_ENCODE = "percent-encode the special characters of the password"
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 SENTINEL_SECONDS = 1.0
 SECRETS = ("password", "passwd", "secret", "token", "auth")
@@ -36,10 +36,10 @@ SECRETS = ("password", "passwd", "secret", "token", "auth")
 def open_redis(
     url: str, *, max_connections: int = 64, timeout_seconds: float = 5.0, retries: int = 3
 ) -> Redis:
-    """A client for a URL. Raises ``SettingsError`` where the URL cannot be one.
+    """Make a client for a URL. Raises ``SettingsError`` if the URL is not valid.
 
-    A command that finds no connection, or loses it before the answer, is sent again ``retries`` times: every
-    script bears that.
+    A command that finds no connection, or loses it before the answer, is sent again ``retries`` times. Every script
+    can be repeated.
     """
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
@@ -58,13 +58,13 @@ def open_redis(
     try:
         _check_encoded(url)
         redis = (_open_sentinel if scheme.endswith("+sentinel") else _open)(url, max_connections, options)
-        redis.connection_pool.make_connection()  # connects to nothing, and takes no option that it does not know
+        redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
     except ValueError as exc:
-        why = f"{exc}" if "@" not in url else "special characters of a password are percent-encoded in a URL"
+        why = f"{exc}" if "@" not in url else _PERCENT_ENCODE
         raise SettingsError(f"The Redis URL {redact(url)!r} cannot be read: {why}.") from None
     except TypeError as exc:
         raise SettingsError(
-            f"The Redis URL {redact(url)!r} has an option that is not one of redis-py's"
+            f"The Redis URL {redact(url)!r} has an option that redis-py does not know"
             f"{'' if '@' in url else f': {exc}'}."
         ) from None
     return redis
@@ -77,7 +77,7 @@ def _open(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
 
 
 class _Closing:
-    """A pool that keeps no connection once it is closed: a command that was under way may have opened one since."""
+    """A pool that keeps no connection after it is closed, even one that a command opens meanwhile."""
 
     _closed = False
 
@@ -102,27 +102,27 @@ class _SentinelPool(_Closing, SentinelConnectionPool):
 class _Cancellable:
     """A connection whose writes can be cancelled.
 
-    redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 swallows a cancellation that comes in the
-    moment in which the write is done: a service would not stop, a time-out would not end what it limits.
+    redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that arrives at the end
+    of the write. Then a service would not stop, or a timeout would have no effect.
     """
 
     stale = False
-    """Whether it leads to a server that is no longer the primary, as far as this process knows."""
+    """Whether the server is no longer the primary, as far as this process knows."""
 
     follows_primary = False
-    """Whether it is closed, and opened elsewhere, where its server is found to be no longer the primary."""
+    """Whether this connection is replaced when its server is no longer the primary."""
 
     def error_of(self: Any, text: str) -> Exception:
-        """redis-py's exception for the text of an error."""
+        """Return redis-py's exception for the text of an error."""
         return self._parser.parse_error(text)
 
     def hand_over(self: Any, protocol: asyncio.Protocol) -> asyncio.Transport:
-        """From now on what comes is the protocol's, which writes on the transport, and closes with ``leave``."""
+        """Hand the transport over to a protocol, which reads, writes and closes it with ``leave``."""
         self._writer.transport.set_protocol(protocol)
         return self._writer.transport
 
     def leave(self: Any) -> None:
-        """Close it, without waiting."""
+        """Close the connection without waiting."""
         self._parser.on_disconnect()
         if self._writer is not None:
             self._writer.close()
@@ -131,7 +131,7 @@ class _Cancellable:
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
-        """Write a command. A failure closes the connection, because half of the command may be on its way."""
+        """Write a command. A failure closes the connection, because half of the command may have been sent."""
         if self.stale:
             await self.disconnect(nowait=True)
         if not self.is_connected:
@@ -153,8 +153,10 @@ class _Cancellable:
 
 
 class _Managed:
-    """A connection to the primary of a Sentinel. What took its place may have been heard of over another connection:
-    one that was a black hole, and is not any more, still takes itself for the primary.
+    """A connection to the primary of a Sentinel.
+
+    Another connection may learn of a new primary first. After a network fault, the old server may still believe itself
+    to be the primary.
     """
 
     follows_primary = True
@@ -166,10 +168,10 @@ class _Managed:
 
 
 class _OfSentinel(ScriptRedis):
-    """A client whose connections to the Sentinels are closed with its own."""
+    """A client that also closes its connections to the Sentinels."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close every connection."""
+        """Close all connections."""
         try:
             await super().aclose(close_connection_pool)
         finally:
@@ -180,17 +182,17 @@ class _OfSentinel(ScriptRedis):
 
 @cache
 def _cancellable(connection: type[Any], *more: type[Any]) -> type[Any]:
-    """The same kind of connection, whose writes can be cancelled, and with what ``more`` adds."""
+    """Return this class of connection with cancellable writes and the additions of ``more``."""
     return type(f"Cancellable{connection.__name__}", (*more, _Cancellable, connection), {})
 
 
 def database_of(redis: Redis) -> int:
-    """The database number a client selects; pub/sub channels do not know it by themselves."""
+    """Return the database number of a client. Pub/sub channels are shared by all databases."""
     return int(redis.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def redact(url: str) -> str:
-    """A URL without its passwords, for messages and logs; also one that is written wrongly."""
+    """Remove the passwords from a URL, even an invalid one, for messages and logs."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     secret, at, place = rest.rpartition("@")
     user, colon, _ = secret.partition(":")
@@ -205,13 +207,13 @@ def _redacted(pair: str) -> str:
 
 
 def _check_encoded(url: str) -> None:
-    """Raise ``ValueError`` where a password is cut off by a character that has a meaning in URLs."""
+    """Raise ``ValueError`` if a character with a meaning in URLs cuts off a password."""
     parts = urlsplit(url)
     behind = f"{parts.path}{parts.fragment}" + "".join(
         pair for pair in parts.query.split("&") if "password=" not in pair
     )
     if "@" in behind and "@" not in parts.netloc:
-        raise ValueError("special characters of a password are percent-encoded in a URL")
+        raise ValueError(_PERCENT_ENCODE)
 
 
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
@@ -219,7 +221,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
     hosts = [_host_and_port(host) for host in parts.netloc.rpartition("@")[2].split(",") if host]
     path = [unquote(piece) for piece in parts.path.split("/") if piece]
     if not hosts or not path:
-        raise ValueError("it must read redis+sentinel://host1:26379,host2:26379/service-name/0")
+        raise ValueError("write it as redis+sentinel://host1:26379,host2:26379/service-name/0")
     credentials = _options_of(parts.query)
     if parts.scheme == "rediss+sentinel":
         credentials["ssl"] = True
@@ -229,7 +231,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
             "username": unquote(parts.username or "") or None,
         }
     database = int(path[1]) if len(path) > 1 else 0
-    # One that does not answer is often on the host that was lost: the next one is asked soon.
+    # A Sentinel that does not answer is often on the lost host: the next one is asked soon.
     asking: dict[str, Any] = {"socket_timeout": SENTINEL_SECONDS, "retry": Retry(NoBackoff(), 0)}
     for name in ("username", "password"):
         if given := credentials.pop(f"sentinel_{name}", None):
@@ -243,7 +245,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
 
 
 def _options_of(query: str) -> dict[str, Any]:
-    """Options of a URL, as redis-py reads them."""
+    """Read the options of a URL as redis-py does."""
     read: dict[str, Any] = URL_QUERY_ARGUMENT_PARSERS  # type: ignore[assignment]
     return {name: read[name](value) if name in read else value for name, value in parse_qsl(query)}
 
@@ -254,7 +256,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def open_like(client: Any, **options: Any) -> Redis:
-    """A client of our own with the address and credentials of a redis-py client, whichever kind it is."""
+    """Make our own client with the address and credentials of a redis-py client of any kind."""
     try:
         settings: dict[str, Any] = client.connection_pool.connection_kwargs
     except AttributeError:
@@ -263,7 +265,7 @@ def open_like(client: Any, **options: Any) -> Redis:
         ) from None
     if hasattr(client.connection_pool, "sentinel_manager"):
         raise SettingsError(
-            "For a primary that Sentinels name give a URL: redis+sentinel://host1,host2/name/0."
+            "A redis-py client of a Sentinel cannot be used: give a URL, redis+sentinel://host1,host2/name/0."
         )
     scheme = "unix" if settings.get("path") else "redis"
     place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
@@ -279,7 +281,7 @@ def open_like(client: Any, **options: Any) -> Redis:
 
 
 def url_like(client: Any) -> str:
-    """The URL of a redis-py client's server, with its credentials; '' where a Sentinel alone knows it."""
+    """Return the URL of a redis-py client's server, with its credentials; '' if only a Sentinel knows the server."""
     pool = client.connection_pool
     settings: dict[str, Any] = pool.connection_kwargs
     if hasattr(pool, "sentinel_manager"):
@@ -299,8 +301,12 @@ def url_like(client: Any) -> str:
 
 
 def _tls_options() -> list[str]:
-    """Those that redis-py's asynchronous connections know too."""
-    return [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
+    """Return the TLS options that redis-py's asynchronous connections also know."""
+    return [
+        name
+        for name in signature(cast("Callable[..., None]", SSLConnection.__init__)).parameters
+        if name.startswith("ssl_")
+    ]
 
 
 def _tls_connections() -> tuple[type, ...]:

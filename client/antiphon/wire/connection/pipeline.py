@@ -1,7 +1,8 @@
-"""One connection for all scripts of a process: commands leave as they come, answers come in the same order.
+"""One connection for all scripts of a process: commands are sent at once, and answers arrive in the same order.
 
-A pool gives each command a connection of its own, and takes three times as long for it. Pipelines stay with the pool;
-a blocking command that is waited for again and again has a line of its own.
+A pool gives each command a connection of its own, which takes three times as long, and opening one for each of many
+that come at once takes a hundred times as long. So short reads whose answers redis-py does not convert take this way as
+well. Pipelines use the pool; a blocking command that is repeated has a connection of its own.
 """
 
 from __future__ import annotations
@@ -19,19 +20,28 @@ from antiphon.wire.connection.reader import DirectConnection
 __all__ = ["Line", "ScriptRedis"]
 
 
+SHARED = frozenset({"EVALSHA", "EVAL", "HGET", "HMGET"})
+
+
 class ScriptRedis(Redis):
-    """A redis-py client whose scripts share one connection."""
+    """A redis-py client whose scripts and short reads share one connection."""
 
     _blocking: frozenset[str] = frozenset()
+
+    reached = False
+    """Whether the server has ever answered."""
 
     def __init__(self, *args: Any, patience: float = 0.0, **options: Any) -> None:
         super().__init__(*args, **options)
         self._line = Line(self.connection_pool, patience=patience)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        if args[0] in ("EVALSHA", "EVAL") or args[0] in self._blocking:
-            return await self._line.call(*args)
-        return await super().execute_command(*args, **options)
+        if args[0] in SHARED or args[0] in self._blocking:
+            answer = await self._line.call(*args)
+        else:
+            answer = await super().execute_command(*args, **options)
+        self.reached = True
+        return answer
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await self._line.aclose()
@@ -39,17 +49,17 @@ class ScriptRedis(Redis):
 
 
 class WaitingRedis(ScriptRedis):
-    """A client beside another one, over its pool: scripts that are sent behind a BLPOP run when that has ended."""
+    """A client for blocking commands on the pool of another one, whose scripts would otherwise wait for a BLPOP."""
 
     _blocking = frozenset({"BLPOP"})
 
 
 class Line:
-    """Sends commands over a connection that is opened with the first of them, and again when it is lost.
+    """Sends commands over one connection, which is opened at the first command and again after a loss.
 
-    A command whose answer was lost, or took longer than ``socket_timeout``, is sent again as often as the pool's
-    ``retry`` says: for commands that bear it, as all scripts here do. ``patience`` is how many seconds a command may
-    block on the server.
+    A command whose answer is lost, or takes longer than ``socket_timeout``, is sent again as often as the pool's
+    ``retry`` allows. Use it only for commands that can be repeated, as all scripts here can. ``patience`` is how many
+    seconds a command may block on the server.
     """
 
     def __init__(self, pool: ConnectionPool, *, patience: float = 0.0) -> None:
@@ -63,12 +73,12 @@ class Line:
         self._opening: asyncio.Task[_Wire] | None = None
 
     async def call(self, *command: Any) -> Any:
-        """The answer to a command. Raises what redis-py raises."""
+        """Send a command and return its answer. Raises the errors of redis-py."""
         lost, era = 0, self._closings
         while True:
             wire = self._wire
             if wire is None or not wire.usable:
-                wire = await self._open()  # tries often enough itself
+                wire = await self._open()  # repeats by itself
             try:
                 return await wire.ask(command)
             except (RedisConnectionError, RedisTimeoutError):
@@ -77,7 +87,7 @@ class Line:
                     raise
 
     async def aclose(self) -> None:
-        """Close the connection; commands under way fail, and open no other one."""
+        """Close the connection. Commands under way fail and do not open a new one."""
         self._closings += 1
         opening, self._opening = self._opening, None
         if opening is not None and opening.get_loop() is asyncio.get_running_loop():
@@ -88,7 +98,7 @@ class Line:
             wire.close(RedisConnectionError("The connection was closed."))
 
     async def _open(self) -> _Wire:
-        """One new connection, however many wait for it; whoever gives up waiting leaves it to the others."""
+        """Open one new connection for all commands that wait for it, even if some of them are cancelled."""
         opening = self._opening
         if opening is None or opening.done() or opening.get_loop() is not asyncio.get_running_loop():
             opening = self._opening = asyncio.create_task(self._opened(), name="antiphon script line")
@@ -105,14 +115,16 @@ class Line:
 
 
 class _Wire:
-    """One connection, and those who wait for its answers, none of them longer than ``timeout`` seconds."""
+    """One connection and the commands that wait for its answers, each for at most ``timeout`` seconds."""
 
     _connection: DirectConnection
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()  # who, since when
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = (
+            deque()
+        )  # each waiting command, and since when
         self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -130,8 +142,8 @@ class _Wire:
         return self._connection.usable
 
     def ask(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send a command; its answer comes. Raises ``ConnectionError``, ``DataError``."""
-        self._connection.send(*command)  # may refuse an argument: before anybody waits
+        """Send a command and return the future of its answer. Raises ``ConnectionError``, ``DataError``."""
+        self._connection.send(*command)  # may refuse an argument, so it comes first
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((answer, self._loop.time()))
         if self._watch is None and self._timeout is not None:
@@ -139,11 +151,11 @@ class _Wire:
         return answer
 
     def close(self, error: Exception) -> None:
-        """Fail what is under way; nobody takes this connection again."""
+        """Fail the commands under way. This connection is not used again."""
         self._connection.close(error)
 
     def _look(self, timeout: float) -> None:
-        """One timer for all who wait: whoever was sent first waits longest."""
+        """Watch all waiting commands with one timer: the first one sent has waited longest."""
         self._watch = None
         if self._waiting:
             left = self._waiting[0][1] + timeout - self._loop.time()
@@ -171,6 +183,6 @@ class _Wire:
 
 
 def _cancelled() -> bool:
-    """Whether it is the running task that was cancelled."""
+    """Return whether the running task was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,9 +1,9 @@
-"""Live channels: one pub/sub connection carries all that a process listens to.
+"""Live channels: one pub/sub connection carries all channels of a process.
 
-A listener gets the messages of its channel and, when its subscription is confirmed, after every lost connection and
-after it fell behind, ``RESYNC``: from here on nothing is missed that is published, and what came before must be read
-from the log. A lost connection is opened again without end; the log says when it went and when it came back. Listeners
-of a feed that is closed are told so: ``ClientClosed``; those of a channel that the server refuses get its reason.
+A listener gets the messages of its channel. When its subscription is confirmed, after each lost connection and after it
+fell behind, it gets ``RESYNC``: no later message is missed, and earlier ones must be read from the log of events. A
+lost connection is always opened again, and logged when it is lost and when it is back. Listeners of a closed feed get
+``ClientClosed``; those of a channel that the server refuses get its reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.errors import AgentError, ClientClosed
+from antiphon.errors import ClientClosed
 from antiphon.wire.connection.reader import DirectConnection
 from antiphon.wire.errors import store_error
 
@@ -30,27 +30,27 @@ __all__ = ["RESYNC", "Listener", "LiveFeed"]
 log = logging.getLogger("antiphon.live")
 
 RESYNC: Final = b""
-"""Handed to a listener instead of a message: read the log from what was last seen."""
+"""Given to a listener instead of a message: read the log from the last event seen."""
 
 BACKLOG = 10_000
 PING_SECONDS = 15.0
 
 
 class Listener:
-    """The messages of one channel, for one reader. It never holds up another one."""
+    """The messages of one channel, for one reader. A slow reader does not delay others."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None  # set while the reader waits
-        self._end: AgentError | None = None
+        self._end: Exception | None = None
 
-    def close(self, reason: AgentError) -> None:
-        """Called by the feed when it is closed, or may not listen to the channel."""
+    def close(self, reason: Exception) -> None:
+        """End this listener. The feed calls it when it is closed or may not listen, and the reader when it leaves."""
         self._end = reason
         self._wake()
 
     def push(self, message: bytes) -> None:
-        """Called by the feed. A reader that fell too far behind starts again from the log."""
+        """Add a message. The feed calls it. A reader that falls too far behind starts again from the log."""
         if len(self._messages) >= BACKLOG:
             self._messages.clear()
             message = RESYNC
@@ -58,13 +58,20 @@ class Listener:
         self._wake()
 
     async def get(self, timeout: float) -> bytes:
-        """The next message. Raises ``TimeoutError`` after ``timeout`` seconds of silence, ``ClientClosed``, and
-        ``StoreError`` where the server refuses the channel."""
+        """Return the next message.
+
+        Raises ``TimeoutError`` after ``timeout`` seconds without one, ``ClientClosed``, and ``StoreError`` if the
+        server refuses the channel.
+        """
         if not self._messages and self._end is None:
             await self._something(timeout)
         if self._end is not None:
             raise self._end
         return self._messages.popleft()
+
+    def take(self) -> bytes | None:
+        """Return the next message if one waits and the listener has not ended."""
+        return self._messages.popleft() if self._messages and self._end is None else None
 
     async def _something(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
@@ -82,22 +89,23 @@ class Listener:
 
 
 class LiveFeed:
-    """All listeners of one process on one Redis, over one connection that is opened with the first of them."""
+    """All listeners of one process on one Redis, over one connection, which is opened for the first listener."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._listeners: dict[bytes, list[Listener]] = {}
         self._connection: DirectConnection | None = None
-        self._expected: deque[tuple[str, bytes]] = deque()  # commands whose answers have not come, in order
-        self._asked: set[bytes] = set()  # channels that this connection was told to subscribe to
+        self._expected: deque[tuple[str, bytes]] = deque()  # commands without an answer yet, in order
+        self._asked: set[bytes] = set()  # channels that this connection has subscribed to
         self._confirmed: set[bytes] = set()
-        self._heard_at = 0.0  # the last answer of any kind
+        self._heard_at = 0.0  # the time of the last answer of any kind
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self.reached = False  # whether it was ever connected
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncGenerator[Listener]:
-        """Listen to a channel. The first thing to come is ``RESYNC``, when the subscription is confirmed."""
+        """Listen to a channel. ``RESYNC`` comes first, when the subscription is confirmed."""
         self.check_open()
         name, listener = channel.encode(), Listener()
         known = self._listeners.setdefault(name, [])
@@ -114,17 +122,17 @@ class LiveFeed:
                 self._send("UNSUBSCRIBE", name)
 
     def reconnect(self) -> None:
-        """Open the connection anew: it is silent though events were published."""
+        """Open the connection again, because it is silent although events were published."""
         if self._connection is not None:
             self._connection.close(RedisConnectionError("It was silent."))
 
     def check_open(self) -> None:
-        """Raise ``ClientClosed`` where this feed is closed."""
+        """Raise ``ClientClosed`` if this feed is closed."""
         if self._closed:
             raise ClientClosed
 
     async def aclose(self) -> None:
-        """Close the connection; those that still listen are told."""
+        """Close the connection and end its listeners."""
         self._closed = True
         for listener in [one for known in self._listeners.values() for one in known]:
             listener.close(ClientClosed())
@@ -138,18 +146,18 @@ class LiveFeed:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="antiphon live feed")
         elif name in self._confirmed:
-            listener.push(RESYNC)  # the others of the channel have missed nothing
+            listener.push(RESYNC)  # the channel's other listeners have missed nothing
         else:
             self._subscribe(name)
 
     def _subscribe(self, name: bytes) -> None:
-        """Each channel with a command of its own: the server refuses a command as a whole."""
+        """Subscribe to each channel with a command of its own, because the server refuses a command as a whole."""
         if name not in self._asked and self._connection is not None:
             self._asked.add(name)
             self._send("SUBSCRIBE", name)
 
     def _send(self, command: str, *names: bytes) -> None:
-        """A connection that fails here is opened anew, and subscribes to everything again."""
+        """Send a command. A connection that fails here is opened again, with all its subscriptions."""
         connection = self._connection
         if connection is None:
             return
@@ -165,6 +173,7 @@ class LiveFeed:
             lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             try:
                 self._connection = await self._open(lost)
+                self.reached = True
                 for known in (self._expected, self._asked, self._confirmed):
                     known.clear()
                 for name in list(self._listeners):
@@ -192,7 +201,7 @@ class LiveFeed:
         return DirectConnection.open(self._redis.connection_pool, self._dispatch, on_lost)
 
     async def _until_lost(self, lost: asyncio.Future[Exception]) -> Exception:
-        """Why the connection was lost. A server that is gone without a word answers no PING either."""
+        """Return why the connection was lost. A PING finds a server that is gone without closing the connection."""
         asked_at = 0.0
         while True:
             done, _ = await asyncio.wait([lost], timeout=PING_SECONDS)
@@ -220,7 +229,7 @@ class LiveFeed:
                 listener.push(RESYNC)
 
     def _refused(self, name: bytes, error: Exception) -> None:
-        """The readers of this channel end; all others go on."""
+        """End the readers of this channel; all others continue."""
         self._asked.discard(name)
         for listener in self._listeners.get(name, ()):
             listener.close(store_error(error))

@@ -1,7 +1,7 @@
-"""A connection whose replies are handed out as they come, within the call that reads them from the socket.
+"""A connection that passes on each reply within the call that reads it from the socket.
 
-redis-py opens it (address, password, database, TLS, Sentinel) and is then left out: each of its commands takes a
-connection from a pool, and each of its replies passes a stream and wakes a task before anybody reads it.
+redis-py only opens it (address, password, database, TLS, Sentinel). With redis-py, each command would take a connection
+from a pool, and each reply would go through a stream and wake a task first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DirectConnection"]
 
 
 class DirectConnection(asyncio.Protocol):
-    """One connection. ``on_reply`` gets every reply, errors as exceptions; ``on_lost`` hears once why it has ended."""
+    """One connection. ``on_reply`` gets each reply, an error as an exception; ``on_lost`` gets why it ended."""
 
     def __init__(
         self, connection: Any, on_reply: Callable[[Any], None], on_lost: Callable[[Exception], None]
@@ -37,7 +37,7 @@ class DirectConnection(asyncio.Protocol):
     async def open(
         cls, pool: ConnectionPool, on_reply: Callable[[Any], None], on_lost: Callable[[Exception], None]
     ) -> Self:
-        """A new connection to where the pool's lead. Raises what redis-py raises."""
+        """Open a connection to the pool's server. Raises the errors of redis-py."""
         connection: Any = pool.make_connection()
         try:
             await connection.connect()
@@ -48,28 +48,31 @@ class DirectConnection(asyncio.Protocol):
 
     @property
     def here(self) -> bool:
-        """Made on the running loop: another one's, or one inherited through a fork, is neither used nor closed."""
+        """Whether it was made on the running loop. Connections of another loop or process are left alone."""
         return self._loop is asyncio.get_running_loop()
 
     @property
     def usable(self) -> bool:
-        """Not lost, of this loop, and of the server that is the primary now, as far as this process knows."""
+        """Whether it is open, belongs to this loop and leads to the primary, as far as this process knows."""
         return self._lost is None and not self._connection.stale and self.here
 
     def send(self, *command: Any) -> None:
-        """Write a command, without waiting. Raises ``ConnectionError`` and ``DataError``: nothing is written then."""
+        """Write a command without waiting. If it raises ``ConnectionError`` or ``DataError``, nothing was written."""
         if self._lost is not None:
             raise RedisConnectionError(str(self._lost))
         self._transport.write(self._packed(command))
 
     def close(self, reason: Exception) -> None:
-        """Close it; ``on_lost`` hears the reason before this returns."""
+        """Close it; ``on_lost`` gets the reason before this returns."""
         if self._lost is None:
             self._lost = reason
             self._connection.leave()
             self._on_lost(reason)
 
     def data_received(self, data: bytes) -> None:
+        if self._connection.stale:  # a server that stood still may say what the new primary never did
+            self.close(RedisConnectionError("Another server is the primary."))
+            return
         replies, on_reply = self._replies, self._on_reply
         try:
             replies.feed(data)
@@ -78,14 +81,14 @@ class DirectConnection(asyncio.Protocol):
                     self.close(RedisConnectionError(f"The connection was lost: {reply}"))
                 else:
                     on_reply(reply)
-        except RedisError as exc:  # what has come is no reply
+        except RedisError as exc:  # the bytes are not a reply
             self.close(RedisConnectionError(f"The connection was lost: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close(RedisConnectionError(f"The connection was lost: {exc or 'the server has closed it'}"))
 
     def _ends_with(self, error: Exception) -> bool:
-        """Whether an error is about the whole connection: the server is loading, or no longer the primary."""
+        """Return whether an error concerns the whole connection: the server is loading, or no longer the primary."""
         demoted = isinstance(error, ReadOnlyError) and self._connection.follows_primary
         return demoted or isinstance(error, RedisConnectionError)
 
@@ -95,4 +98,4 @@ class DirectConnection(asyncio.Protocol):
         try:
             return pack_command(command)
         except TypeError as exc:
-            raise DataError(f"A command takes bytes, text and numbers: {exc}.") from exc
+            raise DataError(f"A command takes only bytes, text and numbers: {exc}.") from exc

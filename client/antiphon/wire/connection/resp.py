@@ -1,4 +1,4 @@
-"""Redis' protocol, RESP2: read and written by hiredis, or where that is not installed by plain Python."""
+"""Reads and writes Redis' protocol RESP2, with hiredis or, if that is not installed, in plain Python."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from redis.exceptions import InvalidResponse
 
 try:
     from hiredis import Reader, pack_command  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-except ImportError:  # the client does without
+except ImportError:  # the client works without it
     Reader = pack_command = None
 
 __all__ = ["NOTHING", "PlainReader", "pack_command", "reply_reader"]
 
 NOTHING: Final = False
-"""What a reader gives where no whole reply is left. None and 0 are replies."""
+"""What a reader returns when no whole reply is left. None and 0 are replies."""
 
 
 class ReplyReader(Protocol):
-    """Takes bytes as they come and gives whole replies."""
+    """Takes bytes as they arrive and returns whole replies."""
 
     def feed(self, data: bytes, /) -> None: ...
 
@@ -27,18 +27,18 @@ class ReplyReader(Protocol):
 
 
 def reply_reader(error_of: Callable[[str], Exception]) -> ReplyReader:
-    """A reader; ``error_of`` makes the exception of an error's text. It raises ``InvalidResponse``."""
+    """Make a reader, which raises ``InvalidResponse``; ``error_of`` makes the exception for an error's text."""
     if Reader is None:
         return PlainReader(error_of)
     return Reader(protocolError=InvalidResponse, replyError=error_of, notEnoughData=NOTHING)  # pyright: ignore[reportArgumentType]
 
 
 class _Unfinished(Exception):
-    """A reply whose end has not come yet."""
+    """The end of a reply has not arrived yet."""
 
 
 class PlainReader:
-    """A reader in Python. A reply that comes in many pieces is read from its beginning with each of them."""
+    """A reader in Python. A reply that arrives in many pieces is read from its beginning with each piece."""
 
     def __init__(self, error_of: Callable[[str], Exception]) -> None:
         self._error_of = error_of
@@ -56,7 +56,7 @@ class PlainReader:
         return reply
 
     def _reply(self, begin: int) -> tuple[Any, int]:
-        """The reply that begins there, and where it ends."""
+        """Return the reply that begins there, and where it ends."""
         line_end = self._left.find(b"\r\n", begin)
         if line_end < 0:
             raise _Unfinished

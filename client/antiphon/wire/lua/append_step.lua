@@ -1,14 +1,17 @@
--- Append to a turn's journal and publish what that means, as one act. `length` is the journal's expected length and
--- names the call, so there is at least one entry; `step` is the step that a later attempt would start with.
--- @args session turn fence length step count rest...    `count` entries, then event bodies
+-- Append to a turn's journal and publish the events for it, in one step. `length` is the expected length of the journal
+-- and names the call, so there is at least one entry. `step` is the step with which a later attempt would start. `usage`
+-- is what the session's turns have used, with the steps of this run.
+-- @args session turn fence length step usage count rest...    `count` entries, then event bodies
 -- -> OK, stop word or ''
+-- -> STEER, ''             the same, and turns wait to steer this one: see `steer`
 -- -> SUPERSEDED
 -- -> CONFLICT, length      the journal is not as long as the caller thinks
 -- @include publish holder
-if not holds(session, fence) then return {'SUPERSEDED'} end
-local stop = redis.call('HGET', key_session(session), 'stop') or ''
+local held, stop = holds(session, fence)
+if not held then return {'SUPERSEDED'} end
 local found = redis.call('LLEN', key_journal(turn))
-if found == length + count then return {'OK', stop} end
+local steered = stop == '' and redis.call('HGET', key_session(session), 'steer') == turn
+if found == length + count then return {steered and 'STEER' or 'OK', stop} end
 if found ~= tonumber(length) then return {'CONFLICT', found} end
 local bodies = {}
 for i = 1, #rest do
@@ -19,5 +22,6 @@ for i = 1, #rest do
   end
 end
 redis.call('HSET', key_turn(turn), 'step', step)
+if usage ~= '' then redis.call('HSET', key_turn(turn), 'session_usage', usage) end
 if #bodies > 0 then publish(session, now_ms(), bodies) end
-return {'OK', stop}
+return {steered and 'STEER' or 'OK', stop}

@@ -1,21 +1,25 @@
 -- Take up to `max` turns over the queues in their order: lease each session, make its fence, start and load the turn.
--- With `only`, that turn alone. `token` names the call: repeated with the same token it gives its first answer.
--- @args worker token lease_ms max only queues...
--- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason)
+-- At most `max_alone` turns that must run alone are taken. Further ones, and turns of a deployment with another prefix on
+-- the same queue, keep their places.
+-- A turn whose needs the worker's `app` lacks keeps its place for a worker of another App.
+-- With `only`, take that turn alone. `token` names the call: a repetition with the same token gets the first answer.
+-- @args worker token lease_ms max max_alone only app queues...
+-- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix)
 -- -> SUSPENDED             `rq suspend` is in force
--- @include publish rq_view life inbox holder requeue load damage foreign
+-- @include publish rq_view life shares inbox let_in holder suspended requeue load damage foreign
 local MOST_ENTRIES = 1000
--- By then a process of its own holds the turn, or it is offered to another worker: at once where this one dies.
+-- By this time a process of its own has claimed the turn, or it is offered to another worker (at once if this one dies).
 local start_alone_ms = math.max(tonumber(lease_ms), 2000)
 local now, held = now_ms(), key_held(worker)
-local turns, foreign, alone, damaged = {}, {}, {}, {}
+local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
+local left -- of a queue: what stays where it stands
 
 -- What a first call with this token has taken.
 local function taken(session, as)
   if as == 'alone-' .. token then
     alone[#alone + 1] = redis.call('LINDEX', key_inbox(session), 0) or nil
   elseif session ~= '' and string.sub(as, -#token) == token then
-    turns[#turns + 1] = load(session, redis.call('HGET', key_session(session), 'turn'))
+    turns[#turns + 1] = load(session, redis.call('HGET', key_session(session), 'turn'), now)
   end
 end
 
@@ -24,11 +28,11 @@ if redis.call('HGET', held, '') == token then
   for i = 1, #entries, 2 do
     guarded(taken, entries[i], entries[i + 1])
   end
-  return {'CLAIMED', turns, foreign, alone, damaged}
+  return {'CLAIMED', turns, foreign, alone, damaged, others}
 end
 if redis.call('EXISTS', key_rq_suspended()) == 1 then return {'SUSPENDED'} end
 
--- `before` is who was to run the session's turn alone and has not: a holder without a fence.
+-- `before` is the worker that was to run the session's turn alone and has not done so: a holder without a fence.
 local function hold(session, before, as)
   if (before or '') ~= '' then redis.call('HDEL', key_held(before), session) end
   redis.call('HSET', held, session, as, '', token)
@@ -38,15 +42,25 @@ end
 local function take(turn, f)
   local session, status = f.session, f.status
   if status == 'failed' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
-    if not requeue(session, turn, now) then return end
-    f, status = read_turn(turn), 'queued'
+    if requeue(session, turn, now) > 0 then return end
+    redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
+    f = read_turn(turn)
+    status = f.status
   end
   if status == 'retrying' and tonumber(f.retry_at) > now then return end
   if status ~= 'queued' and status ~= 'retrying' then return stay(turn, status, now) end
   if redis.call('LINDEX', key_inbox(session), 0) ~= turn then return end
   local s = redis.call('HMGET', key_session(session), 'fence', 'holder', 'seq')
   if (s[1] or '') ~= '' then return end
+  if only == '' and app ~= '' and string.find(f.lacking or '', app, 1, true) then
+    left[#left + 1] = turn
+    return
+  end
   if tonumber(f.crashes) >= 2 and only == '' then
+    if #alone >= tonumber(max_alone) then
+      left[#left + 1] = turn
+      return
+    end
     redis.call('ZADD', key_active(), now + start_alone_ms, session)
     hold(session, s[2], 'alone-' .. token)
     redis.call('HSET', key_session(session), 'holder', worker)
@@ -62,12 +76,14 @@ local function take(turn, f)
   local seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
     ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3])
   redis.call('HSETNX', key_turn(turn), 'first_seq', seq)
-  redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at', now, 'worker', worker, 'execution', fence)
+  redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at',
+    tonumber(f.started_at or '') and f.started_at or now,
+    'worker', worker, 'execution', fence)
   rq_view(turn, 'running', now)
-  turns[#turns + 1] = load(session, turn)
+  turns[#turns + 1] = load(session, turn, now)
 end
 
--- A turn whose data are damaged is left to the reaper, its session held by nobody. Returns whether it is a turn.
+-- A turn with damaged data is left to the reaper, and its session is released. Returns whether it is a turn.
 local function try(turn)
   local f
   local done, why = guarded(function()
@@ -79,22 +95,34 @@ local function try(turn)
     if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
     if set_aside(f.session, now, why) then damaged[#damaged + 1] = {f.session, turn, why} end
   end
+  if f then make_room(f, now) end
   return f or not done
 end
 
 if only ~= '' then
   redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(only), 'queue') or ''), 1, only)
   try(only)
-  return {'CLAIMED', turns, foreign, alone, damaged}
+  return {'CLAIMED', turns, foreign, alone, damaged, others}
 end
 for i = 1, #queues do
-  local queue = queues[i]
+  local queue, theirs = queues[i], nil -- whose the turns of another prefix are
+  left = {}
   for _ = 1, MOST_ENTRIES do
     if #turns + #foreign + #alone >= tonumber(max) then break end
     local id = redis.call('LPOP', key_rq_queue(queue))
     if not id then break end
-    if not try(id) then foreign[#foreign + 1] = foreign_job(id, queue, worker, now) end
+    if not try(id) then
+      local prefix = other_prefix(id)
+      if prefix then
+        left[#left + 1] = id
+        theirs = prefix
+      else
+        foreign[#foreign + 1] = foreign_job(id, queue, worker, now)
+      end
+    end
   end
-  if redis.call('LLEN', key_rq_queue(queue)) > 0 then ring(queue) end
+  if theirs then others[#others + 1] = {queue, theirs} end
+  for n = #left, 1, -1 do redis.call('LPUSH', key_rq_queue(queue), left[n]) end
+  if redis.call('LLEN', key_rq_queue(queue)) > #left then ring(queue) end
 end
-return {'CLAIMED', turns, foreign, alone, damaged}
+return {'CLAIMED', turns, foreign, alone, damaged, others}

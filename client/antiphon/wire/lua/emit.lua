@@ -1,5 +1,5 @@
--- Log and publish a window of events for each of several sessions. (fence, batch) names what is done for one session:
--- a batch that is not newer was done before. A session whose keys are broken gets its error, the others go on.
+-- Log and publish a window of events for each of several sessions. Fence and batch name the work for one session: a batch
+-- that is not newer was done before. A session with damaged keys gets an error, and the others go on.
 -- @args windows...    per session: session, fence, batch, count, then `count` bodies
 -- -> EMITTED, answers      per session: '' (done), a stop word (done, but stop), 'SUPERSEDED', or its error
 -- @include publish

@@ -1,4 +1,4 @@
--- Fail a job that is no turn: visibly in RQ's failed registry, alone.
+-- Fail a job that is not a turn. RQ's failed registry shows it; nothing else changes.
 -- @args job queue worker message
 -- -> OK
 -- @include rq_view refuse

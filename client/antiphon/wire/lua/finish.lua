@@ -1,13 +1,24 @@
 -- End a run: its messages become history, its terminal event is published, the next turn of the session starts.
--- The fence names the call. First write is a ZREM, so that it works at full memory.
--- @args session turn fence status response error_code error variables window summary keep_events count rest...    `count` messages, then event bodies
+-- The fence names the call. The first write is a ZREM, so that it works at full memory.
+-- A turn that replaces a part of the history passes `kept`: how many messages stay before its own.
+-- `calls` is 'untold' if its tools have run and the history does not show it, and 'told' if the model was told of all
+-- such calls of earlier turns. `usage` is what the session's turns have used, with this run.
+-- `service` is what a model service said with the error of a failed turn, as JSON.
+-- @args session turn fence status response error_code error service variables window summary kept keep_events calls usage count rest...    `count` messages, then event bodies
 -- -> OK                    (also for a repetition)
+-- -> STOPPED, stop word    it was cancelled before, and can end only as cancelled
 -- -> SUPERSEDED
--- @include publish rq_view inbox holder conclude
+-- @include publish rq_view shares inbox let_in holder notices conclude cut
 if fence ~= '' and redis.call('HGET', key_turn(turn), 'done') == fence then return {'OK'} end
-if not holds(session, fence) then return {'SUPERSEDED'} end
+local held, stop = holds(session, fence)
+if not held then return {'SUPERSEDED'} end
+if stop ~= '' and status ~= 'cancelled' then return {'STOPPED', stop} end
 local now, bodies = now_ms(), {}
 redis.call('ZREM', key_active(), session)
+if kept ~= '' and redis.call('LLEN', key_history(session)) > tonumber(kept) then
+  redis.call('HSET', key_session(session), 'shortened', 1) -- on purpose: a longer archived copy may be replaced
+  cut(session, kept)
+end
 for i = 1, #rest do
   if i <= tonumber(count) then
     redis.call('RPUSH', key_history(session), rest[i])
@@ -15,11 +26,15 @@ for i = 1, #rest do
     bodies[#bodies + 1] = rest[i]
   end
 end
-redis.call('HSET', key_turn(turn), 'done', fence, 'response', response, 'error_code', error_code, 'error', error)
+if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
 if variables ~= '' then redis.call('HSET', key_session(session), 'variables', variables) end
 if window ~= '' then redis.call('HSET', key_session(session), 'window', window) end
 if summary ~= '' then redis.call('HSET', key_session(session), 'summary', summary) end
-conclude(session, turn, status, now, bodies, tonumber(keep_events))
+if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
+if calls == 'untold' then untold(session, turn) end
+if usage ~= '' then redis.call('HSET', key_session(session), 'usage', usage) end
+conclude(session, turn, status, now, bodies, tonumber(keep_events), status == 'finished' or tonumber(count) > 0,
+  {'done', fence, 'response', response, 'error_code', error_code, 'error', error})
 let_go(session)
 ready(session, now)
 return {'OK'}

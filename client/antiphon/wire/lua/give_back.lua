@@ -1,15 +1,29 @@
--- Return an unfinished turn. A drain counts nothing; an error counts one and may ask for a delay.
--- The fence names the call. First write is a ZREM, so that it works at full memory.
--- @args session turn fence cause delay_ms reason code
+-- Give back an unfinished turn, perhaps for a delay. A drain counts as no attempt, and so does a limit, for which the
+-- model service was not asked; an error is counted.
+-- The fence names the call. The first write is a ZREM, so that it works at full memory.
+-- `service` is what the model service said with its error, as JSON.
+-- `lacking` names the Apps that lack what the turn needs: their workers leave it to others, whose bells `workers` are.
+-- @args session turn fence cause delay_ms reason code service lacking workers...
 -- -> OK
+-- -> STOPPED, stop word    it was cancelled before: its holder is to end it
 -- -> SUPERSEDED
--- @include publish rq_view inbox holder retry
+-- @include publish rq_view shares inbox let_in holder retry
 if redis.call('HGET', key_turn(turn), 'given_back') == fence then return {'OK'} end
-if not holds(session, fence) then return {'SUPERSEDED'} end
+local held, stop = holds(session, fence)
+if not held then return {'SUPERSEDED'} end
+if stop ~= '' then return {'STOPPED', stop} end
 local now, delay = now_ms(), tonumber(delay_ms)
 redis.call('ZREM', key_active(), session)
 redis.call('HSET', key_turn(turn), 'given_back', fence)
+if lacking ~= '' then redis.call('HSET', key_turn(turn), 'lacking', lacking) end
 let_go(session)
-retry(session, turn, now, delay, reason, code)
+retry(session, turn, now, delay, reason, code, service)
+for _, worker in ipairs(workers) do ring(worker) end
+if cause ~= 'drain' then -- since when its model service fails in this step: progress begins anew
+  local f = redis.call('HMGET', key_turn(turn), 'step', 'failing')
+  if string.match(f[2] or '', '^%S*') ~= f[1] then
+    redis.call('HSET', key_turn(turn), 'failing', f[1] .. string.format(' %.0f', now))
+  end
+end
 redis.call('HINCRBY', key_turn(turn), cause == 'error' and 'errors' or 'attempt', cause == 'error' and 1 or -1)
 return {'OK'}

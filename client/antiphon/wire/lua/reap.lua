@@ -1,11 +1,13 @@
--- Look at sessions that are due for a look: recover the turn of an expired lease, start a retry that is due, put back
--- into RQ's queue what RQ's tools have taken out. With `holder`, recover all that this dead worker held, at once.
--- A job in one of `queues` that is no turn yet, and whose worker died with it in its hands, is offered again.
--- First write is a ZREM, here of nothing, so that it works at full memory. Repeating it does no harm.
--- `code` and `reason` say how the holder ended; what is found by its expired lease is 'worker_died'.
--- @args holder limit crash_limit keep_events code reason queues...
+-- Check the sessions that are due: recover a turn whose lease has expired, start a retry that is due, and put back into
+-- RQ's queue what RQ's tools have removed. With `holder`, recover everything that this dead worker held, at once.
+-- A job in one of `queues` that is not yet a turn is offered again if the worker that had taken it died.
+-- With `spare` = '1' a holder whose lease has expired gets more time, and everything else goes on.
+-- The first write is a ZREM of nothing, so that it works at full memory. Repeating the call does no harm.
+-- `code` and `reason` say how the holder ended; for an expired lease they are 'worker_died'.
+-- @args holder limit crash_limit keep_events code reason spare queues...
 -- -> REAPED, list of {session, turn, what}; of a job that is no turn: {'', job, what}
--- @include publish rq_view inbox holder retry conclude withdraw cancelled damage look refuse crashed jobs clock_back
+-- @include publish rq_view shares inbox let_in holder retry notices conclude suspended withdraw cancelled give_up damage watch look refuse crashed jobs clock_back
+local SPARED_IN_FRONT = 10 -- spared sessions stay in front of those that are due, so more are read
 local now, acts = now_ms(), {}
 redis.call('ZREM', key_active(), '')
 
@@ -16,6 +18,7 @@ local function inspect(session)
   if (f[1] or '') ~= '' then
     if holder ~= '' and f[4] ~= holder then return end
     if holder == '' and (tonumber(f[2]) or 0) > now then return redis.call('ZADD', key_active(), f[2], session) end
+    if spare == '1' then return end
     local crashes = redis.call('HGET', key_turn(f[3] or ''), 'crashes')
     if crashes then return crashed(session, f[3], tonumber(crashes) + 1, now, act) end
   end
@@ -23,7 +26,7 @@ local function inspect(session)
   look(session, now, act)
 end
 
--- One whose data are damaged is set aside, and the others go on.
+-- A session with damaged data is set aside, and the others go on.
 local function attempt(session, work, ...)
   local done, why = guarded(work, ...)
   if done then
@@ -41,24 +44,39 @@ local function due(turn)
     withdraw(f.session, turn, IN_RQ, now, tonumber(keep_events))
     act(f.session, turn, 'cancelled')
   elseif f then
-    enter_inbox(f.session, turn, f.run, now)
+    enter_inbox(f.session, turn, f.run, now, input_of(turn))
     act(f.session, turn, 'due')
   end
 end
 
--- A delayed turn that could not enter its inbox is due again in a minute, unless it stands there already.
-local function put_off(turn, why)
+-- A turn that others pass by. What an older release has cancelled there enters its inbox, as it should have.
+local function passed_by(turn)
+  local f = read_turn(turn)
+  redis.call('HDEL', key_quarantined(), turn)
+  if not f then
+    redis.call('ZREM', key_aside(), turn)
+  elseif cancelled_in_rq(turn) or f.status ~= 'suspended' then
+    withdraw(f.session, turn, f.cancel or IN_RQ, now, tonumber(keep_events))
+    act(f.session, turn, 'cancelled')
+  else
+    local next_at = watch(f.session, turn, now, act)
+    if next_at then redis.call('ZADD', key_aside(), next_at, turn) end
+  end
+end
+
+-- A turn outside its inbox that could not enter it is looked at again in a minute, unless it stands there already.
+local function put_off(key, turn, why)
   local session = redis.pcall('HGET', key_turn(turn), 'session')
   if type(session) == 'string' and type(redis.pcall('LPOS', key_inbox(session), turn)) == 'number' then
     redis.call('ZADD', key_active(), now + QUARANTINE_MS, session)
   else
-    redis.call('ZADD', key_due(), now + QUARANTINE_MS, turn)
+    redis.call('ZADD', key, now + QUARANTINE_MS, turn)
   end
   if quarantine(turn, now, why) then act('', turn, 'quarantined') end
 end
 
--- RQ's tools write when they like, and after the end of a turn nothing of ours rewrites its record. What `job.cancel()`
--- registers ends at once, what ours do in a week; RQ's failures look like ours, so the newest are looked at.
+-- RQ's tools may write at any time, and no script of ours rewrites the record of an ended turn. An entry that `job.cancel()`
+-- registers expires at once, and ours expire in a week. RQ's failures look like ours, so the newest ones are checked.
 local RQ_CLOCK_SECONDS = 60
 local NEWEST_FAILED = 15
 
@@ -81,20 +99,20 @@ local function look_at_ends(queue)
   end
 end
 
--- What is set aside is looked at again by a reaper or the archiver within a minute. What neither will look at has ended,
--- or was mended and has gone on.
+-- A reaper or the archiver checks what is set aside again within a minute. An entry that neither will check has ended, or
+-- was mended and has gone on.
 local function forget_mended()
   for _, name in ipairs(redis.call('HRANDFIELD', key_quarantined(), 100)) do
     local ending = tonumber(redis.call('ZSCORE', key_ending(), name) or now + QUARANTINE_MS + 1)
     if not redis.call('ZSCORE', key_active(), name) and not redis.call('ZSCORE', key_due(), name)
-      and ending > now + QUARANTINE_MS then
+      and not redis.call('ZSCORE', key_aside(), name) and ending > now + QUARANTINE_MS then
       redis.call('HDEL', key_quarantined(), name)
     end
   end
 end
 
 follow_clock(now)
-look_at_jobs(now, act)
+if spare ~= '1' then look_at_jobs(now, act) end
 if holder ~= '' then
   for _, session in ipairs(redis.call('HKEYS', key_held(holder))) do
     if session ~= '' then attempt(session, inspect, session) end
@@ -104,12 +122,16 @@ if holder ~= '' then
 end
 for _, queue in ipairs(queues) do guarded(look_at_ends, queue) end
 forget_mended()
-for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, limit)) do
+local checked = spare == '1' and limit * SPARED_IN_FRONT or limit
+for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_active(), '-inf', now, 'LIMIT', 0, checked)) do
   attempt(session, inspect, session)
 end
-for _, turn in ipairs(redis.call('ZRANGEBYSCORE', key_due(), '-inf', now, 'LIMIT', 0, limit)) do
-  local done, why = guarded(due, turn)
-  if not done then put_off(turn, why) end
+for _, outside in ipairs({{key_due(), due}, {key_aside(), passed_by}}) do
+  local key, look_at = unpack(outside)
+  for _, turn in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, limit)) do
+    local done, why = guarded(look_at, turn)
+    if not done then put_off(key, turn, why) end
+  end
 end
 for _, session in ipairs(redis.call('ZRANGEBYSCORE', key_sessions(), '-inf', now - 3600000, 'LIMIT', 0, limit)) do
   if redis.call('EXISTS', key_session(session)) == 0 then

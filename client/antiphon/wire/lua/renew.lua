@@ -1,5 +1,5 @@
--- Renew the leases of one worker's sessions. A turn that was cancelled with RQ's tools while it runs is to stop.
--- First write is a ZREM, so that it works at full memory.
+-- Renew the leases of one worker's sessions. A running turn that was cancelled with RQ's tools is told to stop.
+-- The first write is a ZREM, so that it works at full memory.
 -- @args worker lease_ms leases...    session and fence in turn
 -- -> RENEWED, answers      per session: '' (yours), a stop word (yours, but stop), or 'SUPERSEDED', also where its data are damaged
 -- @include cancelled damage

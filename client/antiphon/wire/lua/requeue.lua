@@ -1,15 +1,13 @@
--- Offer a failed turn to the workers again, as `rq requeue` does: the one that claims it begins a new run.
--- @args turn
--- -> OK
+-- Run a failed turn again: a new run at the end of its session's inbox. `again` names the call.
+-- @args turn again
+-- -> OK                    (also for a repetition)
 -- -> NOT_FAILED, status
+-- -> SESSION_CLOSED, session
 -- -> TURN_NOT_FOUND
--- @include rq_view inbox
-local f = redis.call('HMGET', key_turn(turn), 'status', 'queue')
+-- @include publish rq_view life shares inbox suspended requeue
+local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'again')
 if not f[1] then return {'TURN_NOT_FOUND'} end
-if f[1] ~= 'failed' then return {'NOT_FAILED', f[1]} end
-rq_view(turn, 'queued', now_ms())
-redis.call('EXPIRE', key_rq_job(turn), redis.call('TTL', key_turn(turn))) -- it goes with the turn, if nobody claims it
-redis.call('SADD', key_rq_queues(), key_rq_queue(f[2]))
-redis.call('RPUSH', key_rq_queue(f[2]), turn)
-ring(f[2])
+if f[3] == again then return {'OK'} end
+if f[2] ~= 'failed' then return {'NOT_FAILED', f[2]} end
+if not run_again(f[1], turn, now_ms(), again) then return {'SESSION_CLOSED', f[1]} end
 return {'OK'}

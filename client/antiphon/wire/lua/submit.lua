@@ -1,57 +1,78 @@
 -- Accept a turn: it enters its session's inbox, or waits until it is due.
--- The turn id is made by the client, so that a repeated call finds the first one's turn.
--- Its queue is the one that it names, else the session's, its agent's, the one of the session's agent, the default.
--- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit busy due_in_ms tail agent metadata tenant
+-- The client makes the turn id, so that a repeated call finds the turn of the first one.
+-- The turn goes to the first queue that is set: its own, the session's, its agent's, that of the session's agent, the default.
+-- With an empty `ttl_ms` the session keeps its own, or gets the default. The last one given wins; 0 means for ever.
+-- `busy` is what to do if the inbox is not empty: enqueue, reject, interrupt, rollback or steer.
+-- `input` is the length of the input's JSON in the request, or 0. `again` names a request to run a failed turn again.
+-- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority
 -- -> ACCEPTED, position    (also for a repetition)
 -- -> KEY_REUSED            the id belongs to another request
--- -> SESSION_BUSY          the inbox is not empty and the caller asked to be refused then
+-- -> SESSION_BUSY, turn    the inbox is not empty and the caller asked to be refused then
 -- -> INBOX_FULL, length
 -- -> SESSION_CLOSED
--- -> OTHER_TENANT          the session belongs to another one
--- -> TOO_MANY_DELAYED      as many turns as may be are not due yet
+-- -> OTHER_TENANT          the session belongs to another one, or to none
+-- -> FULL, limit           Redis has as many as this limit allows
+-- -> TENANT_LIMIT, limit, its number, ms to wait
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
--- @include publish rq_view life inbox
-local KEPT_TURNS = 1000
-local MOST_DELAYED = 100000
-local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms)
+-- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw stop busy requeue tenants
+local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms ~= '' and ttl_ms or DEFAULT_TTL_MS)
 for _, ms in ipairs({due_in or -1, life or -1}) do
   if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
 end
-local known = redis.call('HMGET', key_turn(turn), 'digest', 'session', 'position')
-if known[1] then
-  if known[1] == digest and known[2] == session then return {'ACCEPTED', known[3]} end
-  return {'KEY_REUSED'}
-end
+local known = redis.call('HMGET', key_turn(turn), 'digest', 'session', 'position', 'status', 'again', 'tenant')
 local length = redis.call('LLEN', key_inbox(session))
+if known[1] then
+  local whole = redis.call('HMGET', key_session(session), 'tenant', 'created')
+  local owner = known[6] or whole[1] or whole[2] and '' or tenant
+  if tenant ~= '' and owner ~= tenant then return {'OTHER_TENANT'} end
+  if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
+  if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
+  if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
+  if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
+  local stopped = stopped_by(session, busy)
+  local position = run_again(session, turn, now, again, stopped)
+  if not position then return {'SESSION_CLOSED'} end
+  if stopped then act_on(session, stopped, turn, busy, now) end
+  return {'ACCEPTED', position}
+end
 if length == 0 then begin_anew(session) end
 local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queue', 'agent_queue', 'agent', 'created',
   'ttl', 'seq')
+if tenant ~= '' and (kept[2] or kept[6] and '' or tenant) ~= tenant then return {'OTHER_TENANT'} end
 if kept[1] then return {'SESSION_CLOSED'} end
-if tenant ~= '' and (kept[2] or tenant) ~= tenant then return {'OTHER_TENANT'} end
-if length > 0 and busy == 'reject' then return {'SESSION_BUSY'} end
-if due_in > 0 and redis.call('ZCARD', key_due()) >= MOST_DELAYED then return {'TOO_MANY_DELAYED'} end
+if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
+if due_in > 0 and redis.call('ZCARD', key_due()) >= tonumber(delayed_limit) then return {'FULL', 'delayed_turns'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
+if not kept[6] and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
+local whose = kept[2] or tenant
+if whose ~= '' then
+  local limit, number, wait_ms = limit_reached(whose, now, tonumber(tenant_limit))
+  if limit then return {'TENANT_LIMIT', limit, number, wait_ms} end
+end
 
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
 local first_named = queue ~= '' and not home -- it becomes the session's
 if queue == '' then queue = home or default_queue end
 redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
   'status', 'queued', 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
-  'agent', agent, 'metadata', metadata, 'position', length)
+  'agent', agent, 'metadata', metadata, 'position', length, 'created', now, 'key', key, 'input', input)
 local first = {} -- what the session keeps from now on
 local function keep(field, value)
   first[#first + 1], first[#first + 2] = field, value
 end
 if not kept[6] then keep('created', now) end
-if not kept[7] then keep('ttl', ttl_ms) end
+if ttl_ms ~= '' and ttl_ms ~= kept[7] then keep('ttl', ttl_ms) end
+if ttl_ms == '' then life = tonumber(kept[7]) or life end
 if agent ~= '' and not kept[5] then
   keep('agent', agent)
   if agent_queue ~= '' then keep('agent_queue', agent_queue) end
 end
 if first_named then keep('queue', queue) end
 if tenant ~= '' and not kept[2] then keep('tenant', tenant) end
+if whose ~= '' then count_for_tenant(whose, turn, now) end
+if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
 if #first > 0 then redis.call('HSET', key_session(session), unpack(first)) end
-if redis.call('RPUSH', key_turns(session), turn) > KEPT_TURNS then redis.call('LPOP', key_turns(session)) end
+list_turn(session, turn)
 list_session(session, now, life)
 if due_in > 0 then
   redis.call('ZADD', key_due(), now + due_in, turn)
@@ -62,4 +83,7 @@ if due_in > 0 then
   rq_view(turn, 'delayed', now, now + due_in)
   return {'ACCEPTED', length}
 end
-return {'ACCEPTED', enter_inbox(session, turn, 1, now, kept[8] or begin_seq(session), true)}
+local said, stopped = input_json(request, input), stopped_by(session, busy)
+local position = enter_inbox(session, turn, 1, now, said, kept[8] or begin_seq(session), true, stopped)
+if position > 0 then act_on(session, stopped, turn, busy, now) end
+return {'ACCEPTED', position}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 
 from antiphon.wire.cell import Cell
-from antiphon.wire.inspection import workers
+from antiphon.wire.lists.inspection import workers
 from antiphon_worker.playground.demo.record import PlayedTurn, SessionRecord
 
 __all__ = ["Accident", "kill_a_worker"]

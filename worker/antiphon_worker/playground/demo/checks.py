@@ -12,7 +12,7 @@ from antiphon_worker.playground.demo.record import SessionRecord
 __all__ = ["Expected", "check_events", "check_history"]
 
 Expected = Callable[[Sequence[tuple[str, str]]], str]
-"""What a model of our own answers to what was said so far, the last of it the user's."""
+"""Returns the expected answer of our own model to a conversation that ends with the user's message."""
 
 
 def check_history(record: SessionRecord, expected: Expected | None = None) -> list[str]:
@@ -40,23 +40,23 @@ def _history_problems(record: SessionRecord, expected: Expected | None) -> Itera
         told = _told(answer)
         said.append(("user", question.text))
         if question.text != text:
-            yield f"turn {number} has another question than was asked"
+            yield f"the question of turn {number} is not the one that was asked"
         if not told:
             yield f"turn {number} has an empty answer"
         if expected is not None and told != expected(said):
-            yield f"the answer to turn {number} is not the one to this whole history"
+            yield f"the answer to turn {number} does not belong to the whole history"
         if told != _streamed(record.live.events, answer.turn_id):
-            yield f"the answer to turn {number} is not what its deltas add up to"
+            yield f"the answer to turn {number} differs from the sum of its deltas"
         said.append(("assistant", told))
 
 
 def _event_problems(record: SessionRecord) -> Iterator[str]:
     events, asked = record.live.events, len(record.conversation.turns)
     if [event.seq for event in events] != list(range(1, len(events) + 1)):
-        yield "the events are not numbered 1, 2, 3, … without a hole"
+        yield "the events are not numbered 1, 2, 3, … without a gap"
     for kind, follower in (("joined late", record.late), ("reconnected", record.reconnected)):
         if follower.events != events:
-            yield f"a subscriber that {kind} was given other events ({len(follower.events)} for {len(events)})"
+            yield f"a subscriber that {kind} received other events ({len(follower.events)} for {len(events)})"
     runs = {(event.turn_id, event.run) for event in events}
     ends = Counter((event.turn_id, event.run) for event in events if event.terminal)
     if any(ends[run] != 1 for run in runs):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import io
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO, cast
 
 from antiphon.cli.arguments import Parser, command_parser
-from antiphon.errors import AgentError, UsageError
+from antiphon.errors import AgentError, MissingPackage, UsageError
 from antiphon_worker.playground.demo.conversations import read_conversations
 from antiphon_worker.playground.demo.performance import Performance, perform
 from antiphon_worker.playground.demo.record import SessionRecord
@@ -32,9 +35,9 @@ TERMINATED = 143
 def demo(argv: list[str]) -> int:
     """Play conversations, kill a worker in the middle of an answer, and check every promise
 
-    All on this machine: an embedded Valkey, worker processes, and a model server of our own that speaks the wire
-    formats of OpenAI and Anthropic. Where OPENAI_API_KEY or ANTHROPIC_API_KEY is set, the real service answers.
-    The exit code is 1 where a promise did not hold.
+    Everything runs on this machine: an embedded Valkey, worker processes, a gateway with the page of operators, and a
+    model server that speaks the wire formats of OpenAI and Anthropic. If OPENAI_API_KEY or ANTHROPIC_API_KEY is set,
+    the real service answers instead. The exit code is 1 if a promise does not hold.
     """
     options = _parser().parse_args(argv)
     most = options.sessions if options.sessions or options.input else OWN_SESSIONS
@@ -45,37 +48,69 @@ def demo(argv: list[str]) -> int:
     print_wrapped(
         f"{len(conversations)} sessions on {options.processes} worker processes, answered by {service}."
     )
-    screen = screen_for(sys.stdout, options.plain)
+    screen = screen_for(cast("TextIO", sys.stdout), options.plain)
     records = [SessionRecord(one, service.agent(n), screen.see) for n, one in enumerate(conversations)]
     with Guard() as guard:
-        stage = Stage(guard, processes=options.processes, pace=options.pace, service=service)
+        stage = Stage(
+            guard, processes=options.processes, pace=options.pace, service=service,
+            serves=_can_serve(options.serve),
+        )  # fmt: skip
         try:
             performance = asyncio.run(_run(records, stage, screen, kill=options.kill))
+            lines, holds = judge(performance, expected=_expected if service.own else None, kill=options.kill)
+            print_wrapped(*lines)
+            if options.serve:
+                _keep(stage)
         except asyncio.CancelledError:
             guard.kill()
             return TERMINATED
         except BaseException:
             guard.kill()
             raise
-    lines, holds = judge(performance, expected=_expected if service.own else None, kill=options.kill)
-    print_wrapped(*lines)
     return 0 if holds else 1
 
 
+def _can_serve(asked: bool) -> bool:
+    """Whether the gateway's packages are installed. Raises ``MissingPackage`` if they are not and it is asked for."""
+    found = all(map(importlib.util.find_spec, ("uvicorn", "starlette")))
+    if asked and not found:
+        raise MissingPackage("The page needs the gateway's packages: pip install 'antiphon[gateway]'.")
+    return found
+
+
+def _keep(stage: Stage) -> None:
+    """Let everything run until it is stopped."""
+    print_wrapped(f"The page stays at {stage.page}. Ctrl-C ends it.")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_watch(stage))
+
+
+async def _watch(stage: Stage) -> None:
+    _let_sigterm_cancel()
+    await stage.watch()
+
+
 async def _run(records: Sequence[SessionRecord], stage: Stage, screen: Screen, *, kill: bool) -> Performance:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _let_sigterm_cancel()
     try:
-        print_wrapped("Starting Valkey, the workers and what answers them …")
+        print_wrapped("Starting Valkey, the workers and the model server …")
         await stage.set_up()
+        if stage.page:
+            print_wrapped(f"The page of operators shows them: {stage.page}")
         return await perform(records, stage, screen, kill=kill)
     except UsageError:
         raise
     except AgentError as exc:
-        raise AgentError(f"{exc.message} The workers' last words:\n{stage.last_words()}") from exc
+        raise AgentError(f"{exc.message} The end of the workers' log:\n{stage.last_words()}") from exc
     finally:
         await stage.aclose()
+
+
+def _let_sigterm_cancel() -> None:
+    """Let SIGTERM cancel the task that runs now."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _expected(said: Sequence[tuple[str, str]]) -> str:
@@ -89,26 +124,31 @@ def _parser() -> Parser:
         "--input",
         type=Path,
         metavar="FILE",
-        help='other conversations: lines of JSON like {"turns": ["…", "…"]}',
+        help='play these conversations: lines of JSON such as {"turns": ["…", "…"]}',
     )
     parser.add_argument(
         "--sessions",
         type=_count,
         metavar="N",
-        help=f"how many sessions (of our own {OWN_SESSIONS}, of a file all)",
+        help=f"how many sessions to play (default: {OWN_SESSIONS}, or all of the file)",
     )
-    parser.add_argument("--processes", type=_count, default=2, metavar="N", help="worker processes (2)")
-    parser.add_argument("--provider", choices=PROVIDERS, help="one wire format alone")
-    parser.add_argument("--model", help="which model the service runs")
+    parser.add_argument(
+        "--processes", type=_count, default=2, metavar="N", help="how many worker processes (default: 2)"
+    )
+    parser.add_argument("--provider", choices=PROVIDERS, help="use only this wire format")
+    parser.add_argument("--model", help="the service's model")
     parser.add_argument(
         "--pace",
         type=_pace,
         default=PACE,
         metavar="N",
-        help=f"words a second of our own model server ({PACE:g})",
+        help=f"words per second of the built-in model server (default: {PACE:g})",
     )
-    parser.add_argument("--no-kill", dest="kill", action="store_false", help="leave the workers alone")
-    parser.add_argument("--plain", action="store_true", help="lines instead of a live view")
+    parser.add_argument("--no-kill", dest="kill", action="store_false", help="do not kill a worker")
+    parser.add_argument(
+        "--serve", action="store_true", help="keep everything and the page of operators running afterwards"
+    )
+    parser.add_argument("--plain", action="store_true", help="print lines instead of a live view")
     return parser
 
 
@@ -124,5 +164,5 @@ def _pace(text: str) -> float:
     except ValueError:
         pace = 0.0
     if not 0 < pace <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of words a second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of words per second")
     return pace

@@ -1,4 +1,4 @@
-"""The conversations of the demo: built-in ones, or those of a file."""
+"""The conversations of the demo: built-in or from a file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ NAMES = ("name", "question_id", "id")
 
 
 class Conversation(Struct, frozen=True):
-    """The messages of one user, turn by turn, for the session with this name."""
+    """The messages of one user, turn by turn, in the session with this name."""
 
     name: str
     turns: list[str]
 
 
 def read_conversations(path: Path | None, most: int | None = None) -> list[Conversation]:
-    """The conversations of a file, or our own; ``most`` of them.
+    """Read at most ``most`` conversations of a file, or return the built-in ones.
 
     A line is a JSON object with ``turns``, a list of texts; ``name``, ``question_id`` or ``id`` names the session.
-    Raises ``UsageError`` that names the line.
+    Raises ``UsageError``, which names the line.
     """
     source = path or resources.files("antiphon_worker.playground.demo") / OWN
     try:
@@ -51,9 +51,9 @@ def _read(line: str, where: str, number: int) -> Conversation:
         fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
         turns = msgspec.convert(fields.get("turns"), list[str])
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        raise UsageError(f'{where}: a line reads {{"turns": ["…", "…"]}}: {exc}.') from exc
+        raise UsageError(f'{where}: write each line as {{"turns": ["…", "…"]}}: {exc}.') from exc
     if not turns or not all(text.strip() for text in turns):
-        raise UsageError(f"{where}: a conversation has at least one turn, and none is empty.")
+        raise UsageError(f"{where}: a conversation needs at least one turn, and no turn may be empty.")
     name = next((str(fields[key]) for key in NAMES if fields.get(key) is not None), str(number))
     return Conversation(name, turns)
 

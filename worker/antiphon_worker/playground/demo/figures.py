@@ -12,7 +12,7 @@ __all__ = ["figure_lines", "percentile"]
 
 
 def figure_lines(records: Sequence[SessionRecord], accident: Accident | None, seconds: float) -> list[str]:
-    """The table: a name and a number a line."""
+    """Return the table, one name and number per line."""
     turns = [turn for record in records for turn in record.turns]
     first = [(turn.first_delta - turn.submitted) * 1000 for turn in turns if turn.first_delta is not None]
     deltas = sum(turn.deltas for turn in turns)

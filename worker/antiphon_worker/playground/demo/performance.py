@@ -65,12 +65,12 @@ async def _play(
 async def _kill(records: Sequence[SessionRecord], stage: Stage, screen: Screen) -> Accident | None:
     accident = await kill_a_worker(stage.cell, records, screen.note)
     if accident is not None:
-        screen.note(f"what it cut goes on elsewhere, after {max(accident.recovery_ms):,.0f} ms at most")
+        screen.note(f"its turns continue elsewhere after at most {max(accident.recovery_ms):,.0f} ms")
     return accident
 
 
 async def _until_first(work: Coroutine[Any, Any, Any], *beside: Coroutine[Any, Any, None]) -> Any:
-    """What the work gives; what runs beside it may only raise, and ends with it."""
+    """Return the result of the work. Tasks beside it may only raise, and end with it."""
     tasks = [asyncio.ensure_future(one) for one in (work, *beside)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

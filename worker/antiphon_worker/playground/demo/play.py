@@ -20,7 +20,7 @@ AWAY_EVENTS = 8
 async def play(records: Sequence[SessionRecord], speaker: AsyncClient, watcher: AsyncClient) -> None:
     """Run all sessions in parallel. Return when each has ended and every subscriber has received all events.
 
-    The late and the reconnected subscribers are ``watcher``'s, on connections of their own.
+    The late and the reconnected subscribers use connections of their own, those of ``watcher``.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -43,7 +43,7 @@ async def _play_one(record: SessionRecord, speaker: AsyncClient, watcher: AsyncC
         await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
         for task in every:
             if task.done():
-                task.result()  # a subscriber never ends by itself: this raises what ended it
+                task.result()  # a subscriber only ends with an error: raise it
     finally:
         for task in every:
             task.cancel()

@@ -17,9 +17,9 @@ __all__ = ["Follower", "PlayedTurn", "SessionRecord"]
 
 
 class PlayedTurn(Struct):
-    """One turn as its user saw it; times are of this process's monotonic clock.
+    """One turn as its user saw it. Times are of this process's monotonic clock.
 
-    ``turn_id`` is empty while it is submitted: its first event may come before the answer to that.
+    ``turn_id`` is empty while the turn is submitted: its first event may arrive before the answer to ``submit``.
     """
 
     text: str
@@ -36,10 +36,10 @@ class PlayedTurn(Struct):
         return max(self.attempts, default=0)
 
     def see(self, event: Event) -> None:
-        """Take in one of the turn's events."""
+        """Record one of the turn's events."""
         if isinstance(event, TurnStarted):
             self.attempts[event.attempt] = time.monotonic()
-            self.said = ""  # an answer that was cut begins again
+            self.said = ""  # an interrupted answer begins again
         elif isinstance(event, TextDelta):
             self.said += event.text
             self.deltas += 1
@@ -92,7 +92,7 @@ class SessionRecord:
 
     @property
     def current(self) -> PlayedTurn | None:
-        """The turn that was submitted last."""
+        """Return the turn that was submitted last."""
         return self.turns[-1] if self.turns else None
 
     @property
@@ -106,16 +106,16 @@ class SessionRecord:
 
     @property
     def halfway(self) -> bool:
-        """True from the turn in the middle of the conversation on."""
+        """Return whether the conversation has reached its middle turn."""
         return len(self.turns) > len(self.conversation.turns) // 2
 
     def answering(self, characters: int) -> bool:
-        """True while a worker is at a turn of which so much was said, and its end has not come."""
+        """Return whether a worker runs a turn that has so many deltas and has not ended."""
         turn = self.current
         return turn is not None and turn.attempt > 0 and turn.ended is None and len(turn.said) >= characters
 
     def submitting(self, text: str) -> PlayedTurn:
-        """A turn that is about to be submitted."""
+        """Record that a turn is about to be submitted."""
         self.turns.append(PlayedTurn(text, time.monotonic()))
         return self.turns[-1]
 

@@ -1,4 +1,4 @@
-"""The display of the demo: a live view on a terminal, plain lines elsewhere."""
+"""The display of the demo: a live view on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WIDE = 100
 
 class Screen(Protocol):
     def see(self, record: SessionRecord, event: Event) -> None:
-        """An event has come."""
+        """Show an event."""
         ...
 
     def note(self, text: str) -> None:
-        """Something happened that is not an event."""
+        """Show something that is not an event."""
         ...
 
     async def run(self, records: Sequence[SessionRecord]) -> None:
@@ -43,7 +43,7 @@ def screen_for(out: TextIO, plain: bool) -> Screen:
 
 
 def print_wrapped(*lines: str) -> None:
-    """Print lines so that words stay whole on a terminal, with the indent of their beginning."""
+    """Print lines, wrapped between words on a terminal and with the indent of the first line."""
     width = shutil.get_terminal_size().columns - 1 if sys.stdout.isatty() else 1000
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
@@ -108,7 +108,7 @@ class LiveScreen:
             self._draw(records)
 
     def _draw(self, records: Sequence[SessionRecord]) -> None:
-        """One frame in one write, over the last one; a terminal of another size begins anew."""
+        """Write one frame over the last one, in one write. If the terminal's size has changed, clear it first."""
         size = shutil.get_terminal_size()
         lines = self._lines(records, size.columns - 1, size.lines - 1)
         back = f"\x1b[{self._drawn}F" if self._drawn else ""
@@ -167,12 +167,12 @@ def _mark(record: SessionRecord) -> tuple[str, str]:
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal the text takes."""
+    """Return how many columns of a terminal the text takes."""
     return sum(_cells_of(character) for character in text)
 
 
 def fit(text: str, width: int) -> str:
-    """The beginning of the text, as one line of at most so many columns."""
+    """Return the beginning of the text as one line of at most this many columns."""
     flat = _flat(text)
     if cells(flat) <= width:
         return flat
@@ -186,7 +186,7 @@ def fit(text: str, width: int) -> str:
 
 
 def tail(text: str, width: int) -> str:
-    """The end of the text, as one line of at most so many columns."""
+    """Return the end of the text as one line of at most this many columns."""
     flat = _flat(text[-4 * max(width, 1) :])
     kept, used = "", 0
     for character in reversed(flat):

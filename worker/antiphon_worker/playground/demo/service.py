@@ -19,21 +19,21 @@ SYSTEM = "You are in a demonstration. Answer in a few sentences."
 
 
 class Service(Struct, frozen=True):
-    """Providers over which the sessions are spread, and whether our own model server stands behind them."""
+    """The providers of the sessions, and whether our own model server answers."""
 
     providers: Sequence[str]
     model: str | None
     own: bool
 
     def agent(self, index: int) -> AgentSpec:
-        """The agent of the session with this number."""
+        """Return the agent of the session with this number."""
         provider = self.providers[index % len(self.providers)]
         model = self.model or (OWN_MODEL if self.own else MODELS[provider])
         return AgentSpec(provider=provider, model=model, system=SYSTEM)
 
     def __str__(self) -> str:
         names = ", ".join(self.providers)
-        return f"a model server of our own ({names})" if self.own else f"the real service ({names})"
+        return f"the built-in model server ({names})" if self.own else f"the real service ({names})"
 
 
 def choose_service(
@@ -47,7 +47,7 @@ def choose_service(
 
 
 def own_service_environment(base_url: str, openai_url: str) -> dict[str, str]:
-    """What a worker's environment must say so that the SDKs find our own model server."""
+    """Return the environment with which a worker's SDKs find our own model server."""
     return {
         "OPENAI_API_KEY": "none-is-needed",
         "OPENAI_BASE_URL": openai_url,

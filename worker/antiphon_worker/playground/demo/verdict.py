@@ -18,7 +18,7 @@ MOST_SHOWN = 8
 def judge(performance: Performance, *, expected: Expected | None, kill: bool) -> tuple[list[str], bool]:
     """Return the lines to print, with the verdict last, and True if all guarantees held.
 
-    ``kill`` says that a worker was to be killed: without an accident nothing is proved.
+    ``kill`` says that a worker should be killed; then a run without a killed worker proves nothing.
     """
     records = performance.records
     others = [problem for record in records for problem in _ended_badly(record)]
@@ -28,7 +28,7 @@ def judge(performance: Performance, *, expected: Expected | None, kill: bool) ->
     history = [problem for record in whole for problem in check_history(record, expected)]
     events = [problem for record in whole for problem in check_events(record)]
     if kill and performance.accident is None and not others:
-        others.append("No worker was killed: no answer was under way long enough.")
+        others.append("No worker was killed, because no answer took long enough.")
     shown = "; the model was shown all of it before each turn" if expected else ""
     ordered = f"{count:,} events, dense and in one order for live, late and reconnected subscribers"
     promises = _promise("G2", f"{turns:,} questions with one whole answer each, in order{shown}", history)

@@ -8,7 +8,7 @@ nothing else.
 ...     client = AsyncOpenAI(base_url=server.openai_url, api_key="any")
 
 ``python -m antiphon_worker.playground.modelserver --pace 50`` runs one in a process of its own, and prints its URLs as
-a line of JSON. What a user's text may ask of it stands in ``directives.py``.
+a line of JSON. ``directives.py`` lists what a user's text can ask of it.
 """
 
 from antiphon_worker.playground.modelserver.answers import reply_to

@@ -1,7 +1,7 @@
 """``python -m antiphon_worker.playground.modelserver``: a model server in a process of its own.
 
-Prints one line of JSON with its URLs when it serves; ends at SIGTERM, SIGINT, or when its parent has closed
-the pipe that ``--with-parent`` makes of its standard input.
+It prints one line of JSON with its URLs when it is ready. It ends at SIGTERM, SIGINT or, with ``--with-parent``, when
+its parent closes the pipe to its standard input.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ def main(argv: list[str] | None = None) -> int:
         fault_rate=options.fault_rate,
         faults=tuple(options.faults.split(",")),
         seed=options.seed,
+        limit=options.limit,
+        limit_seconds=options.limit_seconds,
+        limit_told=not options.limit_untold,
     )
     _raise_open_files()
     try:
@@ -69,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument(
-        "--pace", type=float, default=default.pace, help="pieces a second in each stream, 0: all at once"
+        "--pace",
+        type=float,
+        default=default.pace,
+        help="pieces per second in each stream; 0 sends all at once",
     )
     parser.add_argument(
         "--first", type=float, default=default.first_piece_seconds, help="seconds to the first piece"
@@ -78,9 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stamp", action="store_true", help="put the sending time into each piece")
     parser.add_argument("--fault-rate", type=float, default=0.0, help="share of the requests that fail")
     parser.add_argument(
-        "--faults", type=_faults, default=",".join(default.faults), help="how they fail: 429,500,cut=3"
+        "--faults",
+        type=_faults,
+        default=",".join(default.faults),
+        help="how they fail, for example 429,500,cut=3",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("--limit", type=int, default=0, help="requests that are answered in --limit-seconds")
+    parser.add_argument("--limit-seconds", type=float, default=default.limit_seconds)
+    parser.add_argument("--limit-untold", action="store_true", help="no header tells of the limit")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
     return parser
 
@@ -89,13 +101,13 @@ def _faults(text: str) -> str:
     for fault in text.split(","):
         if read_fault(fault) is None:
             raise argparse.ArgumentTypeError(
-                f"{fault!r} is no fault (429, 500, 529, drop, cut=5, hang, error=5)"
+                f"{fault!r} is not a fault: use 429, 500, 529, drop, cut=5, hang or error=5"
             )
     return text
 
 
 def _loop_factory() -> Any:
-    """uvloop where it is installed."""
+    """Return uvloop's loop if it is installed."""
     with contextlib.suppress(ImportError):
         import uvloop
 

@@ -1,8 +1,7 @@
 """The answers of the model server, which depend only on the conversation.
 
-Every answer begins with ``[turn 3, before 5d41402a]``: how many user turns the model was shown, and a
-digest of all that was said before the last one. It goes on with the words of the last user turn, and with
-the results of the tools where there are some.
+Every answer begins with ``[turn 3, before 5d41402a]``: how many user turns the model received, and a digest of
+everything before the last one. Then come the words of the last user turn, and the results of tools if there are any.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ __all__ = ["Ask", "Conversation", "Reply", "answer", "reply_to"]
 
 @dataclass(slots=True)
 class Conversation:
-    """What a request shows of the conversation, in the order in which it was said.
+    """The conversation that a request contains, in order.
 
-    Texts of one role that follow each other count as one, so that no wire format's way to split or join
-    messages makes a difference.
+    Consecutive texts of one role count as one, so that it does not matter how a wire format splits or joins messages.
     """
 
     said: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -35,7 +33,7 @@ class Conversation:
     rounds: int = 0
 
     def add(self, role: str, text: str) -> None:
-        """A text of the user or the model; a user's text begins a new turn."""
+        """Add a text of the user or the model. A user's text begins a new turn."""
         if role not in ("user", "assistant") or not text:
             return
         if role == "user":
@@ -45,7 +43,7 @@ class Conversation:
         self.said.append((role, text))
 
     def add_calls(self) -> None:
-        """The model has asked for tools, once more since the user spoke."""
+        """Record another request of the model for tools since the last user turn."""
         self.rounds += 1
 
     def add_result(self, text: str) -> None:
@@ -53,11 +51,11 @@ class Conversation:
 
     @property
     def question(self) -> str:
-        """The last user turn."""
+        """Return the last user turn."""
         return next((text for role, text in reversed(self.said) if role == "user"), "")
 
     def digest(self) -> str:
-        """Of all that was said before the last user turn."""
+        """Return a digest of everything before the last user turn."""
         last = max((index for index, (role, _) in enumerate(self.said) if role == "user"), default=0)
         digest = hashlib.blake2b(digest_size=4)
         for role, text in self.said[:last]:
@@ -70,7 +68,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request, as every wire format says it."""
+    """A request, independent of its wire format."""
 
     model: str
     conversation: Conversation
@@ -83,7 +81,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model answers: pieces of text or tool calls."""
+    """The model's answer: pieces of text or tool calls."""
 
     model: str
     pieces: Sequence[str]
@@ -97,7 +95,7 @@ class Reply:
         return "".join(self.pieces)
 
     def spoken(self, stamp: bool) -> Iterator[str]:
-        """The pieces one by one, each with the time at which it was taken where ``stamp`` is set."""
+        """Iterate over the pieces; with ``stamp``, each ends with the time at which it was taken."""
         if not stamp:
             return iter(self.pieces)
         return (f"{piece} @{time.monotonic_ns():019d}" for piece in self.pieces)
@@ -106,10 +104,10 @@ class Reply:
 def reply_to(
     said: Iterable[tuple[str, str]], *, length: int = DEFAULT_LENGTH, results: Sequence[str] = ()
 ) -> str:
-    """The text that the server answers to these ``(role, text)``, the last of them the user's.
+    """Return the server's answer to these ``(role, text)``, which end with the user's text.
 
-    ``length`` is the server's; a text that asks for another one gets it. ``results`` are those of the tools
-    that were called since the user spoke.
+    ``length`` is the server's default; a text can ask for another one. ``results`` are those of the tools that were
+    called since the last user turn.
     """
     conversation = Conversation()
     for role, text in said:
@@ -119,7 +117,7 @@ def reply_to(
 
 
 def answer(ask: Ask, length: int, request_bytes: int) -> Reply:
-    """The reply to a request; a token is a piece of text, or four bytes of the request."""
+    """Return the reply to a request. A token is a piece of text, or four bytes of the request."""
     calls = _calls(ask)
     if calls:
         pieces: Sequence[str] = []
@@ -142,7 +140,7 @@ def _calls(ask: Ask) -> list[Call]:
 
 
 def _pieces(conversation: Conversation, length: int) -> list[str]:
-    """The answer in pieces of one word each, as many as asked for, four at least."""
+    """Return the answer in pieces of one word each, as many as asked for but at least four."""
     question = conversation.question
     marker = ["[turn", f" {conversation.turns()},", " before", f" {conversation.digest()}]"]
     words = question.split() or ["nothing"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from antiphon_worker.playground.modelserver.answers import Ask, Conversation, Reply
-from antiphon_worker.playground.modelserver.formats import encode, new_id, text_of
+from antiphon_worker.playground.modelserver.formats import at, encode, new_id, text_of
 
 __all__ = ["STREAM_ERROR", "Chat", "arguments_pieces", "bearer", "openai_error"]
 
@@ -35,16 +35,15 @@ class Chat:
             conversation.add(role, text_of(message.get("content")))
             if message.get("tool_calls"):
                 conversation.add_calls()
-        stream_options = body.get("stream_options") or {}
-        schema = (body.get("response_format") or {}).get("json_schema") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or []
         return Ask(
             body.get("model", ""),
             conversation,
-            frozenset(tool["function"]["name"] for tool in body.get("tools") or [] if "function" in tool),
-            schema.get("schema"),
+            frozenset(tool["function"]["name"] for tool in tools if "function" in tool),
+            at(body, "response_format", "json_schema", "schema"),
             body.get("max_completion_tokens") or body.get("max_tokens"),
             body.get("stream") is True,
-            stream_options.get("include_usage") is True,
+            at(body, "stream_options", "include_usage") is True,
         )
 
     def whole(self, reply: Reply) -> dict[str, Any]:
@@ -95,7 +94,7 @@ class Chat:
 
 
 def bearer(headers: Mapping[str, str]) -> str | None:
-    """The key of an ``Authorization`` header."""
+    """Return the key of an ``Authorization`` header."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
 

@@ -1,18 +1,17 @@
 """The behaviour of the model server: its options, and directives in the last user message or in headers.
 
-In the text of the last user message, anywhere:
+Anywhere in the text of the last user message:
 
-- ``length:200``, ``pace:20``, ``first:1.5``: pieces of the answer, pieces a second, seconds to the first
-  piece;
-- ``call:weather {"city": "Paris"}``: a call of that tool, if it is offered; several are parallel, and those
-  after the word ``then`` are asked for one step later;
+- ``length:200``, ``pace:20``, ``first:1.5``: pieces of the answer, pieces per second, seconds to the first piece;
+- ``call:weather {"city": "Paris"}``: a call of that tool, if it is offered. Several calls are parallel; those after the
+  word ``then`` come one step later;
 - ``fault:429``, ``fault:429=3`` (with ``retry-after: 3``), ``fault:500``, ``fault:529``: that status;
 - ``fault:drop``: the connection breaks before any answer; ``fault:cut=5``: after five pieces;
-- ``fault:hang``: no answer ever; ``fault:hang=5``: silence after five pieces;
+- ``fault:hang``: no answer; ``fault:hang=5``: silence after five pieces;
 - ``fault:error=5``: the format's own error event after five pieces;
-- ``fault:500*2``: two times, then this conversation is served.
+- ``fault:500*2``: two failures, then this conversation is served.
 
-The headers ``x-length``, ``x-pace``, ``x-first`` and ``x-fault`` say the same and win.
+The headers ``x-length``, ``x-pace``, ``x-first`` and ``x-fault`` mean the same and take precedence.
 """
 
 from __future__ import annotations
@@ -41,12 +40,13 @@ DEFAULT_LENGTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What every answer has unless it is asked otherwise.
+    """The defaults of every answer.
 
-    ``pace`` is pieces a second in each stream, 0 as fast as it goes. ``stamp`` puts the sending time into
-    each piece of text, as ``@`` and ``time.monotonic_ns()`` in 19 digits, which every process of this
-    machine can compare. ``fault_rate`` is the share of requests that meet one of ``faults``, chosen by
-    ``seed``. ``record`` is how many requests to keep in ``ModelServer.requests``.
+    ``pace`` is the number of pieces per second in each stream; 0 is as fast as possible. ``stamp`` adds the sending
+    time to each piece of text, as ``@`` and ``time.monotonic_ns()`` in 19 digits, which every process of this machine
+    can compare. ``fault_rate`` is the share of requests with one of ``faults``, chosen by ``seed``. ``record`` is how
+    many requests to keep in ``ModelServer.requests``. Of all requests, ``limit`` in ``limit_seconds`` are answered and
+    the others get a 429; 0 is no limit. ``limit_told`` says whether the headers tell of it.
     """
 
     pace: float = 0.0
@@ -57,11 +57,14 @@ class Behaviour:
     faults: tuple[str, ...] = ("429", "500", "529", "cut=3", "drop")
     seed: int = 0
     record: int = 0
+    limit: int = 0
+    limit_seconds: float = 1.0
+    limit_told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``kind`` is a status, ``drop``, ``cut``, ``hang`` or ``error``; ``times``: how often, None always."""
+    """``kind`` is a status, ``drop``, ``cut``, ``hang`` or ``error``; ``times`` is how often, None for always."""
 
     kind: str
     value: int | None = None
@@ -73,7 +76,7 @@ class Fault:
 
     @property
     def pieces(self) -> int | None:
-        """After how many pieces it strikes in a stream; None where it strikes before the answer."""
+        """After how many pieces of a stream the fault occurs, or None for before the answer."""
         if self.kind in ("cut", "error"):
             return self.value or 0
         return self.value if self.kind == "hang" else None
@@ -81,7 +84,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call to ask for; ``arguments`` is the text as the model writes it, valid or not."""
+    """A tool call of the answer; ``arguments`` is the text as the model writes it, valid or not."""
 
     name: str
     arguments: str
@@ -89,7 +92,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """One answer's behaviour."""
+    """The behaviour of one answer."""
 
     length: int
     pace: float
@@ -104,14 +107,14 @@ _CALL = re.compile(r"(?<!\S)call:([A-Za-z0-9_.-]+)[ \t]*")
 
 
 def read_length(text: str) -> int | None:
-    """The length that this text asks for."""
+    """Return the length that this text asks for."""
     return _count(_asked(text).get("length"))
 
 
 def read_directives(
     text: str, headers: Mapping[str, str], behaviour: Behaviour, chance: Random
 ) -> Directives:
-    """What this request asks for, over what the server does anyway."""
+    """Return the server's defaults, overridden by what this request asks for."""
     asked = _asked(text)
     asked.update(
         {
@@ -132,7 +135,7 @@ def read_directives(
 
 
 def read_fault(text: str) -> Fault | None:
-    """``429=3*2`` and the like; None where it is none."""
+    """Read a fault such as ``429=3*2``, or return None."""
     match = _FAULT.match(text)
     if match is None:
         return None
@@ -141,7 +144,7 @@ def read_fault(text: str) -> Fault | None:
 
 
 def read_calls(text: str) -> list[list[Call]]:
-    """The tool calls that a text asks for, step by step."""
+    """Return the tool calls that a text asks for, step by step."""
     steps: list[list[Call]] = []
     end = 0
     for match in _CALL.finditer(text):
@@ -155,7 +158,7 @@ def read_calls(text: str) -> list[list[Call]]:
 
 
 def _arguments(text: str, start: int) -> tuple[str, int]:
-    """The JSON object at ``start`` and its end; a broken one goes as it is to the end of its line."""
+    """Return the JSON object at ``start`` and its end. A broken one extends to the end of its line."""
     if not text.startswith("{", start):
         return "{}", start
     try:

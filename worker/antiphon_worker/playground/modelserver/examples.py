@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon_worker.providers.stream.json_text import is_list
+
 __all__ = ["example_of"]
 
 
 def example_of(schema: Mapping[str, Any], text: str) -> Any:
-    """The same value every time; strings that may be anything are ``text``."""
+    """Return the same value every time. Strings without restrictions are ``text``."""
     return _example(schema, text, schema)
 
 
@@ -23,9 +25,8 @@ def _example(schema: Mapping[str, Any], text: str, root: Mapping[str, Any]) -> A
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
             return _example(schema[choice][0], text, root)
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kind = kind[0]
+    kinds = schema.get("type")
+    kind = kinds[0] if is_list(kinds) else kinds
     return _of_kind(kind, schema, text, root)
 
 
@@ -47,7 +48,7 @@ def _of_kind(kind: object, schema: Mapping[str, Any], text: str, root: Mapping[s
 
 
 def _resolve(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``#/$defs/Name``."""
+    """Resolve ``#/$defs/Name``."""
     found: Any = root
     for step in reference.removeprefix("#/").split("/"):
         found = found[step]

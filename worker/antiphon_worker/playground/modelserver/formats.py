@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import msgspec
 
 from antiphon_worker.playground.modelserver.answers import Ask, Reply
+from antiphon_worker.providers.stream.json_text import is_list, is_object
 
-__all__ = ["Format", "encode", "event", "new_id", "text_of"]
+__all__ = ["Format", "at", "encode", "event", "new_id", "text_of"]
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -23,28 +24,28 @@ class Format(Protocol):
     def path(self) -> str: ...
 
     def key(self, headers: Mapping[str, str]) -> str | None:
-        """The key that the client has shown."""
+        """Return the client's key."""
         ...
 
     def read(self, body: dict[str, Any]) -> Ask: ...
 
     def whole(self, reply: Reply) -> dict[str, Any]:
-        """The answer to a request that does not stream."""
+        """Return the answer to a request without streaming."""
         ...
 
     def stream(self, reply: Reply, ask: Ask, stamp: bool) -> Iterator[bytes]:
-        """The events of an answer: the opening, one for each piece made when it is asked for, the end."""
+        """Iterate over the events of an answer: its beginning, one for each piece, made on demand, and its end."""
         ...
 
     def error(self, status: int, message: str) -> dict[str, Any]: ...
 
     def stream_error(self) -> bytes:
-        """An error in the middle of a stream whose status was 200."""
+        """Return an error for the middle of a stream whose status was 200."""
         ...
 
 
 def event(name: str, data: dict[str, Any]) -> bytes:
-    """A named server-sent event."""
+    """Encode a named server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(data))
 
 
@@ -52,8 +53,15 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
+def at(value: Any, *names: str) -> Any:
+    """Return the value under these names, one inside the other, or None."""
+    for name in names:
+        value = value.get(name) if is_object(value) else None
+    return value
+
+
 def text_of(content: Any) -> str:
-    """The text of a content that is a string, nothing, or a list of parts."""
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    """Return the text of a content that is a string, nothing, or a list of parts."""
+    if is_list(content):
+        return "".join(part.get("text", "") for part in content if is_object(part))
     return content if isinstance(content, str) else ""

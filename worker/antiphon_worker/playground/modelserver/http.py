@@ -17,13 +17,13 @@ MAX_HEAD = 64 * 1024
 MAX_BODY = 256 * 1024 * 1024
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-    b"transfer-encoding: chunked\r\nx-request-id: %b\r\nrequest-id: %b\r\n\r\n"
+    b"transfer-encoding: chunked\r\nx-request-id: %b\r\nrequest-id: %b\r\n%b\r\n"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``headers`` have names in lower case."""
+    """A request; the names of ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Request:
 
 
 class Server(Protocol):
-    """What a connection serves. ``answer`` ends in ``respond``, ``end_stream`` or ``close``, now or later."""
+    """Serves requests. ``answer`` ends with ``respond``, ``end_stream`` or ``close``, now or later."""
 
     def opened(self, connection: Connection) -> None: ...
 
@@ -42,7 +42,7 @@ class Server(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection."""
+    """The connection of one client."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._body_length = 0
         self._busy = False
         self.writable = True
-        # What to call when the client has read enough to be sent more, and when it has gone.
+        # Called when the client can take more, and when it has disconnected.
         self.on_writable: Callable[[], None] | None = None
         self.on_gone: Callable[[], None] | None = None
 
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
             self.on_writable()
 
     def respond(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer; the connection is then free for the next request."""
+        """Send a whole answer. Then the connection is free for the next request."""
         lines = [
             f"HTTP/1.1 {status} {_reason(status)}",
             "content-type: application/json",
@@ -91,8 +91,9 @@ class Connection(asyncio.Protocol):
         self.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self._free()
 
-    def begin_stream(self, request_id: str) -> None:
-        self.write(_STREAM_HEAD % (request_id.encode(), request_id.encode()))
+    def begin_stream(self, request_id: str, headers: Mapping[str, str] | None = None) -> None:
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+        self.write(_STREAM_HEAD % (request_id.encode(), request_id.encode(), more.encode()))
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -103,12 +104,12 @@ class Connection(asyncio.Protocol):
         self._free()
 
     def close(self) -> None:
-        """Send what is written, then close in the middle of whatever it was."""
+        """Send what is written, then close in the middle of the answer."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever is still to be sent."""
+        """Close at once, without sending the rest."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -146,7 +147,7 @@ class Connection(asyncio.Protocol):
         }
         length = headers.get("content-length", "0")
         if len(request) != 3 or not length.isdigit() or int(length) > MAX_BODY:
-            self._refuse(400, "The request is not understood.")
+            self._refuse(400, "The request is not valid HTTP.")
         elif "transfer-encoding" in headers:
             self._refuse(411, "Send the request with its content-length.")
         else:
@@ -157,7 +158,7 @@ class Connection(asyncio.Protocol):
         return self._head is not None
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer and close: what follows in the buffer has no known beginning."""
+        """Answer and close, because the beginning of the next request in the buffer is unknown."""
         self._busy = True
         self._buffer.clear()
         self.respond(status, b'{"error":{"message":"%b"}}' % message.encode(), {"connection": "close"})

@@ -10,7 +10,7 @@ import msgspec
 from antiphon_worker.playground.modelserver.answers import Ask, Conversation, Reply
 from antiphon_worker.playground.modelserver.chat import arguments_pieces, bearer
 from antiphon_worker.playground.modelserver.directives import Call
-from antiphon_worker.playground.modelserver.formats import encode, event, new_id, text_of
+from antiphon_worker.playground.modelserver.formats import at, encode, event, new_id, text_of
 
 __all__ = ["Messages"]
 
@@ -45,12 +45,12 @@ class Messages:
             conversation.add(message.get("role", ""), said)
             if any(block.get("type") == "tool_use" for block in blocks):
                 conversation.add_calls()
-        form = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or []
         return Ask(
             body.get("model", ""),
             conversation,
-            frozenset(tool["name"] for tool in body.get("tools") or [] if "name" in tool),
-            form.get("schema"),
+            frozenset(tool["name"] for tool in tools if "name" in tool),
+            at(body, "output_config", "format", "schema") or at(body, "output_format", "schema"),
             body.get("max_tokens"),
             body.get("stream") is True,
         )
@@ -129,7 +129,7 @@ def _tool_use(call: Call, arguments: Any) -> dict[str, Any]:
 
 
 def _decoded(call: Call) -> Any:
-    """The arguments as a value: this format has no place for broken JSON outside of streams."""
+    """Return the arguments as a value, because this format allows broken JSON only in streams."""
     try:
         return msgspec.json.decode(call.arguments)
     except msgspec.DecodeError:

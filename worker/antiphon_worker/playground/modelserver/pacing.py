@@ -10,7 +10,7 @@ __all__ = ["Wheel"]
 
 
 class Wheel:
-    """Coarse timers, never early and at most one tick late while the loop keeps up."""
+    """Coarse timers, which are never early and at most one tick late while the loop keeps up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick_seconds: float = 0.001) -> None:
         self._loop = loop
@@ -21,7 +21,7 @@ class Wheel:
         self._armed = 0
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do this at ``when`` of the loop's clock."""
+        """Call this at the time ``when`` of the loop's clock."""
         slot = int(when / self._tick) + 1
         waiting = self._slots.get(slot)
         if waiting is not None:
@@ -33,7 +33,7 @@ class Wheel:
             self._arm(slot)
 
     def close(self) -> None:
-        """Forget all that is still to come."""
+        """Cancel all timers."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon_worker.playground.modelserver.answers import Ask, Conversation, Reply
 from antiphon_worker.playground.modelserver.chat import arguments_pieces, bearer, openai_error
 from antiphon_worker.playground.modelserver.directives import Call
-from antiphon_worker.playground.modelserver.formats import encode, event, new_id, text_of
+from antiphon_worker.playground.modelserver.formats import at, encode, event, new_id, text_of
 
 __all__ = ["Responses"]
 
@@ -22,7 +22,7 @@ class Responses:
 
     def read(self, body: dict[str, Any]) -> Ask:
         conversation = Conversation()
-        given = body.get("input") or []
+        given: str | list[dict[str, Any]] = body.get("input") or []
         previous = ""
         for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
             kind = item.get("type", "message")
@@ -33,12 +33,12 @@ class Responses:
             elif kind == "function_call" and previous != "function_call":
                 conversation.add_calls()
             previous = kind
-        form = (body.get("text") or {}).get("format") or {}
+        tools: list[dict[str, Any]] = body.get("tools") or []
         return Ask(
             body.get("model", ""),
             conversation,
-            frozenset(tool["name"] for tool in body.get("tools") or [] if tool.get("type") == "function"),
-            form.get("schema"),
+            frozenset(tool["name"] for tool in tools if tool.get("type") == "function"),
+            at(body, "text", "format", "schema"),
             body.get("max_output_tokens"),
             body.get("stream") is True,
         )

@@ -17,6 +17,7 @@ from antiphon_worker.playground.modelserver.chat import Chat
 from antiphon_worker.playground.modelserver.directives import Behaviour, Directives, Fault, read_directives
 from antiphon_worker.playground.modelserver.formats import Format, encode, new_id
 from antiphon_worker.playground.modelserver.http import Connection, Request
+from antiphon_worker.playground.modelserver.limits import RateLimit
 from antiphon_worker.playground.modelserver.messages import Messages
 from antiphon_worker.playground.modelserver.pacing import Wheel
 from antiphon_worker.playground.modelserver.responses import Responses
@@ -31,7 +32,9 @@ _FORMATS: tuple[Format, ...] = (Chat(), Responses(), Messages())
 
 @dataclass(slots=True)
 class Statistics:
-    """What has happened since the start. ``abandoned`` counts streams whose client left before the end."""
+    """Counts since the start. ``abandoned`` counts streams whose client disconnected before the end,
+    ``limited`` requests over the rate limit.
+    """
 
     connections: int = 0
     requests: int = 0
@@ -41,6 +44,7 @@ class Statistics:
     chunks: int = 0
     faults: int = 0
     abandoned: int = 0
+    limited: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,10 @@ class RecordedRequest:
 
 
 class ModelServer:
-    """Serves from ``async with`` to its end, on the running loop.
+    """Serves within ``async with``, on the running loop.
 
-    ``base_url`` is what the anthropic client wants, ``openai_url`` what the openai client wants. A port
-    that is taken raises ``OSError`` on entering.
+    ``base_url`` is the base URL for the anthropic client, ``openai_url`` that for the openai client. A port in use
+    raises ``OSError`` on entering.
     """
 
     def __init__(self, behaviour: Behaviour | None = None, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -63,6 +67,9 @@ class ModelServer:
         self.port = port
         self.statistics = Statistics()
         self.requests: deque[RecordedRequest] = deque(maxlen=self.behaviour.record)
+        self._limit = RateLimit(
+            self.behaviour.limit, self.behaviour.limit_seconds, told=self.behaviour.limit_told
+        )
         self._chance = Random(self.behaviour.seed)
         self._struck: Counter[tuple[Fault, str, str]] = Counter()
         self._connections: set[Connection] = set()
@@ -102,7 +109,7 @@ class ModelServer:
         self._connections.discard(connection)
 
     def answer(self, connection: Connection, request: Request) -> None:
-        """Called by a connection for each whole request."""
+        """Answer a whole request. Connections call this."""
         if request.method == "GET":
             self._answer_get(connection, request.path)
             return
@@ -129,7 +136,7 @@ class ModelServer:
             connection.respond(404, encode(_FORMATS[0].error(404, f"There is no {path} here.")))
 
     def _refusal(self, form: Format, request: Request) -> tuple[int, str] | None:
-        """Status and reason where the request is not answered by the model."""
+        """Return status and reason if the model does not answer the request."""
         key = form.key(request.headers)
         if key is None or key == WRONG_KEY:
             return 401, "The key is missing or wrong."
@@ -144,6 +151,13 @@ class ModelServer:
         return None
 
     def _answer_ask(self, connection: Connection, request: Request, form: Format, ask: Ask) -> None:
+        wait = self._limit.take()
+        limits = self._limit.headers(request.path, wait)
+        if wait is not None:
+            self.statistics.limited += 1
+            error = form.error(429, "Too many requests.")
+            connection.respond(429, encode(error), _request_id() | limits)
+            return
         wanted = read_directives(ask.conversation.question, request.headers, self.behaviour, self._chance)
         fault = self._strike(wanted.fault, ask)
         if fault is not None and fault.pieces is None:
@@ -152,7 +166,7 @@ class ModelServer:
         reply = answer(ask, wanted.length, len(request.body))
         if ask.stream:
             frames = form.stream(reply, ask, self.behaviour.stamp)
-            self._stream(connection, form, frames, wanted, fault)
+            self._stream(connection, form, frames, wanted, fault, limits)
         elif fault is not None:
             self._fail(connection, form, fault)
         else:
@@ -162,7 +176,7 @@ class ModelServer:
             )
 
     def _strike(self, fault: Fault | None, ask: Ask) -> Fault | None:
-        """The fault, unless this conversation has met it as often as it asked for."""
+        """Return the fault, unless this conversation has had it as often as requested."""
         if fault is None:
             return None
         place = (fault, ask.conversation.question, ask.conversation.digest())
@@ -173,7 +187,7 @@ class ModelServer:
         return fault
 
     def _fail(self, connection: Connection, form: Format, fault: Fault) -> None:
-        """In place of an answer."""
+        """Fail in place of an answer."""
         if fault.status is None:
             if fault.kind != "hang":
                 connection.close()
@@ -197,6 +211,7 @@ class ModelServer:
         frames: Iterator[bytes],
         wanted: Directives,
         fault: Fault | None,
+        limits: dict[str, str],
     ) -> None:
         finish: Callable[[], None] | None = connection.end_stream
         if fault is not None:
@@ -232,14 +247,14 @@ class ModelServer:
             statistics.abandoned += 1
 
         connection.on_gone = gone
-        connection.begin_stream(new_id("req_"))
+        connection.begin_stream(new_id("req_"), limits)
         stream.start()
 
 
 def _cut(
     frames: Iterator[bytes], fault: Fault, form: Format, connection: Connection
 ) -> tuple[Iterator[bytes], Callable[[], None] | None]:
-    """The opening, as many pieces as the fault lets through, and how it ends then; None: not at all."""
+    """Return the opening, as many pieces as the fault permits, and the end, which is None if the stream stays open."""
     frames = islice(frames, 1 + (fault.pieces or 0))
     if fault.kind == "error":
         return chain(frames, [form.stream_error()]), connection.end_stream

@@ -11,15 +11,15 @@ from antiphon_worker.playground.modelserver.pacing import Wheel
 
 __all__ = ["AnswerStream"]
 
-# How many pieces go out together where no pace is asked for: other streams have their turn in between.
+# How many pieces to send at once without a pace, before other streams continue.
 _BATCH = 32
 
 
 class AnswerStream:
     """Sends ``frames``, each as one HTTP chunk, and calls ``finish`` after the last one.
 
-    ``sent`` is told how many chunks have gone out. The first frame is the opening: the first piece is due
-    ``first_piece_seconds`` after it, each further one ``1 / pace`` seconds later, whatever was late before.
+    ``sent`` is called with the number of chunks sent. The first frame is the opening. The first piece is due
+    ``first_piece_seconds`` after it, and each further one ``1 / pace`` seconds later, even if earlier ones were late.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AnswerStream:
             self._wheel.at(self._due, self._step)
 
     def _send(self, count: int) -> bool:
-        """True while there may be more."""
+        """Return whether there may be more."""
         frames = list(islice(self._frames, count))
         if frames:
             self._connection.write(b"".join([b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]))

@@ -32,4 +32,4 @@ class Anthropic(ModelService):
 
     def stream(self, request: ModelRequest) -> AnswerStream:
         call = anthropic_call(request, self.name, max_tokens=self._max_tokens)
-        return self.send(call, AnthropicDecoder(self.name, request.model))
+        return self.send(request, call, AnthropicDecoder(self.name, request.model))

@@ -21,7 +21,7 @@ from antiphon_worker.providers.request import (
 __all__ = ["anthropic_call"]
 
 LONGEST_CALL_ID = 64
-# Names that other services know and this one does not: an agent's parameters hold when its model changes.
+# Names of other services' parameters, so that an agent's parameters stay valid when its model changes.
 _UNKNOWN = (
     "seed",
     "n",
@@ -37,7 +37,7 @@ _EARLIER = "(Earlier messages are not shown.)"
 
 
 def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> Call:
-    """The request as it is sent; ``max_tokens`` is the limit where the caller gives none."""
+    """Build the JSON of a request; ``max_tokens`` is the limit if the caller gives none."""
     params, extras = split_params(request.params)
     marker = params.pop("cache_control", {"type": "ephemeral"})
     tools = [_tool(tool) for tool in request.tools] + list(params.pop("tools", ()))
@@ -56,7 +56,7 @@ def anthropic_call(request: ModelRequest, provider: str, *, max_tokens: int) -> 
 
 
 def _mark_stable_prefix(body: dict[str, Any], marker: Any) -> None:
-    """Let the service keep what the next request of this session begins with: instructions, and messages so far."""
+    """Let the service cache what the session's next request begins with: the instructions and the messages so far."""
     instructions = body.get("system") or body.get("tools")
     if instructions:
         instructions[-1] = {**instructions[-1], "cache_control": marker}
@@ -85,7 +85,7 @@ def _params(params: dict[str, Any], max_tokens: int, has_tools: bool) -> dict[st
 
 
 def _reasoning(params: dict[str, Any]) -> None:
-    """``reasoning`` is a number of tokens to think with, a word for the effort, or the service's own ``thinking``."""
+    """Convert ``reasoning``: a number of thinking tokens, a word for the effort, or the service's own ``thinking``."""
     reasoning = params.pop("reasoning", None) or params.pop("reasoning_effort", None)
     effort = params.pop("effort", None)
     if isinstance(reasoning, dict):
@@ -134,7 +134,7 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
-    """The history; messages of one side that follow each other become one."""
+    """Convert the history; consecutive messages of one side become one message."""
     fit = fitting_id(LONGEST_CALL_ID)
     messages: list[dict[str, Any]] = []
     for message in settled(request.messages):
@@ -154,7 +154,7 @@ def _messages(request: ModelRequest, provider: str) -> list[dict[str, Any]]:
 
 
 def _trim_prefill(content: list[dict[str, Any]]) -> None:
-    """The beginning of an answer must not end with white space."""
+    """Strip the end of an answer's beginning, which must not be white space."""
     if content[-1]["type"] == "text":
         content[-1] = {**content[-1], "text": content[-1]["text"].rstrip() or "…"}
 

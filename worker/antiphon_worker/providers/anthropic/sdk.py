@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon_worker.providers.errors import error_of_body, error_of_status
-from antiphon_worker.providers.http.connection import (
-    NO_KEY,
-    Call,
-    Connection,
-    HttpClient,
-    RawResponse,
-    headers_of,
-    map_transport_error,
-)
+from antiphon.input.extras import is_credential
+from antiphon_worker.providers.http.connection import Call, Connection, HttpClient
+from antiphon_worker.providers.http.failures import RawResponse, map_sdk_error
 from antiphon_worker.providers.secrets import without_keys
 
 try:
@@ -39,16 +32,18 @@ class AnthropicConnection(Connection):
 
     def make_client(self, http_client: HttpClient) -> anthropic.AsyncAnthropic:
         options = self.options
-        key = options.api_key if isinstance(options.api_key, str) else None
-        if key is None and options.api_key is not None:
-            key = NO_KEY  # each request brings its own
         return anthropic.AsyncAnthropic(
-            api_key=key,
+            api_key=self.fixed_key(),
             base_url=options.base_url,
             default_headers=options.headers,
             max_retries=options.max_retries,
             http_client=http_client,
         )
+
+    def check_client(self, client: anthropic.AsyncAnthropic) -> None:
+        given = client.api_key or client.auth_token or client.credentials
+        if not given and not any(is_credential(name) for name in self.options.headers):
+            raise ProviderUnauthorized(_NO_KEY)
 
     async def post(
         self, client: anthropic.AsyncAnthropic, call: Call, headers: dict[str, str]
@@ -73,20 +68,10 @@ class AnthropicConnection(Connection):
 
 
 def map_anthropic_error(provider: str, error: Exception) -> ProviderError | None:
-    """Our error for an exception of the anthropic SDK; None where it is not one."""
-    if isinstance(error, anthropic.APIStatusError):
-        return error_of_status(
-            provider, error.status_code, error.body, headers_of(error.response), error.request_id
-        )
-    if isinstance(error, anthropic.APIConnectionError):
-        # The SDK puts whatever happens while sending into this class, our own refusals included.
-        if isinstance(error.__cause__, ProviderError):
-            return error.__cause__
-        return map_transport_error(provider, error)
-    if isinstance(error, anthropic.APIResponseValidationError):
-        return error_of_status(provider, error.status_code, error.body, headers_of(error.response))
-    if isinstance(error, anthropic.APIError):
-        return error_of_body(provider, error.body or error.message)
+    """Return the error for an exception of the anthropic SDK, or None for other exceptions."""
+    known = map_sdk_error(anthropic, provider, error)
+    if known is not None:
+        return known
     if isinstance(error, anthropic.CredentialsError):
         return ProviderUnauthorized(f"{provider}: {_NO_KEY} ({without_keys(str(error))})")
     if isinstance(error, anthropic.AnthropicError):

@@ -1,4 +1,4 @@
-"""Decodes the answers of the Messages API: content blocks, which are started, extended and stopped."""
+"""Decodes the answers of the Messages API: content blocks, which start, grow and stop."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from antiphon_worker.providers.stream.json_text import (
     as_text,
     as_torn_text,
     cost_of,
+    is_object,
     read_any,
 )
 
@@ -38,7 +39,7 @@ _STOP_REASONS: dict[str, StopReason] = {
     "stop_sequence": "stop_sequence",
     "tool_use": "tool_use",
     "refusal": "refusal",
-    "pause_turn": "tool_use",  # the service stopped its own tools: the loop calls it again, and it goes on
+    "pause_turn": "tool_use",  # the service paused its own tools: the loop calls it again to continue
 }
 _PLAIN_TOOL_USE = frozenset({"type", "id", "name", "input"})
 
@@ -66,7 +67,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _Block:
-    """A content block that is being streamed: its start, and the additions."""
+    """A content block that is being streamed: its start and its additions."""
 
     __slots__ = ("start", "texts")
 
@@ -75,7 +76,7 @@ class _Block:
         self.texts: list[str] = []  # of its text or thinking, or of the JSON of its input
 
     def whole(self) -> dict[str, Any]:
-        """The block as the service would have sent it in one piece; an input that is no JSON stays text."""
+        """Return the block as the service would have sent it in one piece. An input that is not JSON stays text."""
         block, added = self.start, "".join(self.texts)
         kind = block.get("type")
         if kind == "text" or kind == "thinking":
@@ -99,7 +100,7 @@ class AnthropicDecoder:
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, _Block] = {}
         self._torn = (
-            False  # once the lenient reader was needed: a text may begin or end with half a character
+            False  # true once the lenient reader was used: a text may begin or end with half a character
         )
         self._mending: dict[int, Mending] = {}
 
@@ -163,7 +164,7 @@ class AnthropicDecoder:
         self._count(as_dict(message.get("usage")) or {})
 
     def _count(self, usage: dict[str, Any]) -> None:
-        """Later counts are totals: they replace earlier ones, unless they say nothing."""
+        """Merge counts of tokens. Later ones are totals and replace earlier ones, unless they are missing."""
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
     def _start(self, index: int, start: dict[str, Any], out: Increments) -> None:
@@ -203,8 +204,8 @@ class AnthropicDecoder:
             self._unknown_delta(block, data)
 
     def _unknown_delta(self, block: _Block, data: bytes) -> None:
-        """A delta of a newer kind: its texts are joined to the block's, whatever else it brings replaces."""
-        fields = (as_dict(read_any(data)) or {}).get("delta") or {}
+        """Apply a delta of an unknown kind: append its texts to those of the block, and replace all other fields."""
+        fields: dict[str, Any] = (as_dict(read_any(data)) or {}).get("delta") or {}
         for name, value in fields.items():
             before = block.start.get(name)
             if name != "type":
@@ -264,7 +265,7 @@ def _tool_call(block: _Block) -> ToolCall:
 
 
 def usage_of(usage: dict[str, Any]) -> Usage:
-    """Tokens as the Messages API counts them: what came from and went to the cache is not in its ``input_tokens``."""
+    """Read the token counts. The service's ``input_tokens`` exclude tokens read from and written to the cache."""
     read = as_int(usage.get("cache_read_input_tokens")) or 0
     written = as_int(usage.get("cache_creation_input_tokens")) or 0
     details = as_dict(usage.get("output_tokens_details")) or {}
@@ -279,8 +280,8 @@ def usage_of(usage: dict[str, Any]) -> Usage:
 
 
 def _lenient_event(value: object) -> _Event:
-    """An event whose fields have unusual types; what makes no sense is left out."""
-    if not isinstance(value, dict):
+    """Read an event whose fields have unusual types, and leave out invalid values."""
+    if not is_object(value):
         raise ValueError("an event is not a JSON object")
     return _Event(
         as_text(value.get("type")),
@@ -293,7 +294,7 @@ def _lenient_event(value: object) -> _Event:
 
 
 def _lenient_delta(delta: object) -> _Delta | None:
-    if not isinstance(delta, dict):
+    if not is_object(delta):
         return None
     return _Delta(
         as_text(delta.get("type")),

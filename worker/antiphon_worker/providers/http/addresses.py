@@ -6,20 +6,42 @@ A machine with broken IPv6 then reaches a service over IPv4 with a short delay (
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
-__all__ = ["reached"]
+__all__ = ["is_public", "reached"]
 
 Address: TypeAlias = tuple[int, int, int, str, Any]
-HEAD_START_SECONDS = 0.25  # what an address has before the next one is tried too
+HEAD_START_SECONDS = 0.25  # the time for an address before the next one is tried as well
 
 
-async def reached(host: str, port: int) -> socket.socket:
-    """A socket that is connected. Raises the ``OSError`` of the first address where none answers."""
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the public Internet, also inside one of IPv6 that stands for IPv4."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(found.packed[-4:])
+        found = inner or found
+    return found.is_global and not found.is_multicast
+
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+async def reached(host: str, port: int, allowed: Callable[[str], bool] | None = None) -> socket.socket:
+    """Return a connected socket. Raises the ``OSError`` of the first address if none answers.
+
+    ``allowed`` says of each address whether it may be used; ``PermissionError`` says that none may.
+    """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if allowed is not None:
+        found = [one for one in found if allowed(str(one[4][0]))]
+        if not found:
+            raise PermissionError("the host has no public address")
     waiting = _alternating(found)
     if len(waiting) == 1:
         return await _connected(waiting[0])
@@ -43,7 +65,7 @@ async def reached(host: str, port: int) -> socket.socket:
 
 
 def _alternating(found: Iterable[Address]) -> list[Address]:
-    """Addresses of the two kinds in turn, the preferred kind first."""
+    """Alternate the two kinds of addresses, the preferred kind first."""
     kinds: dict[int, list[Address]] = {}
     for address in found:
         kinds.setdefault(address[0], []).append(address)

@@ -20,19 +20,25 @@ from antiphon.errors import (
     MissingPackage,
     ProviderError,
     ProviderRejected,
-    ProviderStreamBroken,
-    ProviderTimedOut,
     ProviderUnauthorized,
-    ProviderUnreachable,
 )
 from antiphon.input.extras import is_credential
 from antiphon_worker.providers.errors import retry_after
-from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url, without_keys
+from antiphon_worker.providers.http.limits import Gate, pressure_of, pressure_of_error, scope_of
+from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url
 from antiphon_worker.providers.stream.json_text import valid
 
 try:
     import httpx2
 
+    from antiphon_worker.providers.http.failures import (
+        OURS,
+        SHOULD_RETRY,
+        RawResponse,
+        TransportErrors,
+        headers_of_error,
+        map_transport_error,
+    )
     from antiphon_worker.providers.http.proxies import ProxyRoutes, proxies_of
     from antiphon_worker.providers.http.transport import DirectTransport, exchange_of
 except ImportError as exc:
@@ -48,32 +54,18 @@ __all__ = [
     "Connection",
     "HttpClient",
     "Options",
-    "RawResponse",
-    "TransportErrors",
-    "headers_of",
-    "map_transport_error",
 ]
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
-"""A key, or what brings one for each request (rotation)."""
+"""A key, or a function that returns the key of each request (for rotation)."""
 
 HttpClient: TypeAlias = httpx2.AsyncClient
-RawResponse: TypeAlias = httpx2.Response
 
 NO_KEY = "unused"
-"""What an SDK is given that asks for a key where there is none, or where each request brings its own."""
+"""The key for an SDK that demands one although there is none or each request has its own."""
 FORBID_NETWORK = "ANTIPHON_FORBID_NETWORK"
 LONGEST_WAIT_SECONDS = 2.0
-_LONGEST_REASON = 300
-_SHOULD_RETRY = "x-should-retry"
-_OURS = "antiphon_should_retry"
-TransportErrors = (
-    httpx2.HTTPError,
-    httpx2.InvalidURL,
-    httpx2.StreamError,
-    OSError,
-    EOFError,
-)
+MOST_SCOPES = 1_000
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -105,13 +97,18 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, frozen=True):
-    """One request: the path under the base URL, the JSON body, and the caller's additions."""
+    """One request: the path under the base URL, the JSON body, and the caller's additions.
+
+    With a ``gate``, the request waits there for a rate limit of its model, and says what the service says of limits.
+    """
 
     path: str
     body: bytes
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, Any] = field(default_factory=dict)
     timeout: float | None = None
+    model: str = ""
+    gate: Gate | None = None
 
 
 class Answer:
@@ -124,7 +121,7 @@ class Answer:
         self._pieces: AsyncIterator[bytes] | None = None
         exchange = exchange_of(response) if "content-encoding" not in response.headers else None
         self.into = exchange.into if exchange is not None else self._into
-        """Hand each piece of the body to a function, until that says False or the body ends: then it is True."""
+        """Pass each piece of the body to a function. Returns False if the function does, and True at the body's end."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -151,16 +148,23 @@ class Connection(ABC):
         self.options = options
         self._process = os.getpid()
         self._secrets = _secrets_of(options)
-        self._home: tuple[str, str, int | None] | None = None  # where the keys may go
+        self._home: tuple[str, str, int | None] | None = None  # where keys may be sent
         self._clients: dict[asyncio.AbstractEventLoop, Any] = {}
+        self._gated = False  # calls wait for rate limits
+        self._scopes: dict[tuple[str, str], str] = {}  # by model and key
+
+    def fixed_key(self) -> str | None:
+        """Return the key for the SDK's client: the given one, ``NO_KEY`` if each request has its own, or None."""
+        key = self.options.api_key
+        return key if key is None or isinstance(key, str) else NO_KEY
 
     @abstractmethod
     def make_client(self, http_client: HttpClient) -> Any:
-        """A client of the SDK that uses this HTTP client. Raises ``ProviderUnauthorized`` where there is no key."""
+        """Make a client of the SDK that uses this HTTP client. Raises ``ProviderUnauthorized`` if there is no key."""
 
     @abstractmethod
     def make_http_client(self, **settings: Any) -> HttpClient:
-        """The SDK's HTTP client, as it comes but for these settings."""
+        """Make the SDK's HTTP client with these settings."""
 
     @abstractmethod
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
@@ -170,11 +174,25 @@ class Connection(ABC):
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:
         """Return the error for an exception of the SDK, or None for other exceptions."""
 
+    def check_client(self, client: Any) -> None:  # noqa: B027 - most raise when they are made
+        """Raise where the SDK's client has no key."""
+
     async def open(self, provider: str, call: Call) -> Answer:
         """Send a request and return its response. Raises ``ProviderError``."""
+        client: Any = None
+        headers: dict[str, str] = {}
         try:
             headers = {"Accept-Encoding": "identity", **await self._key_headers(), **call.headers}
-            return Answer(await self.post(self.client_of_this_loop(), call, headers))
+            client = self.client_of_this_loop()
+            if call.gate is None:
+                return Answer(await self.post(client, call, headers))
+            self._gated = True
+            if call.gate.known:
+                await call.gate.enter(self._scope(provider, call, headers, client))
+            response = await self.post(client, call, headers)
+            if (pressure := pressure_of(response.headers.raw)) is not None:
+                await call.gate.heard(self._scope(provider, call, headers, client), pressure)
+            return Answer(response)
         except ProviderError as error:
             raise self.publishable(error) from None
         except (*TransportErrors, ValueError, TypeError) as exc:
@@ -183,19 +201,32 @@ class Connection(ABC):
             error = self.map_error(provider, exc)
             if error is None:
                 raise
+            if call.gate is not None and client is not None:
+                pressure = pressure_of_error(error, headers_of_error(exc))
+                if pressure is not None:
+                    await call.gate.heard(self._scope(provider, call, headers, client), pressure)
             raise self.publishable(error) from None
+
+    def _scope(self, provider: str, call: Call, headers: Mapping[str, str], client: Any) -> str:
+        key = headers.get("Authorization") or client.api_key or getattr(client, "auth_token", None) or ""
+        scope = self._scopes.get((call.model, key))
+        if scope is None:
+            if len(self._scopes) >= MOST_SCOPES:
+                self._scopes.clear()
+            scope = self._scopes[call.model, key] = scope_of(provider, call.model, str(client.base_url), key)
+        return scope
 
     def publishable(self, error: ProviderError) -> ProviderError:
         """Return the error without the secrets of this connection, and with texts that can be encoded.
 
-        It is raised without its cause: that one's text and fields are whatever a service or library put there.
+        It has no cause, because the cause's text and fields may hold secrets from a service or library.
         """
         error.args = (self.publishable_text(error.message),)
         error.request_id = None if error.request_id is None else self.publishable_text(error.request_id)
         return error
 
     def publishable_text(self, text: str) -> str:
-        """The same for a text."""
+        """Return a text without the secrets of this connection, in a form that can be encoded."""
         return self._secrets.out_of(valid(text))
 
     def httpx_timeout(self, call: Call) -> httpx2.Timeout:
@@ -208,7 +239,7 @@ class Connection(ABC):
         )
 
     async def aclose(self) -> None:
-        """Close all connections, also those of other running loops. The next request opens new ones."""
+        """Close all connections, including those of other running loops. The next request opens new ones."""
         await self.aclose_here()
         clients, self._clients = self._clients, {}
         for loop, client in clients.items():
@@ -216,7 +247,7 @@ class Connection(ABC):
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.close(), loop))
 
     async def aclose_here(self) -> None:
-        """Close the connections of the running loop, as a loop that ends must."""
+        """Close the connections of the running loop. Call it before the loop ends."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -239,9 +270,9 @@ class Connection(ABC):
         return {"Authorization": f"Bearer {found}"}
 
     def client_of_this_loop(self) -> Any:
-        """The SDK's client on the running loop, made when it is first asked for."""
+        """Return the SDK's client of the running loop, which is made at its first use."""
         if self._process != os.getpid():
-            # Sockets inherited through a fork belong to the parent: they are neither used nor closed here.
+            # Sockets inherited through a fork belong to the parent process and are neither used nor closed here.
             _inherited.append(self._clients)
             self._process, self._clients = os.getpid(), {}
         loop = asyncio.get_running_loop()
@@ -261,7 +292,7 @@ class Connection(ABC):
         forbidden = os.environ.get(FORBID_NETWORK, "") not in ("", "0")
         hooks: dict[str, list[Any]] = {
             "request": [self._keep_keys_at_home],
-            "response": [_leave_long_waits_to_the_caller],
+            "response": [self._leave_waits_to_the_caller],
         }
         if forbidden:
             hooks["request"].append(_refuse_other_machines)
@@ -270,13 +301,26 @@ class Connection(ABC):
         )
 
     async def _keep_keys_at_home(self, request: httpx2.Request) -> None:
-        """Send no key where the service redirects to another host, port or scheme."""
+        """Remove the key if the service redirects to another host, port or scheme."""
         if _place(request.url) != self._home:
             for name in [name for name in request.headers if is_credential(name)]:
                 del request.headers[name]
 
+    async def _leave_waits_to_the_caller(self, response: httpx2.Response) -> None:
+        """Keep the SDK from long waits that a service asks for, because the worker can run other turns meanwhile.
+
+        With a gate, a rate limit is a matter of all workers: then the SDK does not ask again at all.
+        """
+        wait = retry_after(response.headers) if response.status_code >= 400 else None
+        long = (wait is not None and wait > LONGEST_WAIT_SECONDS) or (
+            self._gated and response.status_code == 429
+        )
+        if long and SHOULD_RETRY not in response.headers:
+            response.headers[SHOULD_RETRY] = "false"
+            response.extensions[OURS] = True
+
     def _transport(self, *, environment: bool) -> httpx2.AsyncBaseTransport:
-        """The way out; proxies of the environment count unless only this machine may be reached."""
+        """Return the transport. It uses the environment's proxies unless only this machine may be reached."""
         options = self.options
         direct = DirectTransport(max_connections=options.max_connections, keepalive=options.keepalive)
         proxies = proxies_of(options.proxy, environment=environment)
@@ -319,53 +363,3 @@ async def _refuse_other_machines(request: httpx2.Request) -> None:
         raise ProviderRejected(
             f"{FORBID_NETWORK} is set and forbids requests to {host}. Unset it, or use provider='scripted'."
         )
-
-
-async def _leave_long_waits_to_the_caller(response: httpx2.Response) -> None:
-    """Keep the SDK from waiting where the service asks for long: the worker can do something else meanwhile."""
-    wait = retry_after(response.headers) if response.status_code >= 400 else None
-    if wait is not None and wait > LONGEST_WAIT_SECONDS and _SHOULD_RETRY not in response.headers:
-        response.headers[_SHOULD_RETRY] = "false"
-        response.extensions[_OURS] = True
-
-
-def headers_of(response: RawResponse) -> Mapping[str, str]:
-    """The headers of a response as the service sent them."""
-    headers = dict(response.headers)
-    if response.extensions.get(_OURS):
-        del headers[_SHOULD_RETRY]
-    return headers
-
-
-def map_transport_error(provider: str, error: BaseException, *, begun: bool = False) -> ProviderError:
-    """Our error for a failed connection; ``begun`` when a part of the answer had already come."""
-    causes = list(_causes(error))
-    if any(isinstance(cause, httpx2.InvalidURL | httpx2.UnsupportedProtocol) for cause in causes):
-        return ProviderRejected(
-            f"The base URL of {provider} is not one: it is http:// or https://, a host, and a path where the service "
-            "has one. Correct base_url."
-        )
-    if any(isinstance(cause, ValueError | TypeError) and not isinstance(cause, OSError) for cause in causes):
-        return ProviderRejected(
-            f"The request to {provider} cannot be sent: {_said(causes)}. Correct key and headers."
-        )
-    if any(isinstance(cause, httpx2.TimeoutException | TimeoutError) for cause in causes):
-        return ProviderTimedOut(f"{provider} sent nothing before the timeout. Try again later.")
-    if begun:
-        return ProviderStreamBroken(f"The answer of {provider} was cut off: {_said(causes)}.")
-    return ProviderUnreachable(
-        f"No connection to {provider}: {_said(causes)}. Check base_url, the network and the proxy."
-    )
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    causes: list[BaseException] = []
-    while error is not None and error not in causes:
-        causes.append(error)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return causes
-
-
-def _said(causes: list[BaseException]) -> str:
-    last = causes[-1]
-    return without_keys(" ".join((str(last) or type(last).__name__).split())[:_LONGEST_REASON]).rstrip(".")

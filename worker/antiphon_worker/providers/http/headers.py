@@ -6,7 +6,9 @@ connections that it shares between turns. Therefore they must be in a list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from antiphon.errors import ProviderRejected, SettingsError
 from antiphon.input.extras import is_header_name, is_transport_header
@@ -33,7 +35,7 @@ def check_allowed(provider: str, headers: Mapping[str, str], more: Sequence[str]
 
 
 def check_own_headers(headers: Mapping[str, str]) -> None:
-    """Raise ``SettingsError`` where the headers of a provider would frame or route its requests."""
+    """Raise ``SettingsError`` for headers of a provider that would change the framing or routing of its requests."""
     for name in headers:
         if not is_header_name(name):
             raise SettingsError(f"headers= contains {name!r}, which is not a valid header name.")
@@ -44,20 +46,31 @@ def check_own_headers(headers: Mapping[str, str]) -> None:
 
 
 def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
-    """The headers as they are sent: host, length and connection are the transport's own, whatever was given.
+    """Return the headers to send. The transport sets host, length and connection, whatever was given.
 
-    Raises ``ValueError`` for a header that would not stay in its line.
+    Raises ``ValueError`` for a header that would not stay on its line.
     """
     lines = [(b"Host", host)]
     for name, value in headers:
-        text = name.decode("latin-1")
-        if not is_header_name(text) or any(sign in value for sign in b"\r\n\0"):
+        if _LINE_END.search(value):
             raise ValueError(
-                f"the header {text[:80]!r} holds a line break or another sign that no header may have"
+                f"the value of the header {name[:80]!r} contains a line break or a null character"
             )
-        if not is_transport_header(text) or text.lower() in _SAYS_WHAT_IT_HOLDS:
+        if _is_sent(name):
             lines.append((name, value))
     return [*lines, (b"Content-Length", b"%d" % size)]
+
+
+_LINE_END = re.compile(rb"[\r\n\0]")
+
+
+@lru_cache(maxsize=1024)
+def _is_sent(name: bytes) -> bool:
+    """Return True if the transport sends this header as it was given. Raises ``ValueError`` for an invalid name."""
+    text = name.decode("latin-1")
+    if not is_header_name(text):
+        raise ValueError(f"{text[:80]!r} is not a valid name of a header")
+    return not is_transport_header(text) or text.lower() in _SAYS_WHAT_IT_HOLDS
 
 
 # What the SDKs write about the body and the answer; nobody else gets as far as the transport.

@@ -19,16 +19,16 @@ __all__ = ["Exchange", "Http1Connection"]
 HIGH_WATER_BYTES = 256 * 1024
 MOST_HEAD_BYTES = 1024 * 1024
 MOST_ERROR_BYTES = 1024 * 1024
-PIECE_BYTES = (
-    64 * 1024
-)  # a request is handed to the transport in pieces: what is left of it shows that it moves
+PIECE_BYTES = 64 * 1024  # a request is passed to the transport in pieces, so that its rest shows progress
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _NOTHING = memoryview(b"")
 
 
 class Http1Connection(asyncio.Protocol):
-    """A connection. ``ended`` is told when an exchange is over, and whether the next may follow; ``lost`` when it is
-    gone."""
+    """A connection.
+
+    It calls ``ended`` when an exchange is over, with whether another one may follow, and ``lost`` when it is closed.
+    """
 
     def __init__(
         self, ended: Callable[[Http1Connection, bool], None], lost: Callable[[Http1Connection], None]
@@ -37,8 +37,8 @@ class Http1Connection(asyncio.Protocol):
         self._lost = lost
         self._exchange: Exchange | None = None
         self._rest: asyncio.TimerHandle | None = None
-        self._request = _NOTHING  # what the transport has not been given yet
-        self._full = False  # it has enough for now
+        self._request = _NOTHING  # not passed to the transport yet
+        self._full = False  # the transport is full for now
 
     @property
     def open(self) -> bool:
@@ -46,7 +46,7 @@ class Http1Connection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """How many bytes of the request are still here."""
+        """Return how many bytes of the request are not sent yet."""
         return len(self._request) + self.transport.get_write_buffer_size()
 
     def begin(self, request: bytes, timeout: float | None) -> Exchange:
@@ -58,7 +58,7 @@ class Http1Connection(asyncio.Protocol):
         return exchange
 
     def end(self, *, reusable: bool) -> None:
-        """The exchange is over."""
+        """End the exchange."""
         reusable = reusable and self.open and not self.unsent
         if not reusable:
             self._request = _NOTHING
@@ -69,7 +69,7 @@ class Http1Connection(asyncio.Protocol):
         self._ended(self, reusable)
 
     def abort(self) -> None:
-        """Close it now; an exchange that is under way ends with an error."""
+        """Close it now. An exchange under way ends with an error."""
         if self._exchange is not None:
             self._exchange.fail(httpx2.ReadError("The connections were closed."))
         else:
@@ -86,7 +86,7 @@ class Http1Connection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.feed(data)
         else:
-            self.transport.abort()  # nobody has asked
+            self.transport.abort()  # the service sent it unasked
 
     def eof_received(self) -> None:
         if self._exchange is not None:
@@ -106,7 +106,7 @@ class Http1Connection(asyncio.Protocol):
             self._exchange.broken(exc)
 
     def _write(self) -> None:
-        """Give the transport as much of the request as it takes."""
+        """Pass as much of the request to the transport as it takes."""
         while self._request and not self._full:
             piece, self._request = self._request[:PIECE_BYTES], self._request[PIECE_BYTES:]
             self.transport.write(piece)
@@ -127,7 +127,7 @@ class Exchange(httpx2.AsyncByteStream):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        # As browsers and other clients have it: services are not all strict.
+        # As lenient as browsers, because not all services are strict.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -137,11 +137,9 @@ class Exchange(httpx2.AsyncByteStream):
         self._pieces: deque[bytes] = deque()
         self._held = 0  # bytes in them
         self._paused = False
-        self._over = False  # nothing more comes
+        self._over = False  # nothing more will come
         self._whole = False  # because that was all
-        self._odd = (
-            False  # something came that may leave the two sides of different minds: no request follows it
-        )
+        self._odd = False  # the two sides may disagree about what came: no further request is sent
         self._error: BaseException | None = None  # or because of this
         self._waiter: asyncio.Future[None] | None = None
         self._timeout = timeout
@@ -150,17 +148,17 @@ class Exchange(httpx2.AsyncByteStream):
         self._watchdog = self._loop.call_later(timeout, self._watch) if timeout else None
 
     async def head(self) -> None:
-        """Return when status and headers are there."""
+        """Wait until the status and the headers have arrived."""
         while not (self.status or self._over):
             await self._news()
         if not self.status:
             raise self._failure()
 
     async def into(self, take: Callable[[bytes], bool]) -> bool:
-        """Hand each piece of the body to ``take`` as it comes, until that says False or the body ends.
+        """Pass each piece of the body to ``take`` as it arrives, until ``take`` returns False or the body ends.
 
-        True at the end of the body. After False, the next call goes on. Raises what ``take`` raises, and the
-        errors of httpx; the connection is closed then.
+        Returns True at the end of the body. After False, the next call continues. Raises the errors of ``take`` and of
+        httpx; then the connection is closed.
         """
         try:
             while self._pieces:
@@ -179,7 +177,7 @@ class Exchange(httpx2.AsyncByteStream):
         return self._ended()
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        """The pieces of the body; of an error's, no more than anybody would read."""
+        """Iterate over the pieces of the body. The body of an error is cut off at a limit."""
         left = MOST_ERROR_BYTES if self.status >= 300 else math.inf
         while True:
             while self._pieces:
@@ -194,12 +192,12 @@ class Exchange(httpx2.AsyncByteStream):
             await self._news()
 
     async def aclose(self) -> None:
-        """Give the connection up, where the answer is not over, and what was not read of it."""
+        """Discard the rest of the answer, and close the connection if the answer is not over."""
         self._pieces.clear()
         self.fail(httpx2.ReadError("The answer was closed."))
 
     def feed(self, data: bytes) -> None:
-        """What has come over the connection."""
+        """Take data from the connection."""
         self._heard = self._loop.time()
         try:
             self._parse(data)
@@ -207,7 +205,7 @@ class Exchange(httpx2.AsyncByteStream):
             self.fail(httpx2.RemoteProtocolError(f"This is not HTTP: {exc}"))
 
     def broken(self, exc: Exception | None) -> None:
-        """The connection is gone, or the service sends no more over it."""
+        """Record that the connection is closed or that the service sends no more."""
         if exc is not None:
             self.fail(httpx2.ReadError(str(exc) or type(exc).__name__))
         elif not self.status:
@@ -219,7 +217,7 @@ class Exchange(httpx2.AsyncByteStream):
             self._end(reusable=False)
 
     def fail(self, error: BaseException) -> None:
-        """End with an error; the connection is of no use any more. What is over stays as it is."""
+        """End the exchange with an error and close the connection, unless the exchange is over."""
         if not self._over:
             self._error = error
             self._end(reusable=False)
@@ -259,7 +257,7 @@ class Exchange(httpx2.AsyncByteStream):
         try:
             if take(data):
                 return
-        except BaseException as exc:  # whoever waits in ``into`` gets it
+        except BaseException as exc:  # ``into`` raises it
             self.fail(exc)
             raise  # stops the parser
         self._take = None
@@ -282,13 +280,13 @@ class Exchange(httpx2.AsyncByteStream):
         self._tell()
 
     def _ended(self) -> bool:
-        """Whether the body was read to its end. Raises what went wrong instead."""
+        """Return whether the body was read to its end. Raises the error of the exchange."""
         if self._over and not self._whole:
             raise self._failure()
         return self._over and not self._pieces
 
     def _failure(self) -> BaseException:
-        """What went wrong. It is handed out once: it knows the frames that it passes, and they this exchange."""
+        """Return the error, and forget it: its frames refer to this exchange, which would be a cycle."""
         error, self._error = self._error, None
         return error or httpx2.ReadError("The answer has failed.")
 
@@ -299,7 +297,7 @@ class Exchange(httpx2.AsyncByteStream):
         self._parser.feed_data(data)
 
     def _hold(self, data: bytes) -> None:
-        """Keep a piece until somebody reads it."""
+        """Keep a piece until it is read."""
         self._pieces.append(data)
         self._held += len(data)
         if self._held > HIGH_WATER_BYTES:
@@ -323,7 +321,7 @@ class Exchange(httpx2.AsyncByteStream):
             self._connection.transport.resume_reading()
 
     async def _news(self) -> None:
-        """Wait for what is told next."""
+        """Wait until the exchange changes."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -335,20 +333,20 @@ class Exchange(httpx2.AsyncByteStream):
             self._waiter.set_result(None)
 
     def _oddly_framed(self) -> bool:
-        """Whether another reader might see the answer's end elsewhere than this one does."""
+        """Return whether another reader could see the end of the answer in another place."""
         framing = [name for name, _ in self.headers if name.lower() in _FRAMING]
         old = self._parser.get_http_version() < "1.1" and b"transfer-encoding" in map(bytes.lower, framing)
         return old or len(framing) > 1 or (self.status == 204 and bool(framing))
 
     def _framed(self) -> bool:
-        """Whether the headers say where the body ends; else the connection's end is its end."""
+        """Return whether the headers say where the body ends. Otherwise it ends with the connection."""
         return any(
             name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
             for name, value in ((name.lower(), value) for name, value in self.headers)
         )
 
     def _watch(self) -> None:
-        """Look whether the service has been silent for too long; what it still takes of the request counts too."""
+        """Check whether the service has been silent for too long. Taking more of the request is not silence."""
         assert self._timeout is not None
         now, unsent = self._loop.time(), self._connection.unsent
         if self._paused or unsent < self._unsent:
@@ -362,4 +360,4 @@ class Exchange(httpx2.AsyncByteStream):
 
 
 def _ignore(_data: bytes) -> None:
-    """For what still comes when an exchange is over."""
+    """Takes what arrives after an exchange is over."""

@@ -14,9 +14,9 @@ _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def proxies_of(given: str | None, *, environment: bool) -> dict[str, str]:
-    """Proxies by the scheme of the URL: the one that was given for all, or those of the environment.
+    """Return the proxies by the scheme of the URL: the given one for all, or those of the environment.
 
-    Where a proxy has no scheme, it is one of HTTP.
+    A proxy without a scheme is an HTTP proxy.
     """
     found = {"all": given} if given else getproxies() if environment else {}
     return {
@@ -64,7 +64,7 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
         return self._through(scheme)
 
     def _bypasses(self, url: httpx2.URL) -> bool:
-        """Whether ``NO_PROXY`` has this host, alone or with its port."""
+        """Return whether ``NO_PROXY`` contains this host, with or without its port."""
         place = (
             url.host
             if ":" in url.host
@@ -92,8 +92,8 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
                 f"The SOCKS proxy in {name} needs another package: pip install socksio."
             ) from None
         except httpx2.InvalidURL:
-            pass  # its words may hold a password
+            pass  # its text may hold a password
         raise ProviderRejected(
-            f"What {name} says is no URL of a proxy: it is http://, https:// or socks5:// and a host, as in "
+            f"{name} is not the URL of a proxy: write http://, https:// or socks5:// and a host, as in "
             "http://proxy.example:3128."
         )

@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TypeAlias
 
 import httpx2
@@ -24,7 +25,7 @@ __all__ = ["DirectTransport", "exchange_of"]
 Origin: TypeAlias = tuple[str, str, int]
 _EXCHANGE = "antiphon.exchange"
 _PORTS = {"http": 80, "https": 443}
-# A model may think for minutes: what stands between it and us must not take a silent connection for a dead one.
+# A model may think for minutes. Routers on the way must not take a silent connection for a dead one.
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5))
@@ -33,12 +34,18 @@ _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 
 
 class DirectTransport(httpx2.AsyncBaseTransport):
-    """HTTP/1.1 over at most ``max_connections`` at once; an idle one is closed after ``keepalive`` seconds."""
+    """HTTP/1.1 over at most ``max_connections`` connections; an idle one is closed after ``keepalive`` seconds.
 
-    def __init__(self, *, max_connections: int, keepalive: float) -> None:
+    ``allowed`` says of each IP address whether it may be connected to.
+    """
+
+    def __init__(
+        self, *, max_connections: int, keepalive: float, allowed: Callable[[str], bool] | None = None
+    ) -> None:
+        self._allowed = allowed
         self._room = asyncio.Semaphore(max_connections)
         self._most = max_connections
-        self._busy = 0  # how many have room
+        self._busy = 0  # a place for each connection
         self._keepalive = keepalive
         self._origins: dict[Http1Connection, Origin] = {}
         self._idle: defaultdict[Origin, dict[Http1Connection, None]] = defaultdict(dict)
@@ -70,12 +77,14 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection, and return when they are closed; what is under way ends with an error."""
+        """Close all connections, and return when they are closed. Requests under way end with an error."""
         self._closed = True
         for connection in list(self._origins):
             connection.abort()
         self._last_gone.clear()
-        if self._origins:  # the loop closes them in its next rounds, and might have no further ones
+        if (
+            self._origins
+        ):  # the loop closes them in its next iterations, so run some now: there may be no later ones
             await self._last_gone.wait()
 
     async def _enter(self, timeout: float | None) -> None:
@@ -95,7 +104,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         self._room.release()
 
     def _rested(self, origin: Origin) -> Http1Connection | None:
-        """The connection that was used last, of those that are idle."""
+        """Return the idle connection that was used last."""
         idle = self._idle[origin]
         while idle:
             connection, _ = idle.popitem()
@@ -113,24 +122,24 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: Http1Connection(self._ended, self._lost),
-                    sock=await reached(host, port), ssl=tls, server_hostname=name if tls else None,
+                    sock=await reached(host, port, self._allowed), ssl=tls, server_hostname=name if tls else None,
                 )  # fmt: skip
         except TimeoutError:
             raise httpx2.ConnectTimeout(f"{host}:{port} did not answer.") from None
         except OSError as exc:
             raise httpx2.ConnectError(str(exc)) from exc
         except UnicodeError as exc:
-            raise httpx2.InvalidURL(f"{host} is no name of a host: {exc}") from exc
+            raise httpx2.InvalidURL(f"{host} is not a valid host name: {exc}") from exc
         if self._closed or not connection.open:
             connection.abort()
-            raise httpx2.ConnectError("The connection was closed as soon as it was there.")
+            raise httpx2.ConnectError("The connection was closed as soon as it was open.")
         for option in _KEEP_ALIVE:
             _socket(connection).setsockopt(*option)
         self._origins[connection] = origin
         return connection
 
     def _make_way(self) -> None:
-        """Close an idle connection, where one more would be too many: it is to another host."""
+        """Close an idle connection to another host if one more would be too many."""
         idle = [connection for idle in self._idle.values() for connection in idle]
         if len(idle) + self._busy > self._most:
             self._lost(idle[0])
@@ -142,7 +151,7 @@ class DirectTransport(httpx2.AsyncBaseTransport):
                 self._tls = httpx2.create_ssl_context()
             except OSError as exc:
                 raise httpx2.ConnectError(
-                    f"the certificates that SSL_CERT_FILE or SSL_CERT_DIR names cannot be read: {exc}"
+                    f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {exc}"
                 ) from None
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
@@ -162,16 +171,16 @@ class DirectTransport(httpx2.AsyncBaseTransport):
 
 
 def exchange_of(response: httpx2.Response) -> Exchange | None:
-    """The exchange that brought a response; None where another transport did."""
+    """Return the exchange of a response, or None if it came over another transport."""
     return response.extensions.get(_EXCHANGE)
 
 
 def _origin(request: httpx2.Request) -> Origin:
     url = request.url
     if url.scheme not in _PORTS:
-        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} begins with neither http:// nor https://.")
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} must begin with http:// or https://.")
     if not url.host:
-        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} names no host.")
+        raise httpx2.UnsupportedProtocol(f"The URL {str(url)!r} has no host.")
     return url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
 
 
@@ -180,8 +189,8 @@ def _socket(connection: Http1Connection) -> socket.socket:
 
 
 def _has_come(connection: Http1Connection) -> bool:
-    """Whether an idle connection has something to read: its end, which this loop has not got round to yet."""
-    if not hasattr(select, "poll"):  # on Windows: the request finds out
+    """Return whether an idle connection has data to read: an end that this loop has not handled yet."""
+    if not hasattr(select, "poll"):  # on Windows, the request notices it
         return False
     poll = select.poll()
     poll.register(_socket(connection).fileno(), select.POLLIN)
@@ -189,7 +198,7 @@ def _has_come(connection: Http1Connection) -> bool:
 
 
 async def _message(request: httpx2.Request) -> bytes:
-    """The request as it is sent. Raises ``ValueError`` for a header that would break out of its line."""
+    """Return the bytes of a request. Raises ``ValueError`` for a header that would not stay on its line."""
     body = await request.aread()
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % header for header in framed(request.url.netloc, request.headers.raw, len(body))]

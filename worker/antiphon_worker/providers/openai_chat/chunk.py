@@ -20,6 +20,8 @@ from antiphon_worker.providers.stream.json_text import (
     as_text,
     as_torn_text,
     cost_of,
+    is_list,
+    is_object,
     read_any,
 )
 
@@ -68,7 +70,7 @@ class Delta(Struct):
     extra_content: dict[str, Any] | None = None
 
     def says_nothing(self) -> bool:
-        """Whether every field is missing, or empty as in servers that write all fields of their own types."""
+        """Return whether every field is missing or empty. Some servers write all fields of their types."""
         return not any(_filled(getattr(self, name)) for name in self.__struct_fields__)
 
 
@@ -92,7 +94,7 @@ class Chunk(Struct):
     x_groq: dict[str, Any] | None = None
     citations: list[Any] | None = None
     search_results: list[Any] | None = None
-    torn: bool = False  # set by the lenient reader: a text may begin or end with half a character
+    torn: bool = False  # the lenient reader sets it: a text may begin or end with half a character
 
 
 class _PlainDelta(Struct, forbid_unknown_fields=True):
@@ -130,7 +132,7 @@ _decode_plain = msgspec.json.Decoder(_PlainChunk).decode
 
 
 def plain_text(data: bytes) -> str | None:
-    """The piece of text that a chunk brings, where it brings nothing else; None where it must be read whole."""
+    """Return the piece of text of a chunk that holds nothing else, or None if the chunk must be read whole."""
     try:
         return _decode_plain(data).choices[0].delta.content
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -146,7 +148,7 @@ def read_chunk(data: bytes) -> Chunk:
 
 
 def real(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An object of the wire, or None for one with nothing in it: a zero value of a server's own types."""
+    """Return an object, or None for an empty one, which is the zero value of a server's type."""
     return value if _filled(value) else None
 
 
@@ -155,9 +157,9 @@ def real_function(function: Function | None) -> Function | None:
 
 
 def _filled(value: object) -> bool:
-    if isinstance(value, dict):
+    if is_object(value):
         return any(map(_filled, value.values()))
-    if isinstance(value, list):
+    if is_list(value):
         return any(map(_filled, value))
     if isinstance(value, Function):
         return bool(value.name or value.arguments)
@@ -165,7 +167,7 @@ def _filled(value: object) -> bool:
 
 
 def merged(known: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """A growing object: texts are joined, the rest is replaced."""
+    """Extend a growing object: append its texts and replace all other fields."""
     for name, value in more.items():
         before = known.get(name)
         joins = (
@@ -178,7 +180,7 @@ def merged(known: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def merged_details(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Reasoning blocks out of their pieces, which share an ``index`` and a type."""
+    """Join reasoning blocks from their pieces, which share an ``index`` and a type."""
     blocks: list[dict[str, Any]] = []
     for piece in details:
         last = blocks[-1] if blocks else None
@@ -195,12 +197,12 @@ def merged_details(details: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def reasoning_of_details(details: list[dict[str, Any]]) -> str:
-    """What reasoning blocks say, as text: thoughts or their summaries; encrypted ones say nothing."""
+    """Return the text of reasoning blocks: thoughts or their summaries. Encrypted blocks have no text."""
     return "".join(as_text(block.get("text")) or as_text(block.get("summary")) or "" for block in details)
 
 
 def usage_of(usage: dict[str, Any] | None) -> Usage:
-    """Tokens as Chat Completions count them; servers put cached tokens into several places."""
+    """Read the token counts. Servers report cached tokens in several places."""
     if usage is None:
         return Usage()
     prompt = as_dict(usage.get("prompt_tokens_details")) or {}
@@ -221,14 +223,12 @@ def usage_of(usage: dict[str, Any] | None) -> Usage:
 
 
 def _lenient_chunk(value: object) -> Chunk:
-    """A chunk whose fields have unusual types; what makes no sense is left out."""
-    if not isinstance(value, dict):
+    """Read a chunk whose fields have unusual types, and leave out invalid values."""
+    if not is_object(value):
         raise ValueError("a chunk is not a JSON object")
     choices = value.get("choices")
     return Chunk(
-        choices=[_lenient_choice(c) for c in choices if isinstance(c, dict)]
-        if isinstance(choices, list)
-        else None,
+        choices=[_lenient_choice(c) for c in choices if is_object(c)] if is_list(choices) else None,
         usage=as_dict(value.get("usage")),
         model=as_text(value.get("model")),
         id=as_text(value.get("id")),
@@ -254,21 +254,19 @@ def _lenient_choice(choice: dict[str, Any]) -> Choice:
 
 
 def _lenient_delta(delta: object) -> Delta | None:
-    if not isinstance(delta, dict):
+    if not is_object(delta):
         return None
     content = delta.get("content")
     reasoning = delta.get("reasoning")
-    if isinstance(reasoning, dict):
+    if is_object(reasoning):
         reasoning = reasoning.get("content")
     calls = delta.get("tool_calls")
     return Delta(
-        content=as_dicts(content) if isinstance(content, list) else as_torn_text(content),
+        content=as_dicts(content) if is_list(content) else as_torn_text(content),
         reasoning_content=as_torn_text(delta.get("reasoning_content")),
         reasoning=as_torn_text(reasoning),
         refusal=as_torn_text(delta.get("refusal")),
-        tool_calls=[_lenient_call(c) for c in calls if isinstance(c, dict)]
-        if isinstance(calls, list)
-        else None,
+        tool_calls=[_lenient_call(c) for c in calls if is_object(c)] if is_list(calls) else None,
         function_call=_lenient_function(delta.get("function_call")),
         annotations=as_dicts(delta.get("annotations")),
         reasoning_details=as_dicts(delta.get("reasoning_details")),
@@ -290,7 +288,7 @@ def _lenient_call(call: dict[str, Any]) -> CallDelta:
 
 
 def _lenient_function(function: object) -> Function | None:
-    if not isinstance(function, dict):
+    if not is_object(function):
         return None
     arguments = function.get("arguments")
     return Function(as_text(function.get("name")), as_dict(arguments) or as_text(arguments))

@@ -44,4 +44,4 @@ class OpenAIChat(ModelService):
             include_usage=self._include_usage,
         )
         offered = frozenset(tool.name for tool in request.tools)
-        return self.send(call, ChatDecoder(self.name, request.model, offered))
+        return self.send(request, call, ChatDecoder(self.name, request.model, offered))

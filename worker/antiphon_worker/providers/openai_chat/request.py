@@ -16,6 +16,7 @@ from antiphon_worker.providers.request import (
     settled,
     split_params,
 )
+from antiphon_worker.providers.stream.json_text import is_object
 
 __all__ = ["chat_call"]
 
@@ -23,7 +24,7 @@ LONGEST_CALL_ID = 40
 
 
 def chat_call(request: ModelRequest, provider: str, *, limit_name: str, include_usage: bool) -> Call:
-    """The request as it is sent; ``limit_name`` is what the server calls the most tokens to answer with."""
+    """Build the JSON of a request; ``limit_name`` is the server's name for the limit of an answer's tokens."""
     params, extras = split_params(request.params)
     body: dict[str, Any] = {
         "model": request.model,
@@ -65,7 +66,7 @@ def _tool_choice(choice: Any) -> Any:
         return "required"
     if isinstance(choice, str) and choice not in ("auto", "none", "required"):
         return {"type": "function", "function": {"name": choice}}
-    if isinstance(choice, dict) and set(choice) == {"name"}:
+    if is_object(choice) and set(choice) == {"name"}:
         return {"type": "function", "function": choice}
     return choice
 
@@ -105,7 +106,7 @@ def _messages(request: ModelRequest, provider: str) -> Iterator[dict[str, Any]]:
 def _assistant(
     message: Message, fit: Callable[[str], str], *, own: bool, thinking: bool
 ) -> Iterator[dict[str, Any]]:
-    """An answer. Its reasoning goes back to the service that made it, while the turn it belongs to goes on."""
+    """Convert an answer. Its reasoning is sent back to the service that made it, until the end of its turn."""
     said: dict[str, Any] = {"role": "assistant", "content": None}
     text = "".join(part.text for part in message.parts if isinstance(part, Text | Refusal))
     if text:
@@ -142,12 +143,12 @@ def _call(call: ToolCall, fit: Callable[[str], str], *, own: bool) -> dict[str, 
     function = {"name": function_name(call.name), "arguments": call.arguments_text}
     said = {"id": fit(call.call_id), "type": "function", "function": function}
     if own and call.item is not None and "extra_content" in call.item:
-        said["extra_content"] = call.item["extra_content"]  # without which Gemini refuses its own call
+        said["extra_content"] = call.item["extra_content"]  # Gemini refuses its own call without it
     return said
 
 
 def _tool_results(results: list[ToolResult], fit: Callable[[str], str]) -> Iterator[dict[str, Any]]:
-    """One message each; images and files, which such a message cannot hold, follow in a user message."""
+    """Convert each result to a message. Images and files, which it cannot hold, follow in a user message."""
     shown: list[dict[str, Any]] = []
     for result in results:
         attached = (
@@ -164,7 +165,7 @@ def _tool_results(results: list[ToolResult], fit: Callable[[str], str]) -> Itera
 
 
 def _content(parts: Any) -> Any:
-    """The parts of a message that is not the model's; a single text stays a text."""
+    """Convert the parts of a message that is not the model's; a single text stays a text."""
     if all(isinstance(part, Text | Refusal) for part in parts):
         return "".join(part.text for part in parts)
     return [content for part in parts if (content := _content_part(part)) is not None]

@@ -33,7 +33,7 @@ from antiphon_worker.providers.openai_chat.chunk import (
     reasoning_of_details,
     usage_of,
 )
-from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_text, read_any
+from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_text, is_list, is_object, read_any
 from antiphon_worker.providers.stream.parts import CallPieces, PartList, TextPieces
 
 __all__ = ["ChatDecoder"]
@@ -54,7 +54,7 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 PLAIN_TRIES = 4
-"""Answers whose chunks are no plain text, tool calls above all, are not read twice for long."""
+"""After this many chunks that are not plain text, such as tool calls, chunks are no longer tried as plain text."""
 
 
 class ChatDecoder:
@@ -63,7 +63,7 @@ class ChatDecoder:
     def __init__(self, provider: str, model: str, offered: frozenset[str] = frozenset()) -> None:
         self.finished = False
         self._provider = provider
-        self._offered = offered  # names of the tools that the request offered
+        self._offered = offered  # names of the tools in the request
         self._model = model
         self._begun = False
         self._answered = False
@@ -74,13 +74,15 @@ class ChatDecoder:
         self._last_call: CallPieces | None = None
         self._function_call: CallPieces | None = None
         self._details: list[dict[str, Any]] = []
-        self._details_alone = True  # no other field has brought reasoning
+        self._details_alone = True  # no other field has held reasoning
         self._executed: dict[Any, dict[str, Any]] = {}  # tools that the service ran, by index
         self._sources: dict[str, list[Any] | None] = {}
         self._logprobs: dict[str, list[Any]] = {}
         self._audio: dict[str, Any] | None = None
         self._torn = False
-        self._plain = 0  # how many more chunks to try as plain text that are none, once the model is known
+        self._plain = (
+            0  # how many more failures to allow for reading chunks as plain text, once the model is known
+        )
         self._mending: dict[str, Mending] = {}
 
     def event(self, name: bytes, data: bytes, out: Increments) -> None:
@@ -154,7 +156,7 @@ class ChatDecoder:
         return reason
 
     def _said(self, choice: Choice) -> Delta | None:
-        """What a choice says: a piece, or the whole of it, beside which servers put an empty piece."""
+        """Return the content of a choice: a piece, or the whole, beside which some servers put an empty piece."""
         delta = choice.delta
         if choice.message is None or self._answered or not (delta is None or delta.says_nothing()):
             return delta
@@ -179,7 +181,7 @@ class ChatDecoder:
         if choice.usage is not None:
             self._usage = choice.usage
         for name, values in (choice.logprobs or {}).items():
-            if isinstance(values, list) and values:
+            if is_list(values) and values:
                 self._logprobs.setdefault(name, []).extend(values)
         if choice.error is not None:
             raise error_of_body(self._provider, {"error": choice.error})
@@ -209,22 +211,22 @@ class ChatDecoder:
             self._parts.said_of_text("extra_content", delta.extra_content)
 
     def _content(self, content: str | list[Any], out: Increments) -> None:
-        """Content as text or as a list of parts (Mistral), with what may be among them."""
+        """Read content that is text or a list of parts (Mistral)."""
         if isinstance(content, str):
             self._text("text", content, "", out)
             return
         for part in content:
             if isinstance(part, str):
                 self._text("text", part, "", out)
-            elif isinstance(part, dict):
+            elif is_object(part):
                 self._content_part(part, out)
 
     def _content_part(self, part: dict[str, Any], out: Increments) -> None:
         kind = part.get("type")
         if kind == "thinking" or kind == "reasoning":
             thought = part.get("thinking") or part.get("text")
-            pieces = thought if isinstance(thought, list) else [{"text": thought}]
-            text = "".join(as_text(piece.get("text")) or "" for piece in pieces if isinstance(piece, dict))
+            pieces = thought if is_list(thought) else [{"text": thought}]
+            text = "".join(as_text(piece.get("text")) or "" for piece in pieces if is_object(piece))
             if text:
                 self._reasoning("thinking", text, out)
         elif kind == "refusal":
@@ -258,7 +260,7 @@ class ChatDecoder:
             out.append(ItemPart(annotation))
 
     def _reasoning_details(self, delta: Delta, out: Increments) -> None:
-        """Keep the blocks; where no other field says what was thought, they do."""
+        """Keep the blocks. If no other field holds the reasoning, use their text."""
         details = delta.reasoning_details or []
         self._details += details
         self._details_alone = self._details_alone and not (delta.reasoning_content or delta.reasoning)
@@ -268,7 +270,7 @@ class ChatDecoder:
             self._text("reasoning", text, "", out)
 
     def _keep_the_rest(self) -> None:
-        """What belongs to the whole answer: sound, tools of the service, sources, probabilities."""
+        """Read what belongs to the whole answer: audio, tools of the service, sources, probabilities."""
         if self._audio is not None:
             self._parts.append(Item(self._provider, {"type": "audio", **self._audio}))
         if self._executed:
@@ -279,7 +281,7 @@ class ChatDecoder:
                 self._parts.said_of_text(name, value)
 
     def _keep_details(self) -> None:
-        """OpenRouter's reasoning blocks go back whole; they belong to the reasoning, or stand for it."""
+        """Add OpenRouter's reasoning blocks, which later requests must repeat unchanged, to the reasoning."""
         pieces = self._parts.first("reasoning") or self._parts.add("reasoning", "")
         pieces.item = {"type": "reasoning_details", "reasoning_details": merged_details(self._details)}
 
@@ -304,9 +306,8 @@ class ChatDecoder:
         self._extend(call, function, new, out)
 
     def _extend(self, call: CallPieces, function: Function, new: bool, out: Increments) -> None:
-        arguments = function.arguments or ""
-        if isinstance(arguments, dict):
-            arguments = msgspec.json.encode(arguments).decode()
+        given = function.arguments or ""
+        arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
         if function.name:
             call.names.append(function.name)
         if arguments:
@@ -315,10 +316,10 @@ class ChatDecoder:
             out.append(ToolCallPiece(call.call_id, (function.name or "") if new else "", arguments))
 
     def _call_of(self, delta: CallDelta, function: Function) -> CallPieces | None:
-        """The call that a piece belongs to; None for a new one.
+        """Return the call that a piece belongs to, or None for a new call.
 
-        Pieces are told apart by ``index``. Servers that leave it out, or send 0 for all, are understood by their
-        ids: another id begins a new call, unless the arguments so far are a fragment that must go on.
+        ``index`` tells calls apart. If a server leaves it out, or sends 0 for all, the ids do: another id begins a new
+        call, unless the arguments so far are an incomplete fragment.
         """
         call = self._last_call if delta.index is None else self._calls.get(delta.index)
         if call is None or not delta.id or delta.id == call.call_id:

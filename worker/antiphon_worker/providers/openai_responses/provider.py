@@ -28,4 +28,6 @@ class OpenAIResponses(ModelService):
         return self._connection
 
     def stream(self, request: ModelRequest) -> AnswerStream:
-        return self.send(responses_call(request, self.name), ResponsesDecoder(self.name, request.model))
+        return self.send(
+            request, responses_call(request, self.name), ResponsesDecoder(self.name, request.model)
+        )

@@ -20,13 +20,13 @@ from antiphon_worker.providers.request import (
 __all__ = ["responses_call"]
 
 LONGEST_CALL_ID = 64
-# Names that other services know and this one does not: an agent's parameters hold when its model changes.
+# Names of other services' parameters, so that an agent's parameters stay valid when its model changes.
 _UNKNOWN = ("stop", "stop_sequences", "seed", "n", "frequency_penalty", "presence_penalty", "logit_bias")
 _CONTENT_PARTS = frozenset({"output_text", "refusal", "output_audio", "output_image"})
 
 
 def responses_call(request: ModelRequest, provider: str) -> Call:
-    """The request as it is sent."""
+    """Build the JSON of a request."""
     params, extras = split_params(request.params)
     body: dict[str, Any] = {
         "model": request.model,
@@ -123,7 +123,7 @@ def _answer(message: Message, fit: Callable[[str], str], *, own: bool) -> Iterat
 
 
 def _without_empty(item: dict[str, Any]) -> dict[str, Any]:
-    """The item as the service takes it back: it sends empty fields that it does not accept."""
+    """Remove the empty fields of an item, which the service sends but does not accept."""
     return {name: value for name, value in item.items() if value is not None}
 
 

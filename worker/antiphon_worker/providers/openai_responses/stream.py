@@ -1,4 +1,4 @@
-"""Decodes the answers of the Responses API: output items, which are added, extended and done, and then the response."""
+"""Decodes the answers of the Responses API: output items, which are added, grow and are done, and the response."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from antiphon_worker.providers.stream.json_text import (
     as_text,
     as_torn_text,
     cost_of,
+    is_object,
     read_any,
 )
 
@@ -59,7 +60,7 @@ _read = msgspec.json.decode
 
 
 class _OutputItem:
-    """An output item that is being streamed: its start, and the additions."""
+    """An output item that is being streamed: its start and its additions."""
 
     __slots__ = ("done", "item", "mending", "said")
 
@@ -150,8 +151,8 @@ class ResponsesDecoder:
             response = _read(event.response)
         except (msgspec.MsgspecError, UnicodeError):
             value = read_any(data)
-            response = as_dict(value.get("response") if isinstance(value, dict) else None)
-        return response if isinstance(response, dict) else {"status": (event.type or "").rpartition(".")[2]}
+            response = as_dict(value.get("response") if is_object(value) else None)
+        return response if is_object(response) else {"status": (event.type or "").rpartition(".")[2]}
 
     def _text(self, event: _Event, kind: str, out: Increments) -> None:
         text = event.delta
@@ -196,7 +197,7 @@ class ResponsesDecoder:
                 out.append(ToolCallPiece(_call_id(item), "", missing) if call else _piece(kind, missing))
 
     def _end(self, response: dict[str, Any], out: Increments) -> None:
-        """The response is complete: what no event has brought yet is in it."""
+        """Read the complete response, which may hold more than the events before."""
         status = response.get("status")
         if status == "failed" or response.get("error"):
             raise error_of_body(self._provider, {"error": response.get("error") or "the response failed"})
@@ -211,7 +212,7 @@ class ResponsesDecoder:
         self.finished = True
 
     def _output(self, response: dict[str, Any]) -> list[dict[str, Any]]:
-        """The items as the response has them at its end; where it has none, as they were done one by one."""
+        """Return the items of the complete response or, if it has none, those of the events."""
         output = as_dicts(response.get("output"))
         if output or not self._items:
             return output
@@ -219,7 +220,7 @@ class ResponsesDecoder:
 
 
 def _made(known: _OutputItem) -> dict[str, Any]:
-    """An item out of its pieces, where the service never sent it whole."""
+    """Build an item from its pieces, if the service never sent it whole."""
     item = known.item
     if known.done:
         return item
@@ -249,7 +250,7 @@ def _piece(kind: str, text: str) -> Increment:
 
 
 def _missing(heard: str, text: str) -> str:
-    """What a whole text has beyond the pieces of it that have come."""
+    """Return the rest of a whole text after the pieces that have arrived."""
     return text[len(heard) :] if text.startswith(heard) else ""
 
 
@@ -258,7 +259,7 @@ def _call_id(item: dict[str, Any]) -> str:
 
 
 def _texts(item: dict[str, Any]) -> list[tuple[str, str]]:
-    """The texts of an item by kind."""
+    """Return the texts of an item by kind."""
     kind = item.get("type")
     if kind == "message":
         content = as_dicts(item.get("content"))
@@ -275,7 +276,7 @@ def _joined(parts: list[dict[str, Any]], name: str) -> str:
 
 
 def reasoning_text(item: dict[str, Any]) -> str:
-    """What a reasoning item says: its summary, or from servers that show it, the reasoning itself."""
+    """Return the text of a reasoning item: its summary or, if the server shows it, the reasoning itself."""
     return _joined(as_dicts(item.get("summary")), "text") or _joined(as_dicts(item.get("content")), "text")
 
 
@@ -326,7 +327,7 @@ def _stop_reason(response: dict[str, Any], message: Message) -> StopReason:
 
 
 def usage_of(usage: dict[str, Any]) -> Usage:
-    """Tokens as the Responses API counts them."""
+    """Read the token counts."""
     given = as_dict(usage.get("input_tokens_details")) or {}
     made = as_dict(usage.get("output_tokens_details")) or {}
     return Usage(
@@ -340,8 +341,8 @@ def usage_of(usage: dict[str, Any]) -> Usage:
 
 
 def _lenient_event(value: object) -> _Event:
-    """An event whose fields have unusual types; what makes no sense is left out."""
-    if not isinstance(value, dict):
+    """Read an event whose fields have unusual types, and leave out invalid values."""
+    if not is_object(value):
         raise ValueError("an event is not a JSON object")
     return _Event(
         as_text(value.get("type")),

@@ -15,21 +15,15 @@ from typing import Protocol
 from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Refusal, Text, ToolCall
 from antiphon_worker.providers.base import Increment, Increments, Outlet, StepResult
-from antiphon_worker.providers.http.connection import (
-    Answer,
-    Call,
-    Connection,
-    Options,
-    TransportErrors,
-    map_transport_error,
-)
+from antiphon_worker.providers.http.connection import Answer, Call, Connection, Options
+from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
 from antiphon_worker.providers.stream.sse import EventSplitter
 
 __all__ = ["AnswerStream", "Decoder"]
 
 log = logging.getLogger("antiphon.providers")
 
-# How long the end of a body that has already said all is waited for, so that its connection can be used again.
+# How long to wait for the end of a complete answer's body, so that its connection can be used again.
 END_OF_BODY_SECONDS = 0.2
 LONGEST_REQUEST_ID = 200
 _EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
@@ -39,18 +33,18 @@ class Decoder(Protocol):
     """Decodes one answer in one wire format."""
 
     finished: bool
-    """True once the format's own terminator has come."""
+    """Whether the format's own terminator has arrived."""
 
     def event(self, name: bytes, data: bytes, out: Increments) -> None:
-        """Take one event. Raises ``ProviderError`` for an error among the events, ``ValueError`` for nonsense."""
+        """Take one event. Raises ``ProviderError`` for an error of the service, ``ValueError`` for an invalid event."""
         ...
 
     def whole(self, body: bytes, out: Increments) -> None:
-        """Take an answer that came in one piece, as JSON."""
+        """Take an answer that arrived in one piece, as JSON."""
         ...
 
     def result(self, out: Increments) -> StepResult:
-        """The whole answer. Raises ``ProviderStreamBroken`` where its end is missing."""
+        """Return the whole answer. Raises ``ProviderStreamBroken`` if its end is missing."""
         ...
 
 
@@ -75,11 +69,11 @@ class AnswerStream:
         return await anext(self._iteration)
 
     async def aclose(self) -> None:
-        """Give up the rest of an iteration, and close the connection."""
+        """End an iteration early and close the connection."""
         await self._iteration.aclose()
 
     async def into(self, outlet: Outlet) -> StepResult:
-        """Put the increments into an outlet, and give the result."""
+        """Put the increments into an outlet and return the result."""
         result: StepResult | None = None
         async with aclosing(self._read(outlet)) as parts:
             async for result in parts:
@@ -98,7 +92,7 @@ class AnswerStream:
                     yield result
 
     async def _read(self, outlet: Outlet) -> AsyncGenerator[StepResult | None, None]:
-        """Send the request and read its answer. Yields None each time that the outlet is full; then the result."""
+        """Send the request and read its answer. Yields None each time that the outlet is full, and then the result."""
         connection, decoder = self._connection, self._decoder
         answer = await connection.open(self._provider, self._call)
         request_id = _request_id(connection, answer)
@@ -128,7 +122,7 @@ class _Kept:
         self.append = self.increments.append
 
     async def drain(self) -> None:
-        """Never called: whoever iterates takes them."""
+        """Never called, because the iteration takes the increments."""
 
 
 class _Body:
@@ -141,12 +135,12 @@ class _Body:
         self._outlet = outlet
         self._limit = self._left = options.max_answer_bytes
         self._splitter = EventSplitter(options.max_event_bytes)
-        self._json = json  # what the headers say
-        self._start: bytes | None = b""  # white space that has come, until the body shows what it is
+        self._json = json  # according to the headers
+        self._start: bytes | None = b""  # leading white space, until the body shows its format
         self._whole: bytearray | None = None
 
     def take(self, chunk: bytes) -> bool:
-        """Put what a chunk holds into the outlet. False where no more is to be read for now."""
+        """Put the increments of a chunk into the outlet. Returns False if reading must pause or end."""
         self._left -= len(chunk)
         if self._left < 0:
             raise ValueError(f"it is longer than {self._limit} bytes")
@@ -161,7 +155,7 @@ class _Body:
         return not (decoder.finished or outlet.full)
 
     def _begin(self, chunk: bytes) -> bytes:
-        """Look at the first character: servers send JSON as a stream of events, and events as JSON."""
+        """Decide by the first character, because servers label JSON as a stream of events and events as JSON."""
         chunk = (self._start or b"") + chunk
         said = chunk.lstrip()
         if not said:
@@ -173,7 +167,7 @@ class _Body:
         return chunk
 
     def end(self) -> StepResult:
-        """The body is over: the rest into the outlet, and the result."""
+        """At the end of the body, put the rest into the outlet and return the result."""
         if self._whole is not None or (self._json and self._start is not None):
             self._decoder.whole(bytes(self._whole or b""), self._outlet)
         else:
@@ -181,7 +175,7 @@ class _Body:
         return self._decoder.result(self._outlet)
 
     def _flush(self) -> None:
-        """An event that lost its blank line counts where it is whole; what is torn is as good as not sent."""
+        """Take a last event without its blank line if it is whole; ignore a torn one."""
         for name, data in self._splitter.flush():
             try:
                 self._decoder.event(name, data, self._outlet)
@@ -191,7 +185,7 @@ class _Body:
 
 @contextmanager
 def _failures(connection: Connection, provider: str, request_id: str | None) -> Generator[None]:
-    """Turn whatever goes wrong with an answer into a ``ProviderError`` that names the request."""
+    """Convert errors of an answer to a ``ProviderError`` that names the request."""
     try:
         yield
     except ProviderError as exc:
@@ -211,9 +205,9 @@ def _failures(connection: Connection, provider: str, request_id: str | None) -> 
 
 
 def _with_named_calls(result: StepResult, provider: str) -> StepResult:
-    """The result without tool calls that name no tool: nobody could run them, and asking again brings more of them.
+    """Return the result without tool calls that name no tool, because they cannot run and an answer would bring more.
 
-    Raises ``ProviderStreamBroken`` where the answer would be nothing then, although it asked for something.
+    Raises ``ProviderStreamBroken`` if nothing would be left of an answer that asked for tools.
     """
     parts = result.message.parts
     named = [part for part in parts if not isinstance(part, ToolCall) or part.name.strip()]
@@ -239,7 +233,7 @@ def _is_json(answer: Answer) -> bool:
 
 
 async def _read_to_end(answer: Answer) -> None:
-    """Leave the connection fit for another request, if its answer ends soon."""
+    """Keep the connection usable for another request, if the answer ends soon."""
     try:
         async with asyncio.timeout(END_OF_BODY_SECONDS):
             while not await answer.into(lambda _: True):

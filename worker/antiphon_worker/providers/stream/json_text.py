@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = [
     "Mending",
@@ -15,6 +15,8 @@ __all__ = [
     "as_text",
     "as_torn_text",
     "cost_of",
+    "is_list",
+    "is_object",
     "read_any",
     "valid",
 ]
@@ -27,14 +29,24 @@ def read_any(data: bytes) -> Any:
     return json.loads(data)
 
 
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether a decoded value is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """Return whether a decoded value is a JSON list."""
+    return isinstance(value, list)
+
+
 def as_text(value: object) -> str | None:
-    """Text that can be encoded; numbers and truth values as their text; nothing else."""
+    """Return text that can be encoded, numbers and booleans as text, and None for anything else."""
     text = as_torn_text(value)
     return None if text is None else valid(text)
 
 
 def as_torn_text(value: object) -> str | None:
-    """Like ``as_text``, but a half of a character may stand at its ends: its other half may come next."""
+    """Do the same as ``as_text``, but keep half characters at both ends, whose other half may be in the next piece."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | float):
@@ -51,28 +63,28 @@ def as_int(value: object) -> int | None:
 
 
 def as_dict(value: object) -> dict[str, Any] | None:
-    """An object with nothing in it that cannot be encoded."""
-    return _clean(value) if isinstance(value, dict) else None
+    """Return an object whose values can all be encoded, or None."""
+    return _clean(value) if is_object(value) else None
 
 
 def as_dicts(value: object) -> list[dict[str, Any]]:
-    """The objects of a list."""
-    return [_clean(entry) for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+    """Return the objects of a list."""
+    return [_clean(entry) for entry in value if is_object(entry)] if is_list(value) else []
 
 
 def as_list(value: object) -> list[Any] | None:
-    """A list with nothing in it that cannot be encoded."""
-    return _clean(value) if isinstance(value, list) else None
+    """Return a list whose values can all be encoded, or None."""
+    return _clean(value) if is_list(value) else None
 
 
 def cost_of(usage: dict[str, Any]) -> float | None:
-    """What a call has cost in US dollars, where the service says so.
+    """Return the cost of a call in US dollars if the service reports it.
 
-    OpenRouter writes a number (``cost``), Perplexity an object (``cost.total_cost``), x.ai ten thousand millionths of a
-    dollar (``cost_in_usd_ticks``).
+    OpenRouter sends a number (``cost``), Perplexity an object (``cost.total_cost``), and x.ai units of 1e-10 dollars
+    (``cost_in_usd_ticks``).
     """
     cost = usage.get("cost")
-    known = _number(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    known = _number(cost.get("total_cost") if is_object(cost) else cost)
     ticks = _number(usage.get("cost_in_usd_ticks"))
     return ticks / TICKS_PER_DOLLAR if known is None and ticks is not None else known
 
@@ -86,9 +98,9 @@ def _number(value: object) -> float | None:
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return valid(value)
-    if isinstance(value, dict):
+    if is_object(value):
         return {valid(name): _clean(entry) for name, entry in value.items()}
-    if isinstance(value, list):
+    if is_list(value):
         return [_clean(entry) for entry in value]
     if isinstance(value, float):
         return value if isfinite(value) else None
@@ -106,7 +118,7 @@ class Mending:
         self.held = ""
 
     def piece(self, text: str) -> str:
-        """The text that is complete with this piece."""
+        """Return the text that is complete with this piece."""
         text = self.held + text
         self.held = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -114,13 +126,13 @@ class Mending:
         return valid(text)
 
     def rest(self) -> str:
-        """What stands for a half that never got its other half."""
+        """Return the replacement of a half character whose other half never came."""
         held, self.held = self.held, ""
         return valid(held)
 
 
 def valid(text: str) -> str:
-    """Text that can be encoded."""
+    """Return text that can be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:

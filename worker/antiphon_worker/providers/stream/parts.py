@@ -41,7 +41,7 @@ class CallPieces:
         self.item: dict[str, Any] | None = None
 
     def name(self, offered: frozenset[str]) -> str:
-        """The name, which comes in pieces or, from some servers, whole again with every piece."""
+        """The name, which arrives in pieces or, from some servers, whole with every piece."""
         joined = "".join(self.names)
         if joined in offered:
             return joined
@@ -72,7 +72,7 @@ class PartList:
         return last
 
     def said_of_text(self, name: str, value: Any) -> None:
-        """Keep what a service says of its text, beside the text itself."""
+        """Keep a service's annotations beside the text."""
         text = self.first("text") or self.add("text", "")
         text.item = {**(text.item or {}), name: value}
 

@@ -17,22 +17,20 @@ class EventTooLong(ValueError):
 
 
 class EventSplitter:
-    """Turns chunks of a body into events: pairs of name (empty where there is none) and data."""
+    """Turns chunks of a body into events: pairs of a name, which may be empty, and data."""
 
     __slots__ = ("_after_cr", "_between", "_limit", "_pending", "_scanned", "_start")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
-        self._start: bytes | None = (
-            b""  # what came before it is known whether there is a BOM; None afterwards
-        )
-        self._after_cr = False  # the last chunk ended with CR: an LF that follows belongs to it
+        self._start: bytes | None = b""  # the bytes until it is clear whether there is a BOM; then None
+        self._after_cr = False  # the last chunk ended with CR, and a following LF belongs to it
         self._pending = bytearray()  # the beginning of an event
-        self._scanned = 0  # how far ``_pending`` is known to hold no blank line
+        self._scanned = 0  # up to where ``_pending`` has no blank line
         self._between = False  # the next byte begins an event: nothing is kept
 
     def feed(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """The events that are complete with this chunk. Raises ``EventTooLong``."""
+        """Return the events that are complete with this chunk. Raises ``EventTooLong``."""
         if (
             self._between
             and data.startswith(b"data: ")
@@ -74,7 +72,7 @@ class EventSplitter:
         return [] if event is None else [event]
 
     def flush(self) -> list[tuple[bytes, bytes]]:
-        """The event that the end of the body left without its blank line."""
+        """Return the last event if it has no blank line after it."""
         rest = bytes(self._pending) if self._start is None else self._start
         self._pending.clear()
         event = _event(rest)

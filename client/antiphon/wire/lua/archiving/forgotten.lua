@@ -1,5 +1,5 @@
--- The copy of a deleted session is gone from the store: a session that has its id now has nothing to ask for.
--- First write is a ZREM, so that it works at full memory.
+-- The copy of a deleted session is gone from the store: a new session with this id has nothing to restore.
+-- The first write is a ZREM, so that it works at full memory.
 -- @args session
 -- -> OK                    (also for a repetition)
 -- @include

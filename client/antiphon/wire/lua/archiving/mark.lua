@@ -1,5 +1,5 @@
--- A session was saved as it was at `version`: where it still is that, it may end, with all of its keys at once.
--- First write is a PEXPIRE, so that it works at full memory.
+-- A session was saved as it was at `version`. If it has not changed since, all of its keys may expire together.
+-- The first write is a PEXPIRE, so that it works at full memory.
 -- @args session version left_ms
 -- -> OK                    (also for a repetition)
 -- -> CHANGED               it was used or deleted meanwhile; it is saved again when it ends

@@ -1,6 +1,6 @@
--- Put what a store has kept of a session in front of what it has now, once in its life: the field `restored` says so.
--- The fence is its holder's; an empty one is for a session that nobody holds. The old values of the fields are what the
--- caller has read. With a reason to `refuse` them, the turns accepted until now will fail; what `tenant` refuses is dropped.
+-- Put the archived part of a session before what it has now. The field `restored` says that this was done.
+-- The fence is that of the holder, or empty if the session has no holder. The old values of the fields are what the caller
+-- has read. With a reason to `refuse`, the turns accepted until now will fail; with 'tenant', their history is dropped.
 -- @args session fence refuse field_count rest...    fields as name, old, new; then messages
 -- -> RESTORED              (also for a repetition)
 -- -> FORGOTTEN             it was deleted: what the store has is not this session's

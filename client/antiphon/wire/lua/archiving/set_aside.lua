@@ -1,4 +1,4 @@
--- An archived copy is about to be replaced by one that holds less: what is saved of it as `copy` goes after `keep_ms`.
+-- An archived copy is about to be replaced by a shorter one. The old one, saved as `copy`, is deleted after `keep_ms`.
 -- @args copy keep_ms
 -- -> OK                    (also for a repetition)
 -- @include

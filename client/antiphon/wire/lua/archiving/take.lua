@@ -1,7 +1,7 @@
 -- Find the archiver's next piece of work: a deleted session whose copy must go, or a session that ends soon and must be saved.
--- Nobody is given the same again within a minute, and what is to be saved lives on until then and longer.
--- With `put_off` above 0 nothing is given away: up to so many sessions are only given that time.
--- First write is a ZREM, so that it works at full memory. Repeated, it gives the next piece of work.
+-- The same work is not given out again within a minute, and a session to be saved is kept at least that long.
+-- With `put_off` above 0, no work is given out: up to that many sessions only get the extra time.
+-- The first write is a ZREM, so that it works at full memory. A repeated call gives the next piece of work.
 -- @args put_off
 -- -> FORGET, session
 -- -> UNASKED, session      it began anew: what the store has of it must be restored first
@@ -18,7 +18,7 @@ local function again(key, member, ms)
   redis.call('ZADD', key, now + ms, member)
 end
 
--- What there is to do with a session; one that is used, or is archived as it is, comes back when it changes.
+-- What to do with a session. One that is in use, or already archived as it is, comes back when it changes.
 local function work_on(session)
   local life = redis.call('PTTL', key_session(session))
   local f = redis.call('HMGET', key_session(session), 'archived', 'restored', 'ttl')

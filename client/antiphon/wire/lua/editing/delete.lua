@@ -1,16 +1,19 @@
--- Forget a session, and its archived copy a minute later. Its delayed turns are cancelled: none begins it anew. Its ended
--- turns stay as long as turns are kept. First write is a ZREM, so that it works at full memory.
+-- Delete a session, and its archived copy a minute later. Its delayed turns are cancelled, so that none of them begins it
+-- anew, and so are the suspended ones that others pass by; its schedules go. Its ended turns stay as long as turns are kept.
+-- The first write is a ZREM, so that it works at full memory.
 -- @args session
 -- -> DELETED, how many of its keys there were
 -- -> BUSY, turn            the last one of its inbox
--- @include publish rq_view inbox holder conclude withdraw archive
+-- @include publish rq_view shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled
 local KEPT_EVENTS = 10000
 local turn = redis.call('LINDEX', key_inbox(session), -1)
 if turn then return {'BUSY', turn} end
 redis.call('ZREM', key_sessions(), session)
-for _, delayed in ipairs(redis.call('LRANGE', key_turns(session), 0, -1)) do
-  if redis.call('ZREM', key_due(), delayed) == 1 then
-    withdraw(session, delayed, 'The session was deleted.', now_ms(), KEPT_EVENTS)
+for _, outside in ipairs(redis.call('LRANGE', key_turns(session), 0, -1)) do
+  if redis.call('ZREM', key_due(), outside) == 1 or redis.call('ZSCORE', key_aside(), outside) then
+    keep_journal(session, outside)
+    redis.call('DEL', key_journal(outside))
+    withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)
     redis.call('ZREM', key_sessions(), session)
   end
 end
@@ -19,6 +22,7 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
   raise_floor(session)
   redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
 end
+forget_schedules(session)
 redis.call('DEL', key_turns(session))
 redis.call('HDEL', key_quarantined(), session)
 return {'DELETED', redis.call('DEL', key_session(session), key_history(session), key_events(session))}

@@ -1,4 +1,4 @@
--- What the scripts of archived sessions share. That `seq_floor` exists says that an archive is in use.
+-- Shared by the scripts of archived sessions. If `seq_floor` exists, an archive is in use.
 
 -- No session that begins anew uses a seq that this one has used.
 local function raise_floor(session)
@@ -6,7 +6,7 @@ local function raise_floor(session)
   if not floor or tonumber(seq) > tonumber(floor) then redis.call('SET', key_seq_floor(), seq) end
 end
 
--- All keys of a session that nobody uses live for so long; its hash has a time of its own.
+-- Keep all keys of an unused session for this time; its hash is kept for its own time.
 local function live_for(session, ms, hash_ms)
   redis.call('PEXPIRE', key_history(session), ms)
   redis.call('PEXPIRE', key_events(session), ms)

@@ -1,4 +1,4 @@
--- What RQ's `job.cancel()` says of a turn; no script of ours says it of one that goes on.
+-- Whether RQ's `job.cancel()` has marked a turn; no script of ours marks a turn that goes on.
 local IN_RQ = 'cancelled in RQ'
 
 local function cancelled_in_rq(turn)

@@ -1,4 +1,4 @@
--- Events stay by count, and those of the run that ends here or still goes on stay whole.
+-- Keep a number of events, and all events of the run that ends here and of the one that still goes on.
 local function trim(session, turn, seq, keep_events)
   local keep_from = seq - keep_events + 1
   local head = redis.call('LINDEX', key_inbox(session), 0)
@@ -8,18 +8,30 @@ local function trim(session, turn, seq, keep_events)
   if keep_from > 1 then redis.call('XTRIM', key_events(session), 'MINID', string.format('%.0f', keep_from)) end
 end
 
+-- Tools of this turn have run, or may have, and the history does not show it: the session's next turn is told.
+local MOST_UNTOLD = 1300
+local function untold(session, turn)
+  local others = redis.call('HGET', key_session(session), 'untold') or ''
+  redis.call('HSET', key_session(session), 'untold', string.sub(turn .. ' ' .. others, 1, MOST_UNTOLD))
+end
+
 -- The end of a run: its status, its place in the inbox, the events that stay, and the next turn's start.
--- The last of `bodies` is the event that ends it.
-local function conclude(session, turn, status, now, bodies, keep_events)
+-- The last of `bodies` is the event that ends it. A turn without messages in the history keeps its `place` there. `more`
+-- lists further fields of the turn and their values.
+local function conclude(session, turn, status, now, bodies, keep_events, left, more)
   local seq = publish(session, now, bodies)
-  redis.call('HSET', key_turn(turn), 'status', status, 'ended_at', now, 'last_seq', seq)
+  if not left then redis.call('HSET', key_turn(turn), 'place', redis.call('LLEN', key_history(session))) end
+  redis.call('HSET', key_turn(turn), 'status', status, 'ended_at', now, 'last_seq', seq, unpack(more or {}))
   redis.call('DEL', key_journal(turn))
   redis.call('LREM', key_inbox(session), 1, turn)
   trim(session, turn, seq, keep_events)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
-  rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+  local f = rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+  if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
+  notice('turn_' .. status, session, turn, seq, f.tenant)
+  leave_line(turn, f)
+  make_room(f, now)
   if status == 'failed' then
-    local f = redis.call('HMGET', key_turn(turn), 'worker', 'error')
-    rq_failure(turn, f[1] or '', f[2] or '')
+    rq_failure(turn, f.worker or '', f.error or '')
   end
 end

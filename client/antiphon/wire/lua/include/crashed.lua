@@ -1,4 +1,4 @@
--- The recovery of a turn whose lease has expired: it goes on, or it fails where its workers died too often.
+-- Recover a turn whose lease has expired: it continues, or it fails if its workers have died too often.
 
 -- A stock worker that died has left its own entries among RQ's running jobs: RQ would fail the job for them later.
 local function forget_executions(turn)
@@ -9,20 +9,31 @@ local function forget_executions(turn)
   redis.call('DEL', key_rq_executions(turn))
 end
 
+-- A turn that was to be cancelled, and that no worker can end. Nothing of it stays in the history.
+local function end_cancelled(session, turn, now)
+  local f = redis.call('HMGET', key_turn(turn), 'run', 'cancel', 'keep')
+  redis.call('HSET', key_turn(turn), 'error', f[2])
+  count_usage(session, turn)
+  keep_journal(session, turn)
+  conclude(session, turn, 'cancelled', now, {event_body('turn_cancelled', session, turn, f[1],
+    ',"reason":' .. json_text(f[2]) .. ',"keep":"' .. (f[3] or 'steps') .. '"')}, tonumber(keep_events))
+  ready(session, now)
+end
+
 local function crashed(session, turn, crashes, now, act)
   redis.call('HSET', key_turn(turn), 'crashes', crashes)
   forget_executions(turn)
   let_go(session)
   if crashes < tonumber(crash_limit) then
-    retry(session, turn, now, 0, reason, code)
+    retry(session, turn, now, 0, reason, code, '')
     return act(session, turn, 'recovered')
+  end
+  if redis.call('HEXISTS', key_turn(turn), 'cancel') == 1 then
+    end_cancelled(session, turn, now)
+    return act(session, turn, 'cancelled')
   end
   local message, failed = 'The turn was given up after ' .. crashes .. ' crashes of its worker.', 'worker_crashed'
   if code ~= 'worker_died' then message, failed = message .. ' ' .. reason, code end
-  redis.call('HSET', key_turn(turn), 'error', message, 'error_code', failed)
-  conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
-    redis.call('HGET', key_turn(turn), 'run'), ',"code":' .. json_text(failed) .. ',"message":' .. json_text(message))},
-    tonumber(keep_events))
-  ready(session, now)
+  give_up(session, turn, now, failed, message)
   act(session, turn, 'failed')
 end

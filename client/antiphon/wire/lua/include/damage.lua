@@ -1,11 +1,12 @@
--- A damaged key or field harms its session alone. What cannot go on stands in `quarantined` with the time and the
--- reason, and is looked at again once a minute: when the damage is mended it goes on by itself.
+-- A damaged key or field harms its session alone. `quarantined` holds what cannot go on, with the time and the reason. It
+-- is checked again once a minute, and goes on by itself when the damage is mended.
 local QUARANTINE_MS = 60000
 local OF_THE_SERVER = {'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM'}
--- Of a turn: words and numbers that are always there, numbers that may be, a word that may be.
-local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel'}
+-- Of a turn: words and numbers that are always there, numbers that may be, words that may be.
+local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel',
+  'started_at', 'tenant', 'priority', 'lacking'}
 
--- Do this for one session: true, or false and what is wrong with its data. What is wrong with the server is raised.
+-- Do this for one session. Returns true, or false and what is wrong with its data. Errors of the server are raised.
 local function guarded(work, ...)
   local done, problem = pcall(work, ...)
   if done then return true end

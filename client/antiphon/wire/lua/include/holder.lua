@@ -1,5 +1,5 @@
--- What a lease is made of, and letting go of it. The fence is compared whole; an empty one is nobody's. A holder
--- without a fence is about to start the session's turn in a process of its own.
+-- The fields of a lease, and its release. The whole fence is compared; an empty fence belongs to no worker. A holder
+-- without a fence is about to start the session's turn in a separate process.
 local function let_go(session)
   local holder = redis.call('HGET', key_session(session), 'holder')
   if holder and holder ~= '' then
@@ -8,6 +8,8 @@ local function let_go(session)
   redis.call('HSET', key_session(session), 'fence', '', 'holder', '', 'lease', 0, 'turn', '', 'stop', '', 'batch', 0)
 end
 
+-- Returns whether the fence is in force, and the stop word of a turn that was cancelled, or ''.
 local function holds(session, fence)
-  return fence ~= '' and redis.call('HGET', key_session(session), 'fence') == fence
+  local f = redis.call('HMGET', key_session(session), 'fence', 'stop')
+  return fence ~= '' and f[1] == fence, f[2] or ''
 end

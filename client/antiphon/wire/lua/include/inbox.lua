@@ -4,7 +4,7 @@ local EDIT_MS = 1000
 local DEFAULT_TTL_MS = 2592000000
 local FOR_EVER_MS = 100 * 365 * 86400000
 
--- What is kept already has no expiry anywhere: the hash lives longest.
+-- If the hash has no expiry, none of the keys has one: the hash is kept longest.
 local function keep_session(session)
   if redis.call('PERSIST', key_session(session)) == 0 then return end
   redis.call('PERSIST', key_history(session))
@@ -12,9 +12,15 @@ local function keep_session(session)
   redis.call('PERSIST', key_turns(session))
 end
 
--- Its place in the list of sessions, by the end of its life; a `ttl` of 0 is for ever.
+-- Write its place in the list of sessions, which is ordered by the end of life; a `ttl` of 0 means for ever.
 local function list_session(session, now, ttl)
   redis.call('ZADD', key_sessions(), now + (ttl > 0 and ttl or FOR_EVER_MS), session)
+end
+
+-- Add a turn to the list of its session's turns, which holds the last ones.
+local KEPT_TURNS = 1000
+local function list_turn(session, turn)
+  if redis.call('RPUSH', key_turns(session), turn) > KEPT_TURNS then redis.call('LPOP', key_turns(session)) end
 end
 
 -- How long before its end a session is archived, and how long it lives from each attempt on.
@@ -22,11 +28,15 @@ local function lead_of(ttl)
   return math.max(600000, math.min(86400000, math.floor(ttl / 2)))
 end
 
--- Its delayed turns must still find it. `archived` is there in sessions that are to be archived before they end.
+-- The keys stay at least until the last delayed turn is due, and while a turn that others pass by waits for decisions.
+-- Sessions to be archived before they end have `archived`.
 local function release_session(session, now)
-  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived')
+  local f = redis.call('HMGET', key_session(session), 'ttl', 'due_until', 'archived', 'aside')
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
-  if ttl <= 0 then return list_session(session, now, ttl) end
+  if ttl <= 0 or (tonumber(f[4] or 0) or 0) > 0 then
+    keep_session(session)
+    return list_session(session, now, ttl)
+  end
   local lead = lead_of(ttl)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
   if f[3] then redis.call('ZADD', key_ending(), now + ttl - lead, session) end
@@ -44,20 +54,33 @@ local function ring(queue)
   end
 end
 
--- Put a turn where workers, ours and RQ's own, find it. `offered_at` tells whose entry stands before whose: what
--- jumps the queue stands before everything. RQ has never heard of an `unheard` one.
+-- Put a turn where our workers and RQ's find it, unless it has to wait for its share. `offered_at` orders the entries of a
+-- queue: an entry at the front is before all others. An `unheard` turn is new to RQ.
 local function offer(session, turn, now, front, unheard)
   redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
-  redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', front and 0 or now)
-  local queue = rq_view(turn, 'queued', now, nil, unheard)
-  redis.call('SADD', key_rq_queues(), key_rq_queue(queue))
-  redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(queue), turn)
-  ring(queue)
+  local f = viewed(turn)
+  local whole, waits = pcall(lines_up, turn, f) -- where the keys of its share are damaged, a turn does not wait
+  if whole and waits then
+    redis.call('HSET', key_turn(turn), 'status', 'waiting')
+    rq_view(turn, 'waiting', now, nil, unheard, f)
+    return
+  end
+  front = front and waits ~= false
+  local at = front and 0 or now
+  if not front and not f.tenant and f.priority == 'high' then
+    at = push_second(turn, f.queue)
+  else
+    redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(f.queue), turn)
+  end
+  redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', at)
+  rq_view(turn, 'queued', now, nil, unheard, f)
+  redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue))
+  ring(f.queue)
 end
 
--- The head of the inbox is claimable now; with an empty inbox the session's life begins to run out.
--- What was cancelled with RQ's tools while it waited is left to the reaper, who looks at once. Where an edit has
--- waited for the turn that ended, it goes first: the head is kept back for a moment, which the reaper ends.
+-- Offer the head of the inbox. If the inbox is empty, the session's time to live begins.
+-- A head that was cancelled with RQ's tools while it waited is left to the reaper, which is due at once. An edit that has
+-- waited for the ended turn goes first: the head is held for a moment, and the reaper offers it after that.
 local function ready(session, now, front)
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if head and redis.call('HGET', key_rq_job(head), 'status') == 'canceled' then
@@ -75,13 +98,28 @@ local function ready(session, now, front)
   end
 end
 
--- A new run of a turn stands at the end of its session's inbox. Returns its position there. `last` is the session's
--- seq where the caller has read it; RQ has never heard of an `unheard` turn.
-local function enter_inbox(session, turn, run, now, last, unheard)
-  local position = redis.call('RPUSH', key_inbox(session), turn) - 1
+-- The input in `turn_queued`: the whole input, or a note that it is left out. It is the first field of the request.
+local BEFORE_INPUT = #'{"messages":'
+local function input_json(request, length)
+  length = tonumber(length or 0) or 0
+  if length <= 0 then return ',"input_omitted":true' end
+  return ',"input":' .. string.sub(request, BEFORE_INPUT + 1, BEFORE_INPUT + length)
+end
+
+local function input_of(turn)
+  local f = redis.call('HMGET', key_turn(turn), 'request', 'input')
+  return input_json(f[1] or '', f[2])
+end
+
+-- Put a new run of a turn at the end of its session's inbox, or directly behind another turn. Returns its position there.
+-- `said` is its input as JSON, `last` the session's seq if the caller has read it. An `unheard` turn is new to RQ.
+local function enter_inbox(session, turn, run, now, said, last, unheard, behind)
+  local position = behind and behind.position + 1
+  if behind then redis.call('LINSERT', key_inbox(session), 'AFTER', behind.turn, turn) end
+  position = position or redis.call('RPUSH', key_inbox(session), turn) - 1
   keep_session(session)
   local seq = publish(session, now, {
-    event_body('turn_queued', session, turn, run, ',"position":' .. position),
+    event_body('turn_queued', session, turn, run, ',"position":' .. position .. said),
   }, last)
   redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position)
   if position == 0 then

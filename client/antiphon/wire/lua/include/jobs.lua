@@ -1,7 +1,7 @@
--- Jobs that are no turn yet, and whose worker died with them in its hands, are offered again.
+-- Jobs that are not yet turns are offered again if the worker that had taken them died.
 local MOST_DEATHS = 3 -- such a job is only read
 
--- RQ calls a job that its own workers run started; ours leave it queued until it is a turn or has failed.
+-- RQ's own workers set a job's status to started; ours leave it queued until it is a turn or has failed.
 local function put_back(queue, entry, now, act)
   local job = string.match(entry, '^(.*):')
   if redis.call('EXISTS', key_turn(job)) == 0 and redis.call('HGET', key_rq_job(job), 'status') ~= 'queued' then return end

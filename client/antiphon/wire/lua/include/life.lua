@@ -1,20 +1,20 @@
--- The end of a session's life. Its hash lives on for an hour, so that no seq is used twice while an older event is kept.
--- What else stands in it then is of a life that is over: who uses the session in that hour begins it anew.
--- A word that differs after every change of a session.
+-- The end of a session's life. Its hash is kept for another hour, so that no seq is used twice while an older event is kept.
+-- The other fields then belong to a life that is over: a session that is used in that hour begins anew.
+-- Returns a word that differs after every change of a session.
 local function version_of(session)
   local f = redis.call('HMGET', key_session(session), 'seq', 'updated', 'ops', 'due_until')
   return (f[1] or '') .. ' ' .. (f[2] or '') .. ' ' .. string.match(f[3] or '', '^%S*') .. ' ' .. (f[4] or '')
 end
 
--- Whether all of a session but its hash has ended. One that is archived as it is ends with all its keys at once.
+-- Whether everything of a session but its hash has expired. All keys of an unchanged archived session expire together.
 local function is_over(session)
   local life = redis.call('PTTL', key_session(session))
   return life >= 0 and life <= HASH_LIVES_ON_MS
     and redis.call('HGET', key_session(session), 'archived') ~= version_of(session)
 end
 
--- The one place where a session begins anew under a hash of its former life. Of that only the seq stays, above which
--- it goes on; `first` makes a cursor of the former life a gap. First write is an HSET: refused at full memory.
+-- The one place where a session begins anew under the hash of its former life. Only the seq stays, and goes on from there;
+-- `first` makes a cursor of the former life a gap. The first write is an HSET, which is refused at full memory.
 local function begin_anew(session)
   if not is_over(session) then return end
   local fields = key_session(session)

@@ -1,11 +1,19 @@
--- All that a worker needs to run a turn it has claimed. Of the history, the last `tail` messages; with -1 all of
--- them, with -2 those from where the session's window began last time ("<index>:<tokens>"), or its summary ends.
-local function load(session, turn)
+-- Everything that a worker needs to run a claimed turn: also the last `tail` messages of the history, with -1 all of them,
+-- with -2 those from the start of the session's last window ("<index>:<tokens>") or from the end of its summary; for how
+-- many ms the model service has failed in this step ('' if it has not); the ms since the first start, without
+-- those while it was suspended; and what was decided then.
+local function load(session, turn, now)
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
-    'summary', 'restored', 'refused')
+    'summary', 'restored', 'refused', 'untold', 'usage', 'steer')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',
-    'queued_seq', 'tail')
+    'queued_seq', 'created', 'queued_at', 'lacking', 'failing', 'started_at', 'tail', 'waited', 'calls')
+  local decisions = table.remove(t) and select(2, decided(turn)) or {}
+  local waited = tonumber(table.remove(t) or 0) or 0
   local tail = tonumber(table.remove(t) or -1) or -1
+  local started = tonumber(table.remove(t) or now) or now
+  local step, since = string.match(table.remove(t) or '', '^(%S*) (%d+)$')
+  t[#t + 1] = step == t[6] and math.max(0, now - since) or ''
+  t[#t + 1] = math.max(0, now - started - waited)
   local first = tail == -2 and tonumber(string.match(s[6] or s[7] or '0', '^%d+')) or tail == -1 and 0 or -tail
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
   return {
@@ -13,5 +21,6 @@ local function load(session, turn)
     redis.call('LRANGE', key_journal(turn), 0, -1),
     history,
     redis.call('LLEN', key_history(session)),
+    decisions,
   }
 end

@@ -1,5 +1,5 @@
--- Look at a session that nobody holds: its head must be claimable, or due for a retry later.
--- A longer queue is not searched: a turn that was offered before the first entry of the queue has lost its own.
+-- Check a session without a holder: its head must be claimable, or due for a retry later.
+-- A longer queue is not searched. There, a turn that was offered before the queue's first entry has lost its own entry.
 local SEARCHABLE = 1000
 
 local function offered(turn, queue)
@@ -12,7 +12,21 @@ local function offered(turn, queue)
   return not first or first <= (tonumber(redis.call('HGET', key_turn(turn), 'offered_at') or 0) or 0)
 end
 
--- Raises what would keep a claim from the session's turn.
+-- A turn that waits in line for its share is let in where nothing else has done so. The first ones of a line also look
+-- whether all that counts for their tenant's limit still goes on.
+local FIRST_IN_LINE = 10
+
+local function place_in_line(turn, f)
+  local share = share_of(f.tenant, f.priority)
+  return share and redis.call('ZRANK', key_line(f.queue, share), turn)
+end
+
+local function look_at_line(place, f, now)
+  if place < FIRST_IN_LINE and not has_room(f.tenant) then forget_ended(f.tenant) end
+  let_in(share_of(f.tenant, f.priority), f.tenant, now)
+end
+
+-- Raises the error that would stop a claim of the session's turn.
 local function probe(session, turn, f)
   if f.session ~= session then error({err = 'The turn ' .. turn .. ' is of another session.'}, 0) end
   local seq = redis.call('HGET', key_session(session), 'seq') or ''
@@ -41,10 +55,15 @@ local function look(session, now, act)
   if cancelled_in_rq(head) then
     act(session, head, withdraw(session, head, IN_RQ, now, tonumber(keep_events)) and 'cancelled' or 'repaired')
   elseif status == 'suspended' then
-    redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+    local next_at = watch(session, head, now, act)
+    if next_at then redis.call('ZADD', key_active(), next_at, session) end
   elseif status == 'retrying' and tonumber(retry_at) > now then
     redis.call('ZADD', key_active(), retry_at, session)
+  elseif status == 'waiting' and place_in_line(head, f) then
+    redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+    look_at_line(place_in_line(head, f), f, now)
   elseif status == 'queued' and offered(head, queue) then
+    redis.call('HDEL', key_turn(head), 'lacking') -- the workers that had what it needs may have gone
     redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
   else
     redis.call('LREM', key_rq_queue(queue), 0, head)

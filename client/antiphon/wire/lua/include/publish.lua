@@ -6,16 +6,16 @@ local function json_text(text)
   end) .. '"'
 end
 
--- Where an archive is in use, a session that begins anew goes on above all that were archived: a cursor of a former
--- life is a gap, and never fits by chance.
+-- If an archive is in use, a session that begins anew continues above the seq of every archived session. A cursor of its
+-- former life is then a gap, and never fits by chance.
 local function begin_seq(session)
   local floor = redis.call('GET', key_seq_floor())
   if floor then redis.call('HSET', key_session(session), 'first', floor, 'archived', '') end
   return floor or 0
 end
 
--- `last` is the session's seq where the caller has read it, `batch` the number of an emit. Numbers are handed to Redis
--- as text that is there already: what is written here is most of what a delta costs.
+-- `last` is the session's seq if the caller has read it, and `batch` the number of an emit. Numbers are passed to Redis as
+-- existing text, because this function is most of the cost of a delta.
 local function publish(session, now, bodies, last, batch)
   local record, stream, channel = key_session(session), key_events(session), key_live(session)
   local seq = tonumber(last or redis.call('HGET', record, 'seq') or begin_seq(session))
@@ -32,7 +32,7 @@ local function publish(session, now, bodies, last, batch)
     redis.call('HSET', record, 'seq', number, 'updated', at)
   end
   for i = 1, #events do
-    redis.call('PUBLISH', channel, events[i])
+    redis.pcall('PUBLISH', channel, events[i]) -- it only hurries: where the user may not, the log is what counts
   end
   return seq
 end

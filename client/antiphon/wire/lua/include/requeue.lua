@@ -1,22 +1,51 @@
--- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox.
--- Returns true where that makes it the head.
-local function requeue(session, turn, now)
+-- The last runs of a turn that are over, a line of JSON for each, with what they said and did.
+local KEPT_RUNS = 20
+
+local function remember_run(turn)
+  local f = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'started_at', 'ended_at', 'error_code', 'error', 'runs',
+    'response', 'journal', 'service')
+  local lines = {}
+  for line in string.gmatch(f[7] or '', '[^\n]+') do lines[#lines + 1] = line end
+  if #lines >= KEPT_RUNS then table.remove(lines, 1) end
+  lines[#lines + 1] = '{"run":' .. f[1] .. ',"status":"failed","attempt":' .. f[2] .. ',"started":' .. (f[3] or 'null')
+    .. ',"ended":' .. (f[4] or 'null') .. ',"code":' .. json_text(f[5] or '') .. ',"error":' .. json_text(f[6] or '')
+    .. ',"response":' .. ((f[8] or '') ~= '' and f[8] or 'null') .. ',"journal":' .. (f[9] or 'null')
+    .. ',"service":' .. (f[10] or 'null') .. '}'
+  redis.call('HSET', key_turn(turn), 'runs', table.concat(lines, '\n'))
+end
+
+-- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox. Returns its position.
+local function requeue(session, turn, now, behind)
   if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
+  remember_run(turn)
+  forget_calls(turn)
   local run = redis.call('HINCRBY', key_turn(turn), 'run', 1)
   redis.call('PERSIST', key_turn(turn))
   redis.call('DEL', key_rq_results(turn)) -- which say why the last run failed
   redis.call('HSET', key_turn(turn), 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1)
   redis.call('HDEL', key_turn(turn), 'cancel', 'error', 'error_code', 'done', 'given_back', 'first_seq', 'last_seq',
-    'started_at', 'ended_at', 'retry_at', 'response')
+    'started_at', 'ended_at', 'retry_at', 'response', 'failing', 'keep', 'place', 'journal', 'service', 'steers',
+    'steered_into', 'session_usage', 'own_usage', 'lacking', 'waited')
+  for entry in string.gmatch(redis.call('HGET', key_turn(turn), 'steered') or '', '[^\n]+') do
+    redis.call('RPUSH', key_journal(turn), entry) -- what its earlier runs were steered with belongs to its input
+  end
   redis.call('HSETNX', key_session(session), 'created', now)
-  local position = enter_inbox(session, turn, run, now)
-  if position == 0 then redis.call('LREM', key_rq_queue(redis.call('HGET', key_turn(turn), 'queue')), -1, turn) end
-  return position == 0
+  local tenant = redis.call('HGET', key_turn(turn), 'tenant')
+  if tenant then redis.pcall('ZADD', key_tenant(tenant), now, turn) end
+  if not redis.call('LPOS', key_turns(session), turn) then list_turn(session, turn) end
+  return enter_inbox(session, turn, run, now, input_of(turn), nil, false, behind)
 end
 
--- What has ended or waits for its session was put into the queue by RQ's tools: its record says again what it is.
+-- The same for a caller. Does nothing if the session is closed. `again` names the call, so that a repetition is recognised.
+local function run_again(session, turn, now, again, behind)
+  if not is_over(session) and redis.call('HEXISTS', key_session(session), 'closed') == 1 then return nil end
+  redis.call('HSET', key_turn(turn), 'again', again)
+  return requeue(session, turn, now, behind)
+end
+
+-- RQ's tools have put a turn into the queue that has ended or waits for its session. Its record is corrected.
 local function stay(turn, status, now)
-  if status ~= 'running' and status ~= 'suspended' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
+  if status ~= 'running' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
     rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
   end
 end

@@ -1,6 +1,6 @@
--- RQ's record of a turn, rewritten whole from the turn at every transition: RQ's tools may have changed or
--- deleted it. The id is taken out of every registry of its queue, but for one `unheard` of so far, and put into the right
--- one.
+-- RQ's record of a turn. Every transition rewrites it whole from the turn, because RQ's tools may have changed or deleted
+-- it. The id is removed from every registry of its queue (except for a turn that is new to RQ: `unheard`) and put into
+-- the right one.
 local RQ_STATUS = {
   queued = 'queued', waiting = 'deferred', delayed = 'scheduled', retrying = 'scheduled', running = 'started',
   suspended = 'deferred', finished = 'finished', failed = 'failed', cancelled = 'canceled',
@@ -65,7 +65,7 @@ local function base64(bytes)
   return table.concat(found)
 end
 
--- The text as zlib holds what it does not compress: one stored block, and the text's Adler-32.
+-- The text in zlib's format without compression: one stored block, and the text's Adler-32.
 local function stored(text)
   local a, b, size = 1, 0, #text
   for i = 1, size do
@@ -77,8 +77,8 @@ local function stored(text)
     .. string.char(math.floor(b / 256), b % 256, math.floor(a / 256), a % 256)
 end
 
--- Why a job failed, where `Job.latest_result()` and RQ's dashboard read it. 4 KB of it, with no character cut in two.
--- A key of theirs that is damaged keeps no turn from its end.
+-- Write why a job failed where `Job.latest_result()` and RQ's dashboard read it: at most 4 KB, cut between characters.
+-- A damaged key of RQ's does not prevent the end of a turn.
 local function rq_failure(job, worker, message)
   local key, text = key_rq_results(job), string.sub(message, 1, 4096)
   if #message > #text then text = string.gsub(string.gsub(text, '[\128-\191]*$', ''), '[\192-\255]$', '') end
@@ -86,22 +86,38 @@ local function rq_failure(job, worker, message)
   redis.call('EXPIRE', key, KEEP_TURN_SECONDS)
 end
 
--- Returns the turn's queue.
-local function rq_view(turn, status, now, until_ms, unheard)
-  local f = redis.call('HMGET', key_turn(turn), 'queue', 'session', 'execution', 'worker', 'queued_at',
-    'started_at', 'ended_at', 'error')
-  local queue, job, queued_at = f[1], key_rq_job(turn), iso(f[5])
-  if not unheard then rq_forget(turn, queue, f[3]) end
+-- What a turn's record says of its place among others, by the names of its fields; nil where it says nothing.
+local VIEWED = {'queue', 'session', 'execution', 'worker', 'queued_at', 'started_at', 'ended_at', 'error', 'tenant',
+  'priority', 'status', 'offered_at', 'cancel'}
+
+local function viewed(turn)
+  local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(VIEWED))
+  for i, name in ipairs(VIEWED) do f[name] = found[i] or nil end
+  return f
+end
+
+-- The turns of a tenant that stand in a queue or run count below zero among those that have not ended.
+local function count_in_flight(tenant, turn, status, queued_at)
+  local at = tonumber(queued_at or '') or 1
+  redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
+end
+
+-- Returns what `viewed` does; `f` is that if the caller has read it.
+local function rq_view(turn, status, now, until_ms, unheard, f)
+  f = f or viewed(turn)
+  local queue, job, queued_at = f.queue, key_rq_job(turn), iso(f.queued_at)
+  if not unheard then rq_forget(turn, queue, f.execution) end
   redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
-    'origin', queue, 'status', RQ_STATUS[status], 'description', f[2], 'timeout', '-1',
-    'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f[6]), 'ended_at', iso(f[7]),
-    'worker_name', status == 'running' and f[4] or '', 'exc_info', f[8] or '',
-    'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS)
-  rq_register(turn, status, queue, f[3], now, until_ms)
+    'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
+    'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
+    'worker_name', status == 'running' and f.worker or '', 'exc_info', f.error or '',
+    'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+  rq_register(turn, status, queue, f.execution, now, until_ms)
+  if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
   if status == 'finished' or status == 'failed' or status == 'cancelled' then
     redis.call('EXPIRE', job, KEEP_TURN_SECONDS)
   else
     redis.call('PERSIST', job)
   end
-  return queue
+  return f
 end

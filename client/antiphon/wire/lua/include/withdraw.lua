@@ -1,12 +1,14 @@
--- Cancel a turn that no worker runs. It leaves its place and the session's next turn starts; but what it has achieved
--- is kept by the worker that ends it, so a turn with a journal is offered to one. Returns whether it has ended.
-local function withdraw(session, turn, reason, now, keep_events)
-  local f = redis.call('HMGET', key_turn(turn), 'queue', 'run')
-  local head = redis.call('LINDEX', key_inbox(session), 0) == turn
+-- Cancel a turn that no worker runs, and start the session's next turn. A turn that has something to keep is offered to a
+-- worker, which ends it: one with a journal, and one that has begun if `keep` says that its question stays. It waits
+-- where it was suspended and passed by, and another turn runs now.
+-- Returns whether it has ended.
+local function withdraw(session, turn, reason, now, keep_events, keep)
+  local f = redis.call('HMGET', key_turn(turn), 'queue', 'run', 'first_seq')
+  local head = stand_up(session, turn)
   redis.call('LREM', key_rq_queue(f[1]), 0, turn)
-  if redis.call('EXISTS', key_journal(turn)) == 1 then
-    redis.call('HSET', key_turn(turn), 'cancel', reason)
-    offer(session, turn, now, true)
+  if redis.call('EXISTS', key_journal(turn)) == 1 or keep == 'partial' and f[3] then
+    redis.call('HSET', key_turn(turn), 'cancel', reason, 'keep', keep or 'steps')
+    if head then offer(session, turn, now, true) else rq_view(turn, 'waiting', now) end
     return false
   end
   if head then let_go(session) end

@@ -1,0 +1,232 @@
+"""The commands for what stands in Redis until somebody changes it: limits of tenants, schedules and webhooks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from antiphon.cli.arguments import add_agent, add_redis, agent_of, command_parser
+from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
+from antiphon.cli.terminal import clock_time, table
+from antiphon.client import TenantLimits
+
+__all__ = ["limits", "schedules", "webhooks"]
+
+SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
+
+Act = Callable[[list[str]], int]
+
+
+def limits(argv: list[str]) -> int:
+    """Show or set how many turns a tenant may have
+
+    Without a tenant it shows or sets the defaults of all tenants. With any option it sets all three limits: one that
+    is left out is the default again. Turns beyond --in-flight wait; those beyond the others are refused.
+    """
+    parser = command_parser(limits)
+    parser.add_argument("tenant", nargs="?", help="the name of a tenant")
+    parser.add_argument("--in-flight", metavar="N", type=int, help="turns that stand in a queue or run")
+    parser.add_argument("--waiting", metavar="N", type=int, help="turns that were accepted and wait")
+    parser.add_argument("--per-minute", metavar="N", type=int, help="turns submitted in any 60 seconds")
+    parser.add_argument("--none", action="store_true", help="take all its limits away")
+    add_redis(parser)
+    return asyncio.run(_limits(parser.parse_args(argv)))
+
+
+async def _limits(options: argparse.Namespace) -> int:
+    async with open_client(options) as client:
+        asked = {name: getattr(options, name) for name in TenantLimits.__struct_fields__}
+        if options.none or any(number is not None for number in asked.values()):
+            await client.set_tenant_limits(options.tenant, **{} if options.none else asked)
+        found = msgspec.structs.asdict(await client.tenant_limits(options.tenant))
+    rows = [(name.replace("_", " "), "none" if number is None else number) for name, number in found.items()]
+    print("\n".join(table(["limit", "turns"], rows)))
+    return 0
+
+
+def schedules(argv: list[str]) -> int:
+    """List the schedules, those that are due next first; `schedules add` sets one
+
+    `antiphon schedules add SESSION NAME TEXT` sets a schedule, `remove SESSION NAME` deletes it, and `pause` and
+    `resume` stop it for a time. Each has a --help of its own.
+    """
+    acts: dict[str, Act] = {
+        "add": _add_schedule,
+        "remove": lambda argv: _act_on_schedule(argv, _remove_schedule),
+        "pause": lambda argv: _act_on_schedule(argv, _pause_schedule),
+        "resume": lambda argv: _act_on_schedule(argv, _resume_schedule),
+    }
+    if argv[:1] and argv[0] in acts:
+        return acts[argv[0]](argv[1:])
+    parser = list_parser(schedules, "schedules")
+    parser.add_argument("--session", metavar="ID", help="show only schedules of this session")
+    parser.add_argument("--tenant", metavar="NAME", help="show only schedules of this tenant")
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Any]:
+        async with open_client(options) as client:
+            return await first(options.limit, client.schedules(options.session, tenant=options.tenant))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [
+            one.session_id, one.name, one.cron or f"every {one.every:g} s",
+            "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
+        ]
+        for one in found
+    ]  # fmt: skip
+    print_table(["session", "name", "when", "due", "last turn", "error"], rows, "There is no schedule.")
+    return 0
+
+
+def _add_schedule(argv: list[str]) -> int:
+    """Submit a turn again and again, or replace the schedule of this name
+
+    Times are seconds (--every 3600) or cron text (--cron '0 18 * * 1-5') in a time zone. Workers submit the turns.
+    """
+    parser = command_parser(_add_schedule, "schedules add")
+    parser.add_argument("session", help="the session's id")
+    parser.add_argument("name", help="the schedule's name: letters, digits, '_', '.' and '-'")
+    parser.add_argument("text", help="the user's text of each turn")
+    times = parser.add_mutually_exclusive_group(required=True)
+    times.add_argument("--every", metavar="SECONDS", type=float)
+    times.add_argument("--cron", metavar="TEXT", help="minute, hour, day, month and weekday")
+    parser.add_argument("--tz", metavar="ZONE", default="UTC", help="the time zone of --cron; by default UTC")
+    add_agent(parser)
+    parser.add_argument("--queue", help="the queue of the turns")
+    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
+    parser.add_argument(
+        "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
+    )
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    agent = agent_of(options, parser)
+
+    async def add() -> None:
+        async with open_client(options) as client:
+            await client.schedules(options.session, tenant=options.tenant).set(
+                options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent,
+                queue=options.queue, priority=options.priority,
+            )  # fmt: skip
+
+    asyncio.run(add())
+    return 0
+
+
+def _remove_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Delete a schedule; the turns that it has submitted stay"""
+    return schedules.delete(name)
+
+
+def _pause_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Submit no turns of a schedule until it is resumed"""
+    return schedules.pause(name)
+
+
+def _resume_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Submit turns of a paused schedule again, from its next time on"""
+    return schedules.resume(name)
+
+
+def _act_on_schedule(argv: list[str], act: Callable[[Any, str], Coroutine[Any, Any, None]]) -> int:
+    parser = command_parser(act, f"schedules {act.__name__.removeprefix('_').partition('_')[0]}")
+    parser.add_argument("session", help="the session's id")
+    parser.add_argument("name", help="the schedule's name")
+    parser.add_argument("--tenant", metavar="NAME", help="refuse if the schedule is not one of this tenant")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def run() -> None:
+        async with open_client(options) as client:
+            await act(client.schedules(options.session, tenant=options.tenant), options.name)
+
+    asyncio.run(run())
+    return 0
+
+
+def webhooks(argv: list[str]) -> int:
+    """List the webhooks and how they fare; `webhooks add` sets one
+
+    `antiphon webhooks add NAME URL` sets a webhook, and `remove NAME` deletes it. Each has a --help of its own.
+    """
+    acts: dict[str, Act] = {"add": _add_webhook, "remove": _remove_webhook}
+    if argv[:1] and argv[0] in acts:
+        return acts[argv[0]](argv[1:])
+    parser = list_parser(webhooks, "webhooks")
+    parser.add_argument("--tenant", metavar="NAME", help="show only webhooks of this tenant")
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Any]:
+        async with open_client(options) as client:
+            return await first(options.limit, client.webhooks(tenant=options.tenant))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [one.name, one.url, one.tenant or "-", one.agent or "-", one.waiting, one.dropped, one.error or ""]
+        for one in found
+    ]
+    print_table(
+        ["name", "url", "tenant", "agent", "waiting", "dropped", "last error"], rows, "There is no webhook."
+    )
+    return 0
+
+
+def _add_webhook(argv: list[str]) -> int:
+    """Tell a URL of the ends of turns, or replace the webhook of this name; prints the secret
+
+    The receiver checks the signature with the secret. Give one of your own in ANTIPHON_WEBHOOK_SECRET; without it, one
+    is made. It is shown only now.
+    """
+    parser = command_parser(_add_webhook, "webhooks add")
+    parser.add_argument("name", help="the webhook's name: letters, digits, '_', '.' and '-'")
+    parser.add_argument("url", help="https://… of the receiver")
+    parser.add_argument("--types", metavar="A,B", help="only these events, such as turn_failed")
+    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
+    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
+    parser.add_argument(
+        "--private", action="store_true", help="the receiver may have a private address, and http://"
+    )
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    types = options.types and [one.strip() for one in options.types.split(",")]
+
+    async def add() -> str:
+        async with open_client(options) as client:
+            return await client.webhooks(tenant=options.tenant).set(
+                options.name, options.url, types=types, agent=options.agent, private=options.private,
+                secret=os.environ.get(SECRET_VARIABLE) or None,
+            )  # fmt: skip
+
+    print(asyncio.run(add()))
+    return 0
+
+
+def _remove_webhook(argv: list[str]) -> int:
+    """Delete a webhook, with the deliveries that wait"""
+    parser = command_parser(_remove_webhook, "webhooks remove")
+    parser.add_argument("name", help="the webhook's name")
+    parser.add_argument("--tenant", metavar="NAME", help="refuse if the webhook is not one of this tenant")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def remove() -> None:
+        async with open_client(options) as client:
+            await client.webhooks(tenant=options.tenant).delete(options.name)
+
+    asyncio.run(remove())
+    return 0
+
+
+def _listed(argv: list[str]) -> list[str]:
+    return argv[1:] if argv[:1] == ["list"] else argv

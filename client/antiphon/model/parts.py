@@ -1,0 +1,134 @@
+"""The parts of a message: text, reasoning, tool calls and their results, images, files."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct, field
+
+__all__ = [
+    "File",
+    "Image",
+    "Item",
+    "Part",
+    "Reasoning",
+    "Refusal",
+    "Text",
+    "ToolCall",
+    "ToolResult",
+]
+
+
+class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
+    """Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it."""
+
+    text: str
+    annotations: list[dict[str, Any]] = field(default_factory=list)
+    item: dict[str, Any] | None = None
+
+
+class Reasoning(Struct, tag="reasoning", tag_field="type", omit_defaults=True):
+    """What a model thought. ``item`` is the provider's own block, whole, for the next request to the same service."""
+
+    text: str = ""
+    item: dict[str, Any] | None = None
+
+
+class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
+    """A tool call that the model asked for.
+
+    ``raw`` is the provider's exact text of the arguments where it is not the compact form of ``arguments``;
+    where that text is no JSON object, ``arguments`` is empty and ``raw`` says what came.
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    raw: str | None = None
+    item: dict[str, Any] | None = None
+
+    @classmethod
+    def from_text(
+        cls, call_id: str, name: str, text: str | None, item: dict[str, Any] | None = None
+    ) -> ToolCall:
+        """Read the arguments as a provider sent them; empty and null mean no arguments."""
+        text = text or ""
+        try:
+            arguments: Any = msgspec.json.decode(text) if text.strip() else {}
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return cls(call_id, name, {}, text, item)
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            return cls(call_id, name, {}, text, item)
+        compact = msgspec.json.encode(arguments).decode()
+        raw = None if text == compact or not text.strip() else text
+        return cls(call_id, name, cast("dict[str, Any]", arguments), raw, item)
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as JSON text, exactly as the provider sent them."""
+        if self.raw is not None and not self.invalid:
+            return self.raw
+        return msgspec.json.encode(self.arguments).decode()
+
+    @property
+    def invalid(self) -> bool:
+        """True where the model's arguments were not a JSON object."""
+        if self.raw is None or self.arguments:
+            return False
+        try:
+            return msgspec.json.decode(self.raw) not in ({}, None)
+        except (msgspec.DecodeError, RecursionError):
+            return True
+
+
+class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
+    """A picture: ``url``, or ``data`` (base64) with ``media_type``."""
+
+    url: str | None = None
+    data: str | None = None
+    media_type: str | None = None
+    detail: str | None = None
+
+
+class File(Struct, tag="file", tag_field="type", omit_defaults=True):
+    """A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``."""
+
+    url: str | None = None
+    data: str | None = None
+    file_id: str | None = None
+    media_type: str | None = None
+    name: str | None = None
+
+
+class Refusal(Struct, tag="refusal", tag_field="type", omit_defaults=True):
+    """The model declined, in its own words."""
+
+    text: str
+
+
+class Item(Struct, tag="item", tag_field="type", omit_defaults=True):
+    """A provider's own item (server tools, searches, generated images), kept whole. ``provider`` says whose."""
+
+    provider: str
+    item: dict[str, Any]
+
+
+class ToolResult(Struct, tag="tool_result", tag_field="type", omit_defaults=True):
+    """What a tool call returned, or why it failed."""
+
+    call_id: str
+    content: str | list[Text | Image | File] = ""
+    name: str = ""
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, Text))
+
+
+Part: TypeAlias = Text | Reasoning | ToolCall | ToolResult | Image | File | Refusal | Item

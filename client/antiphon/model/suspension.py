@@ -1,0 +1,58 @@
+"""What a suspended turn waits for, and what was decided about it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from antiphon.model.parts import File, Image, Text
+
+__all__ = ["AtLimit", "Decision", "DecisionKind", "OpenCall", "OpenCallKind"]
+
+OpenCallKind: TypeAlias = Literal["approval", "tool"]
+AtLimit: TypeAlias = Literal["reject", "approve", "fail"]
+DecisionKind: TypeAlias = Literal["approve", "reject", "result"]
+
+
+class OpenCall(Struct, omit_defaults=True):
+    """A tool call that a suspended turn waits for.
+
+    A call of the kind ``approval`` waits for a person who approves or rejects it; then the worker runs the tool. A call
+    of the kind ``tool`` is of a tool without code: it waits for its result from the caller.
+
+    ``seconds`` is how long it may wait, and ``until`` the end of that in ms since 1970, by the clock of the store;
+    ``at_limit`` says what happens then.
+
+    >>> OpenCall("call_1", "refund", {"amount": 30}, seconds=3600.0).at_limit
+    'reject'
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    kind: OpenCallKind = "approval"
+    seconds: float | None = None
+    at_limit: AtLimit = "reject"
+    until: int | None = None
+
+
+class Decision(Struct, omit_defaults=True):
+    """What was decided about an open call: by whom, when, and why.
+
+    ``arguments`` replace those of the model if a call was approved with others. ``content`` and ``is_error`` are the
+    result of a tool of the caller. ``by`` is None where nobody was named. It is so where a time limit decided, which
+    ``reason`` then says. ``at`` is in ms since 1970.
+
+    >>> Decision("call_1", "reject", by="ada", reason="Too much.").kind
+    'reject'
+    """
+
+    call_id: str
+    kind: DecisionKind
+    by: str | None = None
+    reason: str | None = None
+    arguments: dict[str, Any] | None = None
+    content: str | list[Text | Image | File] = ""
+    is_error: bool = False
+    at: int = 0

@@ -1,0 +1,133 @@
+"""What a turn is, as callers read it: its input, its state, its runs; and how it is shown in a page of history."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage
+
+__all__ = ["LeftNothing", "TurnInfo", "TurnRun", "in_place", "shown"]
+
+
+class TurnRun(Struct, omit_defaults=True):
+    """One run of a turn: its first, or one that began when the failed turn was requeued.
+
+    ``attempt`` is the number of its last attempt, 0 before the first. ``started`` is when the first attempt began, and
+    ``ended`` when the run did, in ms since 1970. ``code`` and ``error`` say why it failed, why it was cancelled, or
+    why it waits while it is ``retrying``; ``service`` is then what the model service said, if it did. ``messages`` is
+    what the run has said and what its tools returned.
+    """
+
+    run: int
+    status: Status
+    attempt: int = 0
+    started: int | None = None
+    ended: int | None = None
+    code: str | None = None
+    error: str | None = None
+    messages: list[Message] = field(default_factory=list)
+    service: ServiceAnswer | None = None
+
+
+class TurnInfo(Struct, omit_defaults=True):
+    """A turn at the moment of reading.
+
+    ``input`` is what was submitted. ``agent`` is the name of the agent that the turn asked for, None where it asked for
+    none. ``key`` is the key that it was submitted with; one of more than 1,000 bytes is not kept. ``run``, ``attempt``,
+    ``started``, ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``.
+
+    ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970. ``messages``
+    is what the turn has said and what its tools returned, once it has ended, and ``usage`` what that took; also of a
+    turn that failed or was cancelled. Its open tool calls have a result that says that they did not return. If the turn
+    was given up because its worker died too often, the answer that was being written is missing there.
+
+    ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
+    its last suspension.
+
+    ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
+    turn had a model call to come. The answer is then that of the other turn.
+    """
+
+    turn_id: str
+    session_id: str
+    status: Status
+    input: list[Message] = field(default_factory=list)
+    agent: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    created: int = 0
+    due: int | None = None
+    run: int = 1
+    attempt: int = 0
+    started: int | None = None
+    ended: int | None = None
+    code: str | None = None
+    error: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    messages: list[Message] = field(default_factory=list)
+    calls: list[OpenCall] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    service: ServiceAnswer | None = None
+    steered_into: str | None = None
+
+    @property
+    def cost(self) -> float | None:
+        """What ``usage`` cost in US dollars, or None if no model that was called has a price."""
+        return self.usage.cost
+
+    @property
+    def last_run(self) -> TurnRun:
+        """The run that these values are of."""
+        return TurnRun(
+            self.run, self.status, self.attempt, self.started, self.ended, self.code, self.error, self.messages,
+            self.service,
+        )  # fmt: skip
+
+
+class LeftNothing(Struct):
+    """A turn that ended and left nothing in the history. ``place`` is how many messages stood before it."""
+
+    place: int
+    turn: TurnInfo
+
+
+def shown(turn: TurnInfo) -> list[Message]:
+    """A turn that is not in the history as messages of a page: its input, and of one that has ended what it said."""
+    said = turn.messages if turn.status in TERMINAL else []
+    return [
+        msgspec.structs.replace(
+            one,
+            turn_id=turn.turn_id,
+            created=one.created or turn.created,
+            status=turn.status,
+            error=turn.error,
+        )
+        for one in [*turn.input, *said]
+    ]
+
+
+def in_place(
+    page: Sequence[Message], start: int, left: Sequence[LeftNothing], order: Sequence[str]
+) -> list[Message]:
+    """A page of history, which begins at ``start``, with the turns that left nothing where they ended.
+
+    ``order`` are the ids of the session's turns as they were submitted: one that was cancelled while it waited stands
+    behind those that stood before it.
+    """
+    at: defaultdict[int, list[Message]] = defaultdict(list)
+    for one in left:
+        place = max(one.place - start, 0)
+        if one.turn.started is None and one.turn.turn_id in order:
+            earlier = {*order[: order.index(one.turn.turn_id)]}
+            while place < len(page) and page[place].turn_id in earlier:
+                place += 1
+        at[place] += shown(one.turn)
+    found = [*at[0]]
+    for number, message in enumerate(page, 1):
+        found += [message, *at[number]]
+    return found

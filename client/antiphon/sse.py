@@ -1,0 +1,142 @@
+"""Events as server-sent events, for the streaming response of any web framework.
+
+With Starlette or FastAPI:
+
+    @app.get("/turns/{turn_id}/events")
+    async def events(turn_id: str, request: Request) -> StreamingResponse:
+        turn = await client.turn(turn_id, tenant=tenant_of(request))
+        events = turn.stream(request.headers.get("last-event-id"))
+        return StreamingResponse(sse.stream(events), headers=sse.HEADERS)
+
+In the browser:
+
+    const source = new EventSource(`/turns/${turnId}/events`);
+    source.onmessage = (message) => show(JSON.parse(message.data));
+    source.addEventListener("end", () => source.close());
+
+Each event is a message whose id is its ``seq`` and whose data is its JSON. A browser that loses the connection comes
+back by itself and sends the last id as ``Last-Event-ID``, from which ``turn.stream`` and ``client.subscribe`` go on.
+After the last event comes a message of the type ``end``. Its data is ``{}``, or ``{"code": …}`` where coming back would
+not help: with ``stream_gap`` the page takes a snapshot and subscribes after its cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import AgentError, ClientClosed
+from antiphon.events import Event, Heartbeat
+from antiphon.input.values import duration
+
+__all__ = ["BEGIN", "END", "HEADERS", "encode", "ended_by", "stream", "stream_sync"]
+
+log = logging.getLogger("antiphon.sse")
+
+HEADERS = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+"""The headers of the response. The last one tells nginx to pass each message on at once."""
+
+BEGIN = b"retry: 1000\n\n"
+"""The first message: a browser that has lost the connection comes back after this many ms."""
+
+END = b"event: end\ndata: {}\n\n"
+"""The last message, after which a browser need not come back."""
+_HEARTBEAT = b": heartbeat\n\n"
+
+
+def encode(event: Event) -> bytes:
+    """Return one event as a message; a ``Heartbeat`` as a comment, which browsers ignore.
+
+    >>> from antiphon.events import TextDelta
+    >>> encode(TextDelta(seq=7, text="Hello"))
+    b'id: 7\\ndata: {"type":"text_delta","text":"Hello","seq":7}\\n\\n'
+    """
+    if isinstance(event, Heartbeat):
+        return _HEARTBEAT
+    return b"id: %d\ndata: %b\n\n" % (event.seq, event.to_json())
+
+
+async def stream(
+    events: AsyncIterable[Event], *, heartbeat: float | timedelta = 15.0
+) -> AsyncGenerator[bytes, None]:
+    """Yield events as messages, up to the last one, and a comment after each ``heartbeat`` seconds of silence.
+
+    ``events`` are ``turn.stream(…)``, ``client.subscribe(…)`` or ``session.stream_async(…)``. They are closed when the
+    response ends, also when the reader has left. An error that another attempt may mend ends the response without
+    ``end``, so that the browser comes back.
+
+    >>> from antiphon import Agent
+    >>> turn = await Agent(provider="scripted", model="any").session().submit_async("Hello")
+    >>> messages = [message async for message in stream(turn.stream())]
+    >>> messages[0], messages[-1]
+    (b'retry: 1000\\n\\n', b'event: end\\ndata: {}\\n\\n')
+    """
+    seconds, items = duration(heartbeat, "heartbeat"), aiter(events)
+    coming: asyncio.Future[Event] | None = None
+    try:
+        yield BEGIN
+        while True:
+            coming = coming or asyncio.ensure_future(_next(items))
+            if not (await asyncio.wait([coming], timeout=seconds))[0]:
+                yield _HEARTBEAT
+                continue
+            event, coming = coming, None
+            yield encode(event.result())
+    except StopAsyncIteration:
+        yield END
+    except AgentError as exc:
+        if last := ended_by(exc):
+            yield last
+    finally:
+        await _leave(items, coming)
+
+
+def stream_sync(events: Iterable[Event]) -> Iterator[bytes]:
+    """``stream`` for frameworks with synchronous responses, such as Flask and Django.
+
+    Heartbeats come from the events: ``client.subscribe(…, heartbeat=15)``, ``turn.stream(…, heartbeat=15)``.
+
+    >>> turn = Agent(provider="scripted", model="any").session().submit("Hello")
+    >>> list(stream_sync(turn.stream(heartbeat=15)))[-1]
+    b'event: end\\ndata: {}\\n\\n'
+    """
+    yield BEGIN
+    try:
+        for event in events:
+            yield encode(event)
+    except AgentError as exc:
+        if last := ended_by(exc):
+            yield last
+    else:
+        yield END
+
+
+def ended_by(error: AgentError) -> bytes:
+    """Return the last message of a stream that an error ends; nothing if its reader may come back and go on.
+
+    >>> from antiphon.errors import StreamGap
+    >>> ended_by(StreamGap())
+    b'event: end\\ndata: {"code":"stream_gap"}\\n\\n'
+    """
+    if error.retryable or isinstance(error, ClientClosed):
+        log.info("A stream of events ends, and its reader may come back: %s", error)
+        return b""
+    return b"event: end\ndata: %b\n\n" % msgspec.json.encode({"code": str(error.code)})
+
+
+async def _next(items: AsyncIterator[Event]) -> Event:
+    return await anext(items)
+
+
+async def _leave(items: AsyncIterator[Event], coming: asyncio.Future[Event] | None) -> None:
+    if coming is not None:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+    close: Any = getattr(items, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,336 @@
+"""``@tool`` and ``Tool``: the schema of a function from its signature, its arguments from those of a model."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
+
+import msgspec
+
+from antiphon.errors import InvalidTool, ToolArgumentsInvalid
+from antiphon.input.docstring import read_docstring
+from antiphon.input.schema import Shape
+from antiphon.input.strict_schema import NotStrict, strict_schema
+from antiphon.model import AtLimit, File, Image, Text
+from antiphon.tools.approval import ToolRule, tool_rule
+from antiphon.tools.context import Context
+from antiphon.tools.results import content_of, plain_value
+
+__all__ = ["TOOL_NAME", "Tool", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_EMPTY = inspect.Parameter.empty
+
+
+class _Parameter:
+    """A parameter whose value comes from the model."""
+
+    __slots__ = ("default", "name", "positional_only", "required", "schema", "shape")
+
+    def __init__(self, parameter: inspect.Parameter, shape: Shape, description: str) -> None:
+        self.name = parameter.name
+        self.positional_only = parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        self.default = parameter.default
+        self.required = parameter.default is _EMPTY
+        self.shape = shape
+        self.schema = dict(shape.schema)
+        if description:
+            self.schema["description"] = description
+        if not self.required:
+            self.schema.update(_default_of(parameter.default))
+
+    def read(self, arguments: Mapping[str, Any]) -> Any:
+        """Return the value for the function, or the default if the value is missing or is an invalid null."""
+        if self.name not in arguments:
+            return self.default
+        try:
+            return self.shape.read(arguments[self.name])
+        except ValueError:
+            if arguments[self.name] is None and not self.required:
+                return self.default
+            raise
+
+
+class Tool(Generic[P, R]):
+    """A function that a model can call. Python code can still call it like the function itself.
+
+    ``parameters`` is the JSON schema of its arguments. ``timeout`` is in seconds; None uses the worker's. With
+    ``at_most_once``, a call is never started a second time, even after a worker crash. With ``strict``, the model
+    service enforces the schema.
+
+    With ``approval``, a call waits until somebody approves it: every call, or those for which a function of the
+    arguments returns True. After ``approval_timeout`` seconds without a decision, ``approval_at_limit`` says what
+    happens: ``"reject"``, ``"approve"``, or ``"fail"`` for the turn.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        strict: bool = False,
+        approval: ToolRule = False,
+        approval_timeout: float | timedelta | None = None,
+        approval_at_limit: AtLimit = "reject",
+    ) -> None:
+        self.function = function
+        self.name = _checked_name(function, name)
+        if timeout is not None and not timeout > 0:
+            raise InvalidTool(f"The timeout of the tool {self.name} must be a positive number of seconds.")
+        self.timeout = timeout
+        self.at_most_once = at_most_once
+        self.strict = strict
+        self.approval = tool_rule(self.name, approval, approval_timeout, approval_at_limit)
+        self.is_async = _is_async(function, self.name)
+        about, arguments = read_docstring(inspect.getdoc(_plain(function)) or "")
+        self.description = description if description is not None else about
+        self._unbound = _is_method(function)
+        self._context: list[str] = []
+        self._offered = self._read_signature(arguments)
+        self.parameters = self._schema()
+        functools.update_wrapper(self, _plain(function))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[..., Any]:
+        """Bind a tool that is defined in a class to an instance."""
+        if instance is None or not self._unbound:
+            return self
+        return Tool(
+            self.function.__get__(instance, owner),  # type: ignore[attr-defined]
+            name=self.name,
+            description=self.description,
+            timeout=self.timeout,
+            at_most_once=self.at_most_once,
+            strict=self.strict,
+            **self.approval.keywords,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+    def bind(self, arguments: Mapping[str, Any], context: Context) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments for the function from those of the model. Raises ``ToolArgumentsInvalid``."""
+        if self._unbound:
+            raise ToolArgumentsInvalid(f"{self.name} is a method: give the agent the tool of an instance.")
+        unknown = [name for name in arguments if name not in self.parameters["properties"]]
+        missing = [p.name for p in self._offered if p.required and p.name not in arguments]
+        problems = [f"there is no argument {name!r}" for name in unknown]
+        problems += [f"{name!r} is missing" for name in missing]
+        positional: list[Any] = []
+        keywords: dict[str, Any] = dict.fromkeys(self._context, context)
+        for parameter in self._offered:
+            try:
+                value = parameter.read(arguments)
+            except ValueError as exc:
+                problems.append(f"{parameter.name!r}: {exc}")
+                continue
+            if parameter.positional_only:
+                positional.append(value)
+            elif value is not _EMPTY:
+                keywords[parameter.name] = value
+        if problems:
+            raise ToolArgumentsInvalid(f"The arguments do not match {self.name}: {'; '.join(problems)}.")
+        return positional, keywords
+
+    def content_of(self, value: Any) -> str | list[Text | Image | File]:
+        """Return the content for the model from a returned value. Raises ``ToolRaised`` if it has no JSON form."""
+        return content_of(value)
+
+    def _read_signature(self, arguments: dict[str, str]) -> list[_Parameter]:
+        offered: list[_Parameter] = []
+        for parameter in _signature(self.function, self.name).values():
+            annotation = parameter.annotation
+            if annotation is Context or Context in get_args(annotation):
+                self._context.append(parameter.name)
+                continue
+            shape = _shape_of(parameter, self.name)
+            description = arguments.get(parameter.name) or _annotated_text(annotation)
+            offered.append(_Parameter(parameter, shape, description))
+        return offered
+
+    def _schema(self) -> dict[str, Any]:
+        definitions: dict[str, Any] = {}
+        for parameter in self._offered:
+            for name, definition in parameter.shape.definitions.items():
+                if definitions.setdefault(name, definition) != definition:
+                    raise InvalidTool(
+                        f"The tool {self.name} uses two different types named {name}, the second one"
+                        f" in the parameter {parameter.name!r}: rename one of them."
+                    )
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {parameter.name: parameter.schema for parameter in self._offered},
+            "required": [parameter.name for parameter in self._offered if parameter.required],
+            "additionalProperties": False,
+        }
+        if definitions:
+            schema["$defs"] = definitions
+        if not self.strict:
+            return schema
+        try:
+            return strict_schema(schema)
+        except NotStrict as exc:
+            raise InvalidTool(f"The tool {self.name} cannot be strict: {exc}.") from exc
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+    strict: bool = False,
+    approval: ToolRule = False,
+    approval_timeout: float | timedelta | None = None,
+    approval_at_limit: AtLimit = "reject",
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+    strict: bool = False,
+    approval: ToolRule = False,
+    approval_timeout: float | timedelta | None = None,
+    approval_at_limit: AtLimit = "reject",
+) -> Any:
+    """Turn a function into a tool. Raises ``InvalidTool`` if its signature has no JSON schema.
+
+    >>> @tool
+    ... def add(a: int, b: int = 1) -> int:
+    ...     "Add two numbers."
+    ...     return a + b
+    >>> add(2), add.name, add.parameters["required"]
+    (3, 'add', ['a'])
+    """
+
+    def made(function: Callable[..., Any]) -> Tool[..., Any]:
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            timeout=timeout,
+            at_most_once=at_most_once,
+            strict=strict,
+            approval=approval,
+            approval_timeout=approval_timeout,
+            approval_at_limit=approval_at_limit,
+        )
+
+    return made if function is None else made(function)
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function inside ``functools.partial``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _checked_name(function: object, name: str | None) -> str:
+    if isinstance(function, Tool):
+        raise InvalidTool(f"{function.name} is already a tool.")
+    if isinstance(function, type) or not callable(function):
+        kind = "class" if isinstance(function, type) else type(function).__name__
+        raise InvalidTool(f"A tool must be a function, not the {kind} {function!r}.")
+    if name is None:
+        name = str(getattr(_plain(function), "__name__", type(function).__name__))
+    if not TOOL_NAME.fullmatch(name):
+        raise InvalidTool(
+            f"{name!r} is not a valid tool name (1 to 64 letters, digits, '_' and '-'): give name=…."
+        )
+    return name
+
+
+def _is_async(function: Callable[..., Any], name: str) -> bool:
+    plain = _plain(function)
+    called = plain if inspect.isroutine(plain) else type(plain).__call__
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise InvalidTool(f"The tool {name} yields: a tool must return its result.")
+    return inspect.iscoroutinefunction(called)
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """Return True for a function that is defined in a class and has ``self`` as its first parameter."""
+    if not inspect.isfunction(function):
+        return False
+    within = function.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), "")
+    return bool(within) and not within.endswith("<locals>") and first == "self"
+
+
+def _signature(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    """Return the unbound parameters, with their annotations evaluated."""
+    plain = _plain(function)
+    try:
+        parameters = dict(inspect.signature(function).parameters)
+        hints = get_type_hints(
+            plain if inspect.isroutine(plain) else type(plain).__call__, include_extras=True
+        )
+    except NameError as exc:
+        culprit = _naming(parameters, exc.name or "")  # pyright: ignore[reportPossiblyUnboundVariable]
+        raise InvalidTool(
+            f"{culprit} of the tool {name} has an annotation that is not defined: {exc}."
+        ) from exc
+    except (TypeError, ValueError) as exc:
+        raise InvalidTool(f"The signature of the tool {name} cannot be read: {exc}.") from exc
+    if _is_method(function):
+        parameters.pop("self")
+    if isinstance(function, functools.partial):
+        parameters = {n: p for n, p in parameters.items() if n not in function.keywords}
+    return {n: p.replace(annotation=hints.get(n, p.annotation)) for n, p in parameters.items()}
+
+
+def _naming(parameters: Mapping[str, inspect.Parameter], undefined: str) -> str:
+    for parameter in parameters.values():
+        if undefined and undefined in str(parameter.annotation):
+            return f"The parameter {parameter.name!r}"
+    return "A parameter"
+
+
+def _shape_of(parameter: inspect.Parameter, tool_name: str) -> Shape:
+    where = f"The parameter {parameter.name!r} of the tool {tool_name}"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise InvalidTool(f"{where} takes any number of arguments: name each argument instead.")
+    if parameter.annotation is _EMPTY:
+        raise InvalidTool(f"{where} has no type annotation: add one.")
+    try:
+        return Shape(parameter.annotation)
+    except TypeError as exc:
+        reason = str(exc).strip().rsplit("\n", 1)[-1]
+        raise InvalidTool(f"{where} has a type without a JSON schema: {reason}.") from exc
+
+
+def _annotated_text(annotation: Any) -> str:
+    """Return the text of ``Annotated[type, "text"]``."""
+    return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, str)), "")
+
+
+def _default_of(value: Any) -> dict[str, Any]:
+    """Return the default for the schema, or nothing if it has no JSON form."""
+    try:
+        return {"default": msgspec.to_builtins(value, enc_hook=plain_value, str_keys=True)}
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return {}

@@ -1,0 +1,51 @@
+"""The results of tool calls that do not run: what a decision says, or what is known when the turn ends without one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from antiphon.model import Decision, ToolCall, ToolResult
+
+__all__ = ["at_the_end", "decided_result", "noted"]
+
+NO_CODE = "This tool was not run: it is the caller's, who gave no result."
+NOT_DECIDED = "This tool was not run: the turn ended while the call waited for a decision."
+NOT_CONTINUED = "This tool was not run: the turn ended while another call waited for a decision."
+NOT_RETURNED = "The turn ended before this call returned: it is unknown what it has done."
+
+
+def decided_result(call: ToolCall, decision: Decision, has_code: bool = True) -> ToolResult | None:
+    """Return the result that a decision gives to a call, or None for an approved call, which has to run."""
+    if decision.kind == "result":
+        return ToolResult(call.call_id, decision.content, call.name, decision.is_error)
+    if decision.kind == "approve":
+        return None if has_code else _error(call, NO_CODE)
+    who = f"{decision.by} rejected the call" if decision.by else "the call was rejected"
+    why = f": {decision.reason}" if decision.reason else "."
+    return _error(call, f"This tool was not run: {who}{why}")
+
+
+def at_the_end(call: ToolCall, opened: Collection[str], decisions: Mapping[str, Decision]) -> ToolResult:
+    """Return the result of a call that had none when its turn ended.
+
+    ``opened`` are the calls of its step that have waited for decisions, ``decisions`` those about them. An approved
+    call may have run once all of them were decided.
+    """
+    if call.call_id not in opened:
+        return _error(call, NOT_RETURNED)
+    decision = decisions.get(call.call_id)
+    if decision is None:
+        return _error(call, NOT_DECIDED)
+    undecided = any(one not in decisions for one in opened)
+    return decided_result(call, decision) or _error(call, NOT_CONTINUED if undecided else NOT_RETURNED)
+
+
+def noted(decision: Decision | None) -> Decision | None:
+    """Return the decision as the history keeps it: the result stands beside it."""
+    return None if decision is None else msgspec.structs.replace(decision, content="", is_error=False)
+
+
+def _error(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call.call_id, reason, call.name, is_error=True)

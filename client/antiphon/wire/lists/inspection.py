@@ -1,0 +1,362 @@
+"""Reads of a cell for people and tools: its sessions, workers, failed turns and the places of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar, cast, get_args
+
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.values import Keep, check_keep
+from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.keys import rq_key
+from antiphon.wire.records import TurnRecord
+
+__all__ = [
+    "DueTurn",
+    "FailedTurn",
+    "SessionRow",
+    "due_turns",
+    "end_is_kept",
+    "failed_turns",
+    "keep_of",
+    "place_of_turn",
+    "session_places",
+    "session_rows",
+    "session_turns",
+    "statuses",
+    "turn_ids",
+    "turn_places",
+    "unserved",
+    "work_left",
+    "workers",
+]
+
+T = TypeVar("T")
+
+_ROW = ("agent", "created", "updated", "closed", "fence", "due_until")
+NEWEST_TURNS = 100
+CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
+
+
+class SessionRow(Struct):
+    """One session in a list. ``fields`` holds the raw values that were asked for.
+
+    ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed.
+    ``due`` is when the next delayed turn is due, or 0. Times are the server's, in ms.
+    """
+
+    session_id: str
+    fields: dict[str, bytes]
+    agent: bytes
+    created: int
+    updated: int
+    closed: bool
+    held: bool
+    turns: int
+    messages: int
+    last_turn: str
+    due: int
+    failed: bool = False
+
+
+class DueTurn(Struct):
+    """A delayed turn that is not due yet. ``due`` and ``created`` are in ms since 1970, by the clock of Redis."""
+
+    turn_id: str
+    session_id: str
+    due: int
+    queue: str = ""
+    tenant: str | None = None
+    created: int = 0
+
+
+class FailedTurn(Struct):
+    """A failed turn, a failed job that was not a turn, or a quarantined session. Times are the server's, in ms."""
+
+    turn_id: str
+    session_id: str
+    queue: str
+    code: str
+    error: str
+    ended: int
+
+
+async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
+    """Return the live workers, ours and RQ's own, by name with their process id: those of one queue, or all."""
+    members = await _ask(
+        cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
+    )
+    keys = sorted(map(_text, members))
+    pipe = cell.redis.pipeline(transaction=False)
+    for key in keys:
+        pipe.hmget(key, "birth", "pid")
+    found = await _ask(pipe.execute())
+    stem = rq_key("rq_worker", "")
+    return {
+        key.removeprefix(stem): _number(pid)
+        for key, (birth, pid) in zip(keys, found, strict=True)
+        if birth is not None  # the sets still name a killed worker, whose own record is gone
+    }
+
+
+async def unserved(cell: Cell, turn_id: TurnId) -> str:
+    """Return a warning for the caller of a turn whose queue no worker serves, or nothing."""
+    status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
+    if status != b"queued" or await workers(cell, _text(queue)):
+        return ""
+    named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
+    return f"No worker serves the queue {_text(queue)} now: the turn waits. Start one with `antiphon worker{named}`."
+
+
+async def keep_of(cell: Cell, turn_id: TurnId) -> Keep:
+    """What the cancel of a turn wants to stay in the history."""
+    keep = _text(await _ask(cell.redis.hget(cell.keys.turn(turn_id), "keep")))
+    return check_keep(keep) if keep in get_args(Keep) else "steps"
+
+
+async def place_of_turn(cell: Cell, session_id: SessionId, turn_id: TurnId) -> int:
+    """Return the seq before the turn's first kept event; if it has none, the seq of the session's newest event."""
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hmget(cell.keys.turn(turn_id), "queued_seq", "first_seq", "last_seq")
+    pipe.hget(cell.keys.session(session_id), "seq")
+    pipe.xrange(cell.keys.events(session_id), count=1)
+    found, newest, oldest = await _ask(pipe.execute())
+    queued, started, ended = map(_number, found)
+    if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
+        return queued - 1
+    begun = started or ended
+    return begun - 1 if begun else _number(newest)
+
+
+async def end_is_kept(cell: Cell, session_id: SessionId, turn: TurnRecord) -> bool:
+    """Return whether the log of the session holds the last event of a turn that has ended.
+
+    It does not if it was cut behind it, or if the session was deleted, even if it has begun anew.
+    """
+    place = f"{turn.last_seq}-0"
+    found = await _ask(cell.redis.xrange(cell.keys.events(session_id), place, place))
+    return bool(found) and turn.turn_id.encode() in found[0][1].get(b"e", b"")
+
+
+async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
+    """Return whether one of these queues has an entry that is not another prefix's, or this worker holds a turn.
+
+    Both are read at one moment; of a queue, as many entries as a claim looks at.
+    """
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.hlen(cell.keys.held(worker))
+    pipe.hexists(cell.keys.held(worker), "")
+    for queue in queues:
+        pipe.lrange(rq_key("rq_queue", queue), 0, CLAIMED_ENTRIES - 1)
+    held, token, *entries = await _ask(pipe.execute())
+    jobs = [job for queue in entries for job in queue]
+    return held - token > 0 or not all(await _of_other_prefixes(cell, jobs))
+
+
+async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
+    if not jobs:
+        return []
+    pipe = cell.redis.pipeline(transaction=False)
+    for job in jobs:
+        pipe.hget(cast("Any", rq_key("rq_job", "").encode() + job), "ant_prefix")
+    prefixes = await _ask(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
+    return [isinstance(prefix, bytes) and prefix.decode() != cell.keys.prefix for prefix in prefixes]
+
+
+async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
+    """Return up to ``count`` places after a place, the last one first; none are left if the list is empty.
+
+    A place is the end of a session's life and its id. A session that was prolonged meanwhile is before the given place.
+    """
+    highest: int | str = "+inf" if after is None else after[0]
+    skipped = 0
+    while True:
+        found = await _ask(
+            cell.redis.zrevrangebyscore(
+                cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
+            )
+        )
+        places = [(int(score), _text(name)) for name, score in found]
+        places = [place for place in places if after is None or place < after]
+        if places or len(found) < count:
+            return places
+        skipped += count  # all of them end at the same moment as the last one seen
+
+
+async def session_rows(
+    cell: Cell, places: Sequence[tuple[int, str]], fields: Sequence[str]
+) -> list[SessionRow | None]:
+    """Read some fields of these sessions, in two round trips, or in four where there are delayed turns.
+
+    A session that has ended becomes None.
+    """
+    pipe = cell.redis.pipeline(transaction=False)
+    for _, name in places:
+        pipe.hmget(cell.keys.session(name), *_ROW, *fields)
+        pipe.llen(cell.keys.inbox(name))
+        pipe.llen(cell.keys.history(name))
+        pipe.lindex(cell.keys.turns(name), -1)
+    answers = await _ask(pipe.execute(raise_on_error=False))
+    rows = [_row(name, fields, *answers[4 * n : 4 * n + 4]) for n, (_, name) in enumerate(places)]
+    there = [row for row in rows if row is not None]
+    await _add_ends(cell, [row for row in there if row.last_turn])
+    await _add_due(cell, [row for row in there if row.due])
+    return rows
+
+
+async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
+    """Whether the last turn of each session has failed."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for row in rows:
+        pipe.hget(cell.keys.turn(row.last_turn), "status")
+    for row, status in zip(rows, await _ask(pipe.execute(raise_on_error=False)), strict=True):
+        row.failed = status == b"failed"
+
+
+async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
+    """When the next delayed turn of each session is due, of those that ever had one."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for row in rows:
+        pipe.lrange(cell.keys.turns(row.session_id), 0, -1)
+    for turns in await _ask(pipe.execute(raise_on_error=False)):
+        pipe.zmscore(cell.keys.due, cast("list[str]", turns) if isinstance(turns, list) and turns else [""])
+    for row, scores in zip(rows, await _ask(pipe.execute()), strict=True):
+        row.due = min((int(score) for score in scores if score is not None), default=0)
+
+
+async def turn_places(
+    cell: Cell, key: str, after: tuple[int, str] | None, count: int
+) -> list[tuple[int, str]]:
+    """The times and ids of the turns in this list, those after a place, the earliest first. Empty at the end."""
+    lowest: int | str = "-inf" if after is None else after[0]
+    skipped = 0
+    while True:
+        found = await _ask(
+            cell.redis.zrangebyscore(key, lowest, "+inf", start=skipped, num=count, withscores=True)
+        )
+        places = [(int(score), _text(name)) for name, score in found]
+        places = [place for place in places if after is None or place > after]
+        if places or len(found) < count:
+            return places
+        skipped += count
+
+
+async def due_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[DueTurn | None]:
+    """These delayed turns; None for one that has gone meanwhile."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for _, turn in places:
+        pipe.hmget(cell.keys.turn(turn), "session", "queue", "tenant", "queued_at")
+    return [
+        _due(due, turn, answer)
+        for (due, turn), answer in zip(places, await _ask(pipe.execute(raise_on_error=False)), strict=True)
+    ]
+
+
+async def session_turns(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], list[DueTurn]]:
+    """Which of a session's newest turns have failed, the last one first, and its delayed ones, the next one first."""
+    ids = await _ask(cell.redis.lrange(cell.keys.turns(session_id), -NEWEST_TURNS, -1))
+    if not ids:
+        return [], []
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.zmscore(cell.keys.due, ids)
+    for turn in ids:
+        pipe.hget(cell.keys.turn(_text(turn)), "status")
+    scores, *statuses = await _ask(pipe.execute(raise_on_error=False))
+    failed = [TurnId(_text(turn)) for turn, status in zip(ids, statuses, strict=True) if status == b"failed"]
+    places = sorted(
+        (int(score), _text(turn)) for turn, score in zip(ids, scores, strict=True) if score is not None
+    )
+    delayed = [one for one in await due_turns(cell, places) if one is not None]
+    return failed[::-1], delayed
+
+
+async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], bool, str | None]:
+    """Return the ids of a session's last turns, newest first, whether the session exists, and its tenant.
+
+    Some of the turns may have expired.
+    """
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.lrange(cell.keys.turns(session_id), 0, -1)
+    pipe.hmget(cell.keys.session(session_id), "created", "tenant")
+    found, (created, tenant) = await _ask(pipe.execute())
+    return [TurnId(_text(turn)) for turn in reversed(found)], bool(created), _text(tenant) or None
+
+
+async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
+    """Return the status of each turn, '' for those that have expired."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hget(cell.keys.turn(turn), "status")
+    return [_text(status) for status in await _ask(pipe.execute())]
+
+
+async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
+    """Return the failed turns of all queues, newest first, with failed foreign jobs and quarantined sessions."""
+    stem = rq_key("rq_queue", "")
+    queues = sorted(
+        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+    )
+    found = [_quarantined(*pair) for pair in (await _ask(cell.redis.hgetall(cell.keys.quarantined))).items()]
+    for queue in queues:
+        ids = await _ask(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
+        pipe = cell.redis.pipeline(transaction=False)
+        for job in ids:
+            pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
+            pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
+        answers = await _ask(pipe.execute(raise_on_error=False))
+        found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
+    return sorted(found, key=lambda turn: -turn.ended)[:limit]
+
+
+def _due(due: int, turn: str, answer: Any) -> DueTurn | None:
+    session, queue, tenant, queued = map(_text, [None] * 4 if isinstance(answer, Exception) else answer)
+    return DueTurn(turn, session, due, queue, tenant or None, _number(queued)) if session else None
+
+
+def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
+    """Return a session's row, or None if it is damaged: then it is listed with the failed turns."""
+    if any(isinstance(answer, Exception) for answer in answers):
+        return None
+    found, turns, messages, last_turn = answers
+    agent, created, updated, closed, fence, due_until, *values = (value or b"" for value in found)
+    if not (created or updated):
+        return None
+    fields = dict(zip(names, values, strict=True))
+    return SessionRow(
+        name, fields, agent, _number(created or updated), _number(updated or created), bool(closed), bool(fence),
+        turns, messages, _text(last_turn), _number(due_until),
+    )  # fmt: skip
+
+
+def _failed(job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
+    """Decode a value; a damaged one is shown as nothing."""
+    session, code, error, ended = map(_text, [None] * 4 if isinstance(turn, Exception) else turn)
+    if not session:
+        lines = _text(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
+        return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
+    return FailedTurn(_text(job), session, queue, code, error, _number(ended))
+
+
+def _quarantined(name: bytes, why: bytes) -> FailedTurn:
+    since, _, reason = _text(why).partition(" ")
+    return FailedTurn("-", _text(name), "", "quarantined", reason, _number(since))
+
+
+def _text(value: bytes | None) -> str:
+    """Read a failed turn, or return None if it is damaged: one damaged record must not hide all others."""
+    return (value or b"").decode(errors="replace")
+
+
+def _number(value: bytes | str | None) -> int:
+    return int(value) if value and len(value) < 20 and value.isdigit() else 0
+
+
+async def _ask(answer: Awaitable[T] | Any) -> Any:
+    try:
+        return await answer
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc

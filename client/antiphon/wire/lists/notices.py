@@ -1,0 +1,144 @@
+"""The notices of a cell: that a run has ended, or that a turn waits for somebody, while somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from redis.exceptions import RedisError
+
+from antiphon.errors import CorruptRecord, StoreError
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.records import TurnRecord, turn_record
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = [
+    "BEGAN",
+    "KEEP_SECONDS",
+    "OLDEST",
+    "Notice",
+    "agents_of",
+    "ends_of",
+    "follow",
+    "noticed_events",
+    "read_notices",
+    "turn_records",
+]
+
+BEGAN = "began"
+"""The kind of a log's first entry, which is no notice."""
+
+KEEP_SECONDS = 7 * 24 * 3600.0
+"""So long a log stays that readers with cursors follow."""
+
+OLDEST = "-"
+"""Instead of an entry: from the beginning of what is kept."""
+
+
+class Notice(NamedTuple):
+    """One entry: what has happened to which turn, and the ``seq`` of the event that says so in its session."""
+
+    id: str
+    kind: str
+    session_id: SessionId
+    turn_id: TurnId
+    seq: int
+    tenant: str | None
+
+
+async def follow(cell: Cell, keep_ms: int) -> str:
+    """Ask for this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
+    script = load_script("notices/follow", cell.clock)
+    try:
+        answer = await run_script(cell.redis, script, cell.keys.prefix, cell.database, keep_ms)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+    match answer:
+        case [b"OK", newest]:
+            return newest.decode()
+        case _:
+            raise CorruptRecord(f"The script 'follow' returned an unknown answer: {answer!r:.80}.")
+
+
+async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | None:
+    """Return up to ``count`` notices behind this entry, or None if the entry itself is no longer kept."""
+    try:
+        raw: Any = await cell.redis.xrange(cell.keys.notices, after, "+", count=count + 1)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+    if after != OLDEST:
+        if not raw or raw[0][0] != after.encode():
+            return None
+        raw = raw[1:]
+    return [_notice(entry_id.decode(), fields) for entry_id, fields in raw[:count]]
+
+
+async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | None]:
+    """Read the events that these notices are of, in one round trip; None for those that are not kept."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for one in notices:
+        pipe.xrange(cell.keys.events(one.session_id), f"{one.seq}-0", f"{one.seq}-0")
+    return [
+        None if isinstance(raw, Exception) or not raw else cast("bytes | None", raw[0][1].get(b"e"))
+        for raw in await _answers(pipe)
+    ]
+
+
+async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
+    """Read the agents of turns as they are stored: the turn's own, or its session's; empty where neither is left."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for one in notices:
+        pipe.hget(cell.keys.turn(one.turn_id), "agent")
+        pipe.hget(cell.keys.session(one.session_id), "agent")
+    answers = [b"" if isinstance(raw, Exception) else raw or b"" for raw in await _answers(pipe)]
+    return [own or of_session for own, of_session in zip(answers[::2], answers[1::2], strict=True)]
+
+
+async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId]]:
+    """Read the status of each turn ('' if it has expired), and which turn has taken its input ('' for most)."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hmget(cell.keys.turn(turn), "status", "steered_into")
+    try:
+        found: list[Any] = await pipe.execute()
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+    return [((status or b"").decode(), TurnId((into or b"").decode())) for status, into in found]
+
+
+async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord | StoreError | None]:
+    """Read these turns in one round trip. A damaged one becomes its error, one that has expired None."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hgetall(cell.keys.turn(turn))
+    found: list[TurnRecord | StoreError | None] = []
+    for turn, raw in zip(turns, await _answers(pipe), strict=True):
+        try:
+            found.append(store_error(raw) if isinstance(raw, Exception) else _whole(turn, raw))
+        except CorruptRecord as exc:
+            found.append(exc)
+    return found
+
+
+async def _answers(pipe: Any) -> list[Any]:
+    try:
+        return await pipe.execute(raise_on_error=False)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+def _notice(entry_id: str, fields: dict[bytes, bytes]) -> Notice:
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    seq = text(b"seq")
+    return Notice(
+        entry_id, text(b"kind"), SessionId(text(b"session")), TurnId(text(b"turn")),
+        int(seq) if seq.isdigit() else 0, text(b"tenant") or None,
+    )  # fmt: skip
+
+
+def _whole(turn: TurnId, raw: dict[bytes, bytes]) -> TurnRecord | None:
+    return turn_record(turn, raw) if raw else None

@@ -1,0 +1,99 @@
+"""The schedules of a cell: what is to be submitted again and again, and when next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from antiphon.errors import CorruptRecord
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = ["PAUSED", "StoredSchedule", "advance", "due_schedules", "schedule_ids", "stored", "write_schedule"]
+
+PAUSED = "inf"
+
+
+class StoredSchedule(NamedTuple):
+    """A schedule as Redis has it. ``due`` is in ms, None while it is paused."""
+
+    id: str
+    due: int | None
+    fields: dict[str, bytes]
+
+
+async def write_schedule(
+    cell: Cell, session: str, name: str, due: str, fields: Mapping[str, str | bytes]
+) -> bool:
+    """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not."""
+    flat = [value for pair in fields.items() for value in pair]
+    match await _run(cell, "write", session, name, due, *flat):
+        case [b"OK"]:
+            return True
+        case [b"NOT_FOUND"]:
+            return False
+        case answer:
+            raise CorruptRecord(f"The script 'write' returned an unknown answer: {answer!r:.80}.")
+
+
+async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
+    """Let a schedule wait for its next time. Returns False if it was not due at this one any more."""
+    match await _run(cell, "advance", schedule, due, next_due, turn, error):
+        case [b"OK"]:
+            return True
+        case [b"MOVED"]:
+            return False
+        case answer:
+            raise CorruptRecord(f"The script 'advance' returned an unknown answer: {answer!r:.80}.")
+
+
+async def due_schedules(cell: Cell, now: int, count: int) -> list[str]:
+    """Return the ids of schedules that are due, the first one first."""
+    return [
+        _text(one) for one in await _ask(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, 0, count))
+    ]
+
+
+async def schedule_ids(cell: Cell, session: str | None = None) -> list[str]:
+    """Return the ids of all schedules, the next one first and paused ones last; or those of a session."""
+    if session is None:
+        return [_text(one) for one in await _ask(cell.redis.zrange(cell.keys.schedules, 0, -1))]
+    names = await _ask(cell.redis.smembers(cell.keys.scheduled(session)))
+    return sorted(f"{_text(name)}:{session}" for name in names)
+
+
+async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
+    """Read these schedules; those that are gone are left out."""
+    pipe = cell.redis.pipeline(transaction=True)
+    for one in schedules:
+        pipe.zscore(cell.keys.schedules, one)
+        pipe.hgetall(cell.keys.schedule(one))
+    answers = await _ask(pipe.execute())
+    return [
+        StoredSchedule(
+            one,
+            None if score == float("inf") else int(score),
+            {_text(name): value for name, value in raw.items()},
+        )
+        for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)
+        if score is not None and raw
+    ]
+
+
+async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
+    script = load_script(f"schedules/{name}", cell.clock)
+    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
+
+
+async def _ask(answer: Any) -> Any:
+    try:
+        return await answer
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

@@ -1,0 +1,152 @@
+"""The webhooks of a cell: who is to be told of what, and the deliveries that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from redis.exceptions import RedisError
+
+from antiphon.errors import CorruptRecord, LimitReached
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = [
+    "MOST_WEBHOOKS",
+    "Delivery",
+    "StoredWebhook",
+    "Taken",
+    "What",
+    "release_webhook",
+    "settle",
+    "stored_webhooks",
+    "take_webhook",
+    "write_webhook",
+]
+
+What = Literal["delivered", "dropped", "skipped", "later"]
+"""What became of a delivery; ``skipped``: the webhook had not asked for it."""
+
+MOST_WEBHOOKS = 100
+AT_ONCE = 100
+KEEP_MS = int(KEEP_SECONDS * 1000)
+
+
+class StoredWebhook(NamedTuple):
+    """A webhook as Redis has it, and how many deliveries wait."""
+
+    name: str
+    fields: dict[str, bytes]
+    waiting: int
+
+
+class Delivery(NamedTuple):
+    """What a webhook is to be told: ``id`` is its entry in Redis, ``at`` when the notice was handed out, in ms."""
+
+    id: str
+    at: int
+    notice: Notice
+
+
+class Taken(NamedTuple):
+    """A webhook that this worker holds, and what is due. ``now`` is the time of Redis, in ms."""
+
+    name: str
+    fence: int
+    now: int
+    fields: dict[str, bytes]
+    deliveries: list[Delivery]
+
+
+async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> None:
+    """Write a webhook, or without fields remove it. Raises ``LimitReached``, ``StoreError``."""
+    flat = [value for pair in fields.items() for value in pair]
+    match await _run(cell, "write", name, MOST_WEBHOOKS, KEEP_MS, *flat):
+        case [b"OK"]:
+            return
+        case [b"FULL", limit]:
+            raise LimitReached(f"There are {int(limit)} webhooks already: delete one.", limit="webhooks")
+        case answer:
+            raise _unknown("write", answer)
+
+
+async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken | None, str, bool]:
+    """Take a webhook with due deliveries, after new notices were handed out.
+
+    Also returns behind which notice some were lost ('' for none), and whether there are more to hand out. Raises
+    ``StoreError``.
+    """
+    match await _run(cell, "take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
+        case [b"NONE", missed, more]:
+            return None, missed.decode(), more == b"1"
+        case [b"TAKEN", missed, more, name, fence, now, flat, due]:
+            fields = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+            found = [_delivery(one.decode(errors="replace")) for one in due]
+            return Taken(name.decode(), int(fence), int(now), fields, found), missed.decode(), more == b"1"
+        case answer:
+            raise _unknown("take", answer)
+
+
+async def settle(
+    cell: Cell, taken: Taken, delivery: Delivery, what: What, ms: int = 0,
+    error: str = "",
+) -> bool:  # fmt: skip
+    """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
+    match await _run(cell, "settle", taken.name, taken.fence, delivery.id, what, ms, error):
+        case [b"OK"]:
+            return True
+        case [b"SUPERSEDED"]:
+            return False
+        case answer:
+            raise _unknown("settle", answer)
+
+
+async def release_webhook(cell: Cell, taken: Taken) -> None:
+    """Hold a webhook no longer."""
+    match await _run(cell, "release", taken.name, taken.fence):
+        case [b"OK"] | [b"SUPERSEDED"]:
+            return
+        case answer:
+            raise _unknown("release", answer)
+
+
+async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
+    """Read these webhooks, or all, by their names; those that are gone are left out."""
+    if names is None:
+        known: list[bytes] = await _ask(cell.redis.zrange(cell.keys.webhooks, 0, -1))
+        names = sorted(name.decode(errors="replace") for name in known)
+    pipe = cell.redis.pipeline(transaction=True)
+    for name in names:
+        pipe.hgetall(cell.keys.webhook(name))
+        pipe.zcard(cell.keys.deliveries(name))
+    answers: list[Any] = await _ask(pipe.execute()) if names else []
+    return [
+        StoredWebhook(name, {key.decode(errors="replace"): value for key, value in raw.items()}, waiting)
+        for name, raw, waiting in zip(names, answers[::2], answers[1::2], strict=True)
+        if raw
+    ]
+
+
+def _delivery(text: str) -> Delivery:
+    entry, at, kind, seq, turn, session = [*text.split(" ", 5), *([""] * 6)][:6]
+    notice = Notice(entry, kind, SessionId(session), TurnId(turn), int(seq) if seq.isdigit() else 0, None)
+    return Delivery(text, int(at) if at.isdigit() else 0, notice)
+
+
+def _unknown(name: str, answer: Any) -> CorruptRecord:
+    return CorruptRecord(f"The script 'webhooks/{name}' returned an unknown answer: {answer!r:.80}.")
+
+
+async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
+    script = load_script(f"webhooks/{name}", cell.clock)
+    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
+
+
+async def _ask(answer: Any) -> Any:
+    try:
+        return await answer
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc

@@ -1,0 +1,68 @@
+-- Shares of a queue. The turns of a tenant have one place in RQ's queue together: one of them stands there, and the others
+-- wait in the tenant's line. Without a tenant, turns of high priority have a place together, and so do those of low
+-- priority; all other turns stand in the queue by themselves.
+-- `share:<share>` names for each queue the turn that has the place, or '' if a line waits while none has it.
+local HEAD_START_MS = {high = 600000, low = -600000}
+
+local function share_of(tenant, priority)
+  return tenant and '@' .. tenant or priority or nil
+end
+
+-- A limit of a tenant's own, or the default of all tenants; nil if there is none.
+local function limit_of(tenant, name)
+  local set = redis.call('HMGET', key_limits(), name .. ':' .. tenant, name .. ':')
+  return tonumber(set[1] or set[2] or '')
+end
+
+-- The turns of a tenant that stand in a queue or run count below zero in its set.
+local function has_room(tenant)
+  local most = tenant and limit_of(tenant, 'in_flight')
+  return not most or redis.call('ZCOUNT', key_tenant(tenant), '-inf', '(0') < most
+end
+
+-- Of the turns that count for a tenant, look at the oldest ones, in flight and not, and forget those that have ended or are
+-- gone.
+local OLDEST_TURNS = 100
+local GOES_ON = {queued = true, waiting = true, running = true, retrying = true, suspended = true}
+
+local function forget_ended(tenant)
+  local turns = key_tenant(tenant)
+  for _, range in ipairs({{'ZRANGEBYSCORE', 0, '+inf'}, {'ZREVRANGEBYSCORE', '(0', '-inf'}}) do
+    for _, turn in ipairs(redis.call(range[1], turns, range[2], range[3], 'LIMIT', 0, OLDEST_TURNS)) do
+      if not GOES_ON[redis.pcall('HGET', key_turn(turn), 'status')] then redis.call('ZREM', turns, turn) end
+    end
+  end
+end
+
+-- Whether a turn still has its share's place. One whose session is set aside holds nobody up.
+local function stands(turn)
+  local f = redis.call('HMGET', key_turn(turn), 'status', 'session')
+  return f[1] == 'queued' and redis.call('HEXISTS', key_quarantined(), f[2] or '') == 0
+end
+
+-- Give a turn the place of its share in its queue, or put it into the line if it has to wait. Returns whether it waits, and
+-- nil for a turn without a share, and for one that has had its place: it goes on, or a worker is to end it.
+local function lines_up(turn, f)
+  local queue, tenant, share = f.queue, f.tenant, share_of(f.tenant, f.priority)
+  if not share or f.cancel or f.status == 'running' or f.status == 'queued' and f.offered_at then return nil end
+  local line, place = key_line(queue, share), redis.call('HGET', key_share(share), queue)
+  if place == turn then return false end
+  if place and stands(place) or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
+    local at = tonumber(f.queued_at or '') or 0
+    redis.call('ZADD', line, at - (HEAD_START_MS[f.priority or ''] or 0), turn)
+    if not place then redis.call('HSET', key_share(share), queue, '') end
+    return true
+  end
+  redis.call('HSET', key_share(share), queue, turn)
+  return false
+end
+
+-- Put a turn of high priority behind the first entry of its queue, so that between two of them goes another turn. Returns the
+-- time by which it is ordered among the entries: that of the first one.
+local function push_second(turn, queue)
+  local first = redis.call('LINDEX', key_rq_queue(queue), 0)
+  if not first then return redis.call('RPUSH', key_rq_queue(queue), turn) and 0 end
+  redis.call('LINSERT', key_rq_queue(queue), 'AFTER', first, turn)
+  local at = redis.pcall('HGET', key_turn(first), 'offered_at')
+  return type(at) == 'string' and at or 0
+end

@@ -1,0 +1,28 @@
+-- Look at a suspended turn: the calls whose time is over are decided, or end the turn. RQ's record is put right. Returns
+-- when to look again, or nil if the turn no longer waits.
+local BY_LIMIT = ',"reason":"Nobody decided within the time limit."}'
+local NOT_DECIDED = 'Nobody decided about a tool call of this turn within its time limit.'
+
+local function watch(session, turn, now, act)
+  local n, call = 1, open_call(turn, 1)
+  while call do
+    if call.till <= now and not decision_of(turn, n) then
+      if call.at_limit == 'fail' then
+        stand_up(session, turn)
+        give_up(session, turn, now, 'not_decided', NOT_DECIDED)
+        return act(session, turn, 'not_decided')
+      end
+      local json = '{"call_id":' .. json_text(call.id) .. ',"kind":"' .. call.at_limit .. '"' .. BY_LIMIT
+      write_decision(turn, n, 'limit', json, now)
+    end
+    n = n + 1
+    call = open_call(turn, n)
+  end
+  local soonest, made = decided(turn)
+  if not soonest then
+    resume(session, turn, now, made)
+    return act(session, turn, 'resumed')
+  end
+  if redis.call('HGET', key_rq_job(turn), 'status') ~= 'deferred' then rq_view(turn, 'suspended', now) end
+  return math.min(soonest, now + LOOK_AGAIN_MS)
+end

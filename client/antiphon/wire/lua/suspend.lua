@@ -1,0 +1,48 @@
+-- Suspend a turn until its open calls are decided. Its journal is written; no worker holds it from now on.
+-- With `aside`, what the turn has used as JSON, the session's next turns pass it by. The fence names the call. The first
+-- write is a ZREM, so that it works at full memory.
+-- @args session turn fence aside count rest...    of `count` calls: id, kind, at_limit, ms it may wait ('': longest), JSON; then event bodies
+-- -> OK                    (also for a repetition)
+-- -> STOP, reason          it is to be cancelled, and nothing was written
+-- -> SUPERSEDED
+-- @include publish rq_view shares inbox let_in holder notices cancelled suspended
+local LONGEST_WAIT_MS = 30 * 86400000
+if redis.call('HGET', key_turn(turn), 'given_back') == fence then return {'OK'} end
+local held, stop = holds(session, fence)
+if not held then return {'SUPERSEDED'} end
+if stop == '' and cancelled_in_rq(turn) then stop = IN_RQ end
+if stop ~= '' then return {'STOP', stop} end
+local now, calls, bodies, soonest = now_ms(), {}, {}, LONGEST_WAIT_MS
+redis.call('ZREM', key_active(), session)
+redis.call('HSET', key_turn(turn), 'given_back', fence)
+forget_calls(turn)
+for n = 1, tonumber(count) do
+  local id, kind, at_limit, ms, json = unpack(rest, 5 * n - 4, 5 * n)
+  ms = math.min(tonumber(ms) or LONGEST_WAIT_MS, LONGEST_WAIT_MS)
+  local till = string.format('%.0f', now + ms)
+  redis.call('HSET', key_turn(turn), 'wait:' .. n, till .. ' ' .. at_limit .. ' ' .. kind .. ' ' .. id)
+  calls[n], soonest = string.sub(json, 1, -2) .. ',"until":' .. till .. '}', math.min(soonest, ms)
+end
+calls = '[' .. table.concat(calls, ',') .. ']'
+for i = 5 * count + 1, #rest do bodies[#bodies + 1] = rest[i] end
+local f = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'step')
+bodies[#bodies + 1] = event_body('turn_suspended', session, turn, f[1],
+  ',"attempt":' .. f[2] .. ',"step":' .. (tonumber(f[3]) or 1) - 1 .. ',"calls":' .. calls)
+local seq = publish(session, now, bodies)
+redis.call('HSET', key_turn(turn), 'status', 'suspended', 'suspended_at', now, 'calls', calls)
+redis.call('ZADD', key_suspended(), now, turn)
+let_go(session)
+local view = rq_view(turn, 'suspended', now)
+notice('turn_suspended', session, turn, seq, view.tenant)
+make_room(view, now)
+if aside == '' then
+  redis.call('ZADD', key_active(), now + math.min(soonest, LOOK_AGAIN_MS), session)
+  return {'OK'}
+end
+redis.call('ZADD', key_aside(), now + math.min(soonest, LOOK_AGAIN_MS), turn)
+redis.call('HINCRBY', key_session(session), 'aside', 1)
+redis.call('HDEL', key_turn(turn), 'first_seq', 'session_usage') -- others will add to the session's usage
+redis.call('HSET', key_turn(turn), 'own_usage', aside)
+redis.call('LREM', key_inbox(session), 1, turn)
+ready(session, now)
+return {'OK'}

@@ -1,0 +1,183 @@
+"""Turns that wait for decisions: how they are suspended, decided about and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
+from antiphon.input.ids import TurnId
+from antiphon.model import Decision, OpenCall, Usage, encode
+from antiphon.wire.cell import KEEP_EVENTS, Cell, ClaimedTurn
+from antiphon.wire.editing import new_op
+from antiphon.wire.errors import store_error
+from antiphon.wire.records import DAMAGE, readable
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = ["SuspendedTurn", "decide", "decisions_of", "open_calls", "suspend", "suspended_turns"]
+
+
+class SuspendedTurn(Struct):
+    """A turn that waits for decisions. ``suspended`` is since when, in ms since 1970, by the clock of Redis.
+
+    ``calls`` are those that it still waits for.
+    """
+
+    turn_id: str
+    session_id: str
+    suspended: int
+    calls: list[OpenCall]
+    queue: str = ""
+    tenant: str | None = None
+
+
+async def suspend(
+    cell: Cell,
+    turn: ClaimedTurn,
+    calls: Sequence[OpenCall],
+    *,
+    bodies: Sequence[bytes],
+    aside: Usage | None = None,
+) -> str | None:
+    """Suspend a turn until these calls are decided.
+
+    With ``aside``, which is what the turn has used, the session's next turns pass it by.
+
+    Returns '', why the turn is to be cancelled instead (then nothing is written), or None if another fence is in force.
+    Raises ``StoreError``.
+    """
+    flat = [value for call in calls for value in _flat(call)]
+    answer = await _run(
+        cell,
+        "suspend",
+        turn.session_id,
+        turn.turn_id,
+        turn.fence,
+        "" if aside is None else encode(aside),
+        len(calls),
+        *flat,
+        *bodies,
+    )
+    match answer:
+        case [b"OK"]:
+            return ""
+        case [b"STOP", reason]:
+            return reason.decode()
+        case [b"SUPERSEDED"]:
+            return None
+        case _:
+            raise _unexpected("suspend", answer)
+
+
+def _flat(call: OpenCall) -> tuple[str | int | bytes, ...]:
+    """A call as the script takes it, which adds ``until`` at the end of the JSON."""
+    ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
+    return call.call_id, call.kind, call.at_limit, ms, encode(msgspec.structs.replace(call, until=None))
+
+
+async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events: int = KEEP_EVENTS) -> None:
+    """Decide about an open call. When the last one is decided, the turn is queued.
+
+    Raises ``AlreadyDecided`` with the first decision, ``NotSuspended``, ``TurnNotFound``, ``UsageError`` if the call is
+    of another kind, and ``StoreError``.
+    """
+    call_id, kind = decision.call_id, decision.kind
+    answer = await _run(cell, "decide", turn_id, call_id, new_op(), kind, encode(decision), keep_events)
+    match answer:
+        case [b"DECIDED"]:
+            return
+        case [b"ALREADY", data]:
+            raise AlreadyDecided(decision=decisions_of([data], turn_id)[0], turn_id=turn_id)
+        case [b"NOT_SUSPENDED", status]:
+            said = status.decode()
+            why = f"Turn {turn_id} is {said}: it does not wait for a decision."
+            raise NotSuspended(why, status=said, turn_id=turn_id)
+        case [b"UNKNOWN_CALL"]:
+            why = f"Turn {turn_id} does not wait for a call {call_id!r}: turn.info().calls has those that it waits for."
+            raise NotSuspended(why, status="suspended", turn_id=turn_id)
+        case [b"OTHER_KIND", other]:
+            wanted = "waits for its result" if other == b"tool" else "waits to be approved or rejected"
+            raise UsageError(f"The call {call_id!r} {wanted}.", turn_id=turn_id)
+        case [b"TURN_NOT_FOUND"]:
+            raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+        case _:
+            raise _unexpected("decide", answer)
+
+
+def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
+    """Read decisions. Raises ``CorruptRecord``."""
+    if not found:
+        return []
+    with readable("A decision", turn_id=turn_id):
+        return [msgspec.json.decode(data, type=Decision) for data in found]
+
+
+def open_calls(fields: Mapping[str, bytes], turn_id: TurnId) -> tuple[list[OpenCall], list[Decision]]:
+    """The calls of a turn's last suspension that are not decided, and the decisions about the others.
+
+    Raises ``CorruptRecord``.
+    """
+    with readable("The open calls of a turn", turn_id=turn_id):
+        calls = msgspec.json.decode(fields.get("calls") or b"[]", type=list[OpenCall])
+        made = [fields.get(name, b"").partition(b" ")[2] for name in _decision_fields(calls)]
+        still = [call for call, decision in zip(calls, made, strict=True) if not decision]
+    return still, decisions_of([decision for decision in made if decision], turn_id)
+
+
+def _decision_fields(calls: Sequence[OpenCall]) -> list[str]:
+    return [f"decision:{n}" for n in range(1, len(calls) + 1)]
+
+
+async def suspended_turns(cell: Cell, turns: Sequence[str]) -> list[SuspendedTurn | None]:
+    """Read these suspended turns in two round trips. One that has gone on meanwhile or is damaged is None."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hmget(cell.keys.turn(turn), *_LISTED)
+    found = [_suspended(turn, fields) for turn, fields in zip(turns, await _answers(pipe), strict=True)]
+    there = [one for one in found if one is not None]
+    for one in there:
+        pipe.hmget(cell.keys.turn(one.turn_id), *(_decision_fields(one.calls) or [""]))
+    for one, made in zip(there, await _answers(pipe) if there else [], strict=True):
+        decided: list[bytes | None] = [] if isinstance(made, Exception) else made
+        one.calls = [call for call, decision in zip(one.calls, decided, strict=False) if decision is None]
+    return found
+
+
+_LISTED = ("status", "session", "suspended_at", "queue", "tenant", "calls")
+
+
+def _suspended(turn: str, fields: Any) -> SuspendedTurn | None:
+    try:
+        status, session, since, queue, tenant, calls = fields
+        if status != b"suspended":
+            return None
+        opened = msgspec.json.decode(calls, type=list[OpenCall])
+        return SuspendedTurn(
+            turn, session.decode(), int(since), opened, queue.decode(), tenant.decode() if tenant else None
+        )
+    except DAMAGE:
+        return None
+
+
+async def _answers(pipe: Any) -> list[Any]:
+    try:
+        return await pipe.execute(raise_on_error=False)
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
+    try:
+        return await run_script(
+            cell.redis, load_script(name, cell.clock), cell.keys.prefix, cell.database, *arguments
+        )
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
+
+
+def _unexpected(script: str, answer: Any) -> CorruptRecord:
+    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r:.80}.")

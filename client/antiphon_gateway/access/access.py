@@ -1,0 +1,115 @@
+"""``Access``: finds out who makes a request.
+
+With keys or JSON web tokens, a request needs ``Authorization: Bearer …``. Without either, everybody on this machine may
+do everything and nobody else may do anything: a request is refused that comes from another address or through a proxy,
+that is for another host name, or that a web page of another machine has sent from a browser on this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from typing import Final
+
+from starlette.requests import Request
+
+from antiphon_gateway.access.caller import Caller
+from antiphon_gateway.access.keys import PREFIX, Keys
+from antiphon_gateway.access.tokens import Jwts, JwtSettings, StreamTokens
+from antiphon_gateway.problems import Refused
+
+__all__ = ["NOBODY_ELSE", "Access"]
+
+NOBODY_ELSE: Final = Caller(name="this machine", tenant=None)
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+
+class Access:
+    """Who may use a gateway: the callers of ``keys`` and ``jwt``, and of stream tokens made with ``secret``.
+
+    >>> Access().closed
+    False
+    """
+
+    def __init__(self, keys: Keys | None = None, jwt: JwtSettings | None = None, secret: str = "") -> None:
+        self._keys = keys or Keys({})
+        self._jwts = None if jwt is None else Jwts(jwt)
+        self.streams = StreamTokens(secret) if secret else None
+        seed = [*sorted(self._keys.hashes), secret.encode(), (jwt.secret if jwt else "").encode()]
+        self.seal_key = hashlib.sha256(b"antiphon cursor\0" + b"\0".join(seed)).digest()
+
+    @property
+    def closed(self) -> bool:
+        """Whether a request needs a key or a token."""
+        return bool(len(self._keys)) or self._jwts is not None
+
+    async def caller(self, request: Request, *, stream: bool) -> Caller:
+        """Return who makes a request. ``stream`` is whether the query may hold a stream's token.
+
+        Raises ``Refused``: 401 without a valid key or token, 403 for another machine where neither is configured.
+        """
+        token = request.query_params.get("token")
+        if token is not None:
+            return self._of_stream(token, stream)
+        if not self.closed:
+            _check_local(request)
+            return NOBODY_ELSE
+        bearer = _bearer(request)
+        found = self._keys.caller(bearer) if self._jwts is None or bearer.startswith(PREFIX) else None
+        if found is not None:
+            return found
+        if self._jwts is None or bearer.startswith(PREFIX):
+            raise _unauthorized("This key is not known.")
+        return await self._jwts.caller(bearer)
+
+    def _of_stream(self, token: str, stream: bool) -> Caller:
+        if not stream:
+            raise _unauthorized("A token in the query is for streams of events only.")
+        if self.streams is None:
+            raise _unauthorized("This gateway makes no tokens for streams.")
+        return self.streams.caller(token)
+
+
+def _bearer(request: Request) -> str:
+    given = request.headers.getlist("authorization")
+    if not given:
+        raise _unauthorized("Send a key or a token: Authorization: Bearer …")
+    scheme, _, credentials = given[0].partition(" ")
+    if len(given) > 1 or scheme.lower() != "bearer" or not credentials.strip():
+        raise _unauthorized("Send one header Authorization: Bearer …")
+    return credentials.strip()
+
+
+def _check_local(request: Request) -> None:
+    """Refuse whoever is not on this machine. Raises ``Refused``."""
+    address = request.client.host if request.client is not None else ""
+    through = [name for name in FORWARDED if name in request.headers]
+    hosts = request.headers.getlist("host")
+    names = [*hosts, *(origin.partition("://")[2] for origin in request.headers.getlist("origin"))]
+    if (
+        not _is_local(address)
+        or through
+        or len(hosts) != 1
+        or not all(_is_local(_host(one)) for one in names)
+    ):
+        raise Refused(
+            403, "forbidden",
+            "This gateway has no keys, so it answers only programs on its own machine: configure keys or tokens.",
+        )  # fmt: skip
+
+
+def _host(header: str) -> str:
+    return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _unauthorized(detail: str) -> Refused:
+    return Refused(401, "unauthorized", detail, headers={"www-authenticate": "Bearer"})

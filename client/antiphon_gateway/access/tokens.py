@@ -1,0 +1,171 @@
+"""JSON web tokens: those of an identity service, and short-lived ones for one session's stream that are our own.
+
+Algorithms are pinned: a shared secret verifies HS256, HS384 and HS512, keys from a JWKS verify signatures with public
+keys. ``exp`` is required. Nothing that a token says of its own verification is believed, apart from the id of its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import jwt
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import InvalidId
+from antiphon.input.ids import tenant_id
+from antiphon_gateway.access.caller import Caller, rights_of
+from antiphon_gateway.problems import Refused
+
+__all__ = ["JwtSettings", "Jwts", "StreamTokens"]
+
+SHARED = ["HS256", "HS384", "HS512"]
+PUBLIC = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+AUDIENCE = "antiphon-stream"
+LONGEST_STREAM_SECONDS = 24 * 3600.0
+JWKS_SECONDS = 300.0
+JWKS_PAUSE = 10.0
+LEEWAY_SECONDS = 10.0
+
+
+class JwtSettings(Struct, frozen=True, kw_only=True):
+    """How tokens of an identity service are verified: with ``secret``, or with the keys at ``jwks_url``."""
+
+    secret: str = ""
+    jwks_url: str = ""
+    issuer: str = ""
+    audience: str = ""
+    tenant_claim: str = "tenant"
+
+
+class Jwts:
+    """Verifies tokens and reads their claims.
+
+    Claims: ``sub`` names the caller, ``tenant`` (or what ``tenant_claim`` says) its tenant and must be there,
+    ``sessions`` is a list of ids and beginnings of ids, ``rights`` a list or text with spaces; without ``rights`` the
+    caller may read.
+    """
+
+    def __init__(self, settings: JwtSettings) -> None:
+        self._settings = settings
+        self._jwks = _Jwks(settings.jwks_url) if settings.jwks_url else None
+
+    async def caller(self, token: str) -> Caller:
+        """Return whose token this is. Raises ``Refused`` with 401."""
+        known = self._settings
+        key = known.secret if self._jwks is None else await self._jwks.key(token)
+        claims = _claims(
+            token, key, SHARED if self._jwks is None else PUBLIC,
+            issuer=known.issuer or None, audience=known.audience or None,
+        )  # fmt: skip
+        try:
+            return _caller(claims, known.tenant_claim)
+        except (ValueError, TypeError, InvalidId, msgspec.ValidationError) as exc:
+            raise _unauthorized(f"The token's claims do not fit: {exc}.") from None
+
+
+class StreamTokens:
+    """Makes and reads tokens for the stream of one session. A browser may have them: they show it, and no more."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def make(self, caller: Caller, session: str, seconds: float, events: list[str] | None) -> tuple[str, int]:
+        """Return a token for the stream of a session, and when it ends. It ends no later than the caller."""
+        until = time.time() + min(seconds, LONGEST_STREAM_SECONDS)
+        until = int(until if caller.until is None else min(until, caller.until))
+        shown = sorted(caller.events) if events is None and caller.events is not None else events
+        claims = {
+            "aud": AUDIENCE, "sub": caller.name, "exp": until, "session": session,
+            "tenant": caller.tenant, "events": shown,
+        }  # fmt: skip
+        return jwt.encode(claims, self._secret, SHARED[0]), until
+
+    def caller(self, token: str) -> Caller:
+        """Return who may read what this token is for. Raises ``Refused`` with 401."""
+        claims = _claims(token, self._secret, SHARED[:1], audience=AUDIENCE, leeway=0)
+        try:
+            events: Any = claims.get("events")
+            return Caller(
+                name=f"stream of {claims['sub']}", tenant=claims["tenant"], session=_text(claims["session"]),
+                rights=frozenset({"read"}), events=None if events is None else frozenset(events),
+                until=float(claims["exp"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError):
+            raise _unauthorized("The token is not one for a stream.") from None
+
+
+class _Jwks:
+    """The keys of an identity service, read again when they are old or a token names a new one."""
+
+    def __init__(self, url: str) -> None:
+        self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=5)
+        self._keys: dict[str, Any] = {}
+        self._read_at = self._tried_at = -JWKS_SECONDS * 2
+        self._lock = asyncio.Lock()
+
+    async def key(self, token: str) -> Any:
+        try:
+            known = str(jwt.get_unverified_header(token).get("kid", ""))
+        except jwt.InvalidTokenError as exc:
+            raise _unauthorized(f"The token is not valid: {exc}.") from None
+        if self._stale(known):
+            async with self._lock:
+                if self._stale(known):
+                    await self._read()
+        if known not in self._keys:
+            raise _unauthorized("The token is signed with a key that is not known.")
+        return self._keys[known]
+
+    def _stale(self, known: str) -> bool:
+        """Whether to read the keys: they are old, or do not have this one. Not again within ``JWKS_PAUSE``."""
+        now = time.monotonic()
+        wanted = known not in self._keys or now - self._read_at > JWKS_SECONDS
+        return wanted and now - self._tried_at > JWKS_PAUSE
+
+    async def _read(self) -> None:
+        self._tried_at = time.monotonic()
+        try:
+            found = await asyncio.to_thread(self._client.get_signing_keys, True)
+        except jwt.PyJWTError as exc:
+            if self._keys:
+                return  # those that were read before still count
+            raise Refused(
+                503, "keys_unavailable", "The keys of the identity service cannot be read: try again later.",
+                retry_after=JWKS_PAUSE,
+            ) from exc  # fmt: skip
+        self._keys = {str(one.key_id or ""): one for one in found}
+        self._read_at = self._tried_at
+
+
+def _claims(
+    token: str, key: Any, algorithms: list[str], *, leeway: float = LEEWAY_SECONDS, **more: Any
+) -> dict[str, Any]:
+    try:
+        return jwt.decode(token, key, algorithms, options={"require": ["exp"]}, leeway=leeway, **more)
+    except (jwt.PyJWTError, ValueError, TypeError) as exc:
+        raise _unauthorized(f"The token is not valid: {exc}.") from None
+
+
+def _caller(claims: dict[str, Any], tenant_claim: str) -> Caller:
+    if tenant_claim not in claims:
+        raise ValueError(f"there is no claim {tenant_claim}")
+    sessions = msgspec.convert(claims.get("sessions"), tuple[str, ...] | None)
+    tenant = tenant_id(claims[tenant_claim])
+    return Caller(
+        name=f"{tenant}:{claims.get('sub', '')}", tenant=tenant,
+        sessions=sessions, rights=rights_of(claims.get("rights", "read")),
+        until=float(claims["exp"]),
+    )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _unauthorized(detail: str) -> Refused:
+    return Refused(401, "unauthorized", detail, headers={"www-authenticate": "Bearer"})

@@ -1,0 +1,223 @@
+"""``gateway(client)``: the ASGI application, alone behind uvicorn or mounted in yours."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketState
+
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError
+from antiphon_gateway.access.access import Access
+from antiphon_gateway.access.caller import Caller
+from antiphon_gateway.frontends import ag_ui, chat
+from antiphon_gateway.http.bodies import read_body, read_query
+from antiphon_gateway.http.operations import Answer, Call, Operation, Services, operation
+from antiphon_gateway.http.routes import Routes
+from antiphon_gateway.interface import decisions, events, failures, many, operating, sessions, turns
+from antiphon_gateway.interface.openapi import openapi
+from antiphon_gateway.openai import compaction, conversations, models, responses, socket
+from antiphon_gateway.openai.chat import completions
+from antiphon_gateway.openai.errors import openai_error
+from antiphon_gateway.page import files
+from antiphon_gateway.problems import Refused, problem_response
+from antiphon_gateway.settings import Limits
+
+__all__ = ["Gateway", "gateway"]
+
+log = logging.getLogger("antiphon.gateway")
+
+CallerOf = Callable[[Request], Awaitable[Caller]]
+HEADERS = ["authorization", "content-type", "idempotency-key", "last-event-id"]
+
+
+def gateway(
+    client: AsyncClient,
+    *,
+    access: Access | CallerOf | None = None,
+    limits: Limits | None = None,
+    cors: Iterable[str] = (),
+) -> Gateway:
+    """Return an ASGI application that serves the sessions of ``client`` over HTTP.
+
+    Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` says who may what: an ``Access``, or a
+    coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
+    programs on this machine may call. ``cors`` are the origins whose pages may call. The client remains yours to close.
+
+    >>> from antiphon import AsyncClient
+    >>> app = gateway(AsyncClient("redis://localhost:6379/0"))
+    """
+    return Gateway(client, access, limits or Limits(), cors)
+
+
+class Gateway:
+    """An ASGI application. It keeps nothing of sessions: any number of replicas may serve the same Redis.
+
+    >>> app.drain()
+    """
+
+    def __init__(
+        self, client: AsyncClient, access: Access | CallerOf | None, limits: Limits, cors: Iterable[str]
+    ) -> None:
+        own = access if isinstance(access, Access) else Access()
+        self._services = Services(client, own, limits)
+        self._caller_of = None if access is None or isinstance(access, Access) else access
+        self._routes = Routes(_operations())
+        origins = list(cors)
+        self._app: ASGIApp = self._serve
+        if origins:
+            self._app = CORSMiddleware(
+                self._serve, allow_origins=origins, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=HEADERS, expose_headers=["location", "retry-after"], max_age=600,
+            )  # fmt: skip
+
+    def drain(self) -> None:
+        """End every stream, each at a cursor from which its reader goes on at another replica.
+
+        Requests that wait for a turn are answered at once. ``antiphon serve`` does this on SIGTERM.
+
+        >>> app.drain()
+        """
+        self._services.stopping.begin()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._app(scope, receive, send)
+        else:
+            await self._talk(WebSocket(scope, receive, send))
+
+    async def _talk(self, peer: WebSocket) -> None:
+        """Make responses over a WebSocket, for who may make them."""
+        headers = [
+            one for one in peer.scope["headers"] if one[0] != b"idempotency-key"
+        ]  # it would name all responses
+        request = Request({**peer.scope, "type": "http", "method": "POST", "headers": headers})
+        try:
+            known, path = self._routes.find(request.scope)
+            if known.name != responses.create_response.__name__:
+                raise Refused(404, "route_not_found", "There is no WebSocket here, but at /v1/responses.")
+            caller = await self._caller(request, known, path)
+            await socket.serve(peer, Call(self._services, caller, path, None, None, request))
+        except Exception as exc:
+            if peer.application_state is not WebSocketState.CONNECTING:
+                raise
+            await peer.send_denial_response(openai_error(exc))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, began, status = Request(scope, receive), time.monotonic(), 0
+
+        async def sent(message: Any) -> None:
+            nonlocal status
+            status = status or message.get("status", 0)
+            await send(message)
+
+        try:
+            response = await self._response(request)
+            await response(scope, receive, sent)
+        except (Refused, AgentError) as exc:  # of a stream that could not begin
+            if not status:
+                await _refusal(request, exc)(scope, receive, sent)
+        finally:
+            path: bytes = (
+                scope.get("raw_path") or scope["path"].encode()
+            )  # without the query: it may hold a token
+            log.info(
+                "[request] %s %s %d %.1f ms", scope["method"], path.partition(b"?")[0].decode("ascii", "replace"),
+                status, (time.monotonic() - began) * 1000,
+            )  # fmt: skip
+
+    async def _response(self, request: Request) -> Response:
+        try:
+            known, path = self._routes.find(request.scope)
+            return _encoded(await self._answer(request, known, path), known)
+        except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
+            return _refusal(request, exc)
+
+    async def _answer(self, request: Request, known: Operation, path: dict[str, str]) -> Any:
+        caller = _NOBODY if known.right is None else await self._caller(request, known, path)
+        query = read_query(request, known.query)
+        body = (
+            None
+            if known.body is None
+            else await read_body(request, known.body, self._services.limits.body_bytes)
+        )
+        return await known.handler(Call(self._services, caller, path, query, body, request))
+
+    async def _caller(self, request: Request, known: Operation, path: dict[str, str]) -> Caller:
+        """Return who makes the request, once it is known that they may. Raises ``Refused``."""
+        assert known.right is not None
+        if self._caller_of is None:
+            caller = await self._services.access.caller(request, stream=known.streams)
+        else:
+            caller = await self._caller_of(request)
+        self._services.quotas.take(caller.name, caller.rate or self._services.limits.rate)
+        caller.check_right(known.right)
+        if "session" in path:
+            caller.check_session(path["session"])
+        return caller
+
+
+_NOBODY = Caller(name="", tenant=None, sessions=(), rights=frozenset())
+
+
+@operation("GET", "/openapi.json", right=None)
+async def show_document(call: Call[None, None]) -> dict[str, Any]:
+    """Read this document"""
+    return _document()
+
+
+@operation("GET", "/health", right=None)
+async def show_health(call: Call[None, None]) -> dict[str, str]:
+    """Tell whether this process takes requests: 503 while it drains"""
+    if call.services.stopping.began:
+        raise Refused(503, "draining", "This process drains: use another one.", retry_after=1)
+    return {"status": "ok"}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return openapi(_operations())
+
+
+def _operations() -> list[Operation]:
+    rooms = (
+        sessions, turns, decisions, failures, operating, events, many, chat, ag_ui, responses, compaction,
+        conversations, models, completions, files,
+    )  # fmt: skip
+    handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
+    return [cast("Operation", handler.operation) for handler in handlers]
+
+
+def _encoded(found: Any, known: Operation) -> Response:
+    if isinstance(found, Response):
+        return found
+    answer = found if isinstance(found, Answer) else Answer(found, known.status)
+    headers = {"cache-control": "no-store", **answer.headers}
+    if answer.value is None and known.answer is None:
+        return Response(None, answer.status, headers)
+    return Response(msgspec.json.encode(answer.value), answer.status, headers, media_type="application/json")
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    """Return the response that tells of an error, in the form that callers of the route know."""
+    below = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return openai_error(error) if below.startswith("/v1/") else problem_response(error)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return

@@ -1,0 +1,62 @@
+"""One connection of a client. The head of a request must come in time and be small.
+
+uvicorn limits the pause between two requests, and we the time of a body. A head that comes byte by byte would else hold
+its connection for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["Connection"]
+
+HEAD_SECONDS = 10.0
+HEAD_BYTES = 64 * 1024
+
+
+class Connection(HttpToolsProtocol):
+    """Closes a connection whose head takes longer than ``HEAD_SECONDS``, or has more than ``HEAD_BYTES``."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head is not None and self._head_bytes > HEAD_BYTES:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._begin()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._end()
+        super().on_headers_complete()
+
+    def _begin(self) -> None:
+        """Wait for a head, from the connection's beginning or from the first byte of a further request."""
+        if self._head is None:
+            self._head = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _late(self) -> None:
+        self._head = None
+        self.transport.close()
+
+    def _end(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+        self._head, self._head_bytes = None, 0

@@ -1,0 +1,345 @@
+"""What requests bring and responses hold. The OpenAPI document is made from these structs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from antiphon.input.request import AgentSpec
+from antiphon.input.values import IfBusy, Priority
+from antiphon.model import CallerTool, Message, Response, Status
+from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
+from antiphon.session.turn_info import TurnInfo
+from antiphon.wire.suspension import SuspendedTurn
+
+__all__ = [
+    "AddMessages",
+    "Approve",
+    "Cancel",
+    "Cancelled",
+    "Changes",
+    "CreateSession",
+    "Edit",
+    "EventsQuery",
+    "Fork",
+    "HistoryPage",
+    "HistoryQuery",
+    "ListQuery",
+    "MakeToken",
+    "ManyQuery",
+    "NewSession",
+    "NewToken",
+    "PageSize",
+    "Regenerate",
+    "Reject",
+    "Rewind",
+    "SessionPage",
+    "SessionView",
+    "SnapshotQuery",
+    "Submit",
+    "Submitted",
+    "ToolAnswer",
+    "TurnFailure",
+    "TurnPage",
+    "TurnResult",
+    "TurnsQuery",
+    "WaitQuery",
+    "WaitingPage",
+    "WaitingQuery",
+]
+
+Positive = Annotated[float, Meta(gt=0)]
+PageSize = Annotated[int, Meta(ge=1, le=1000)]
+LONGEST_WAIT = 60
+MOST_MESSAGES = 1000
+
+
+class _Given(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A body: a field that is not known is refused, so that no misspelt one is ignored."""
+
+
+class _TurnOptions(_Given, kw_only=True):
+    key: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    schema: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    timeout: Positive | None = None
+    delay: Positive | None = None
+    if_busy: IfBusy = "enqueue"
+    priority: Priority | None = None
+    caller_tools: list[CallerTool] = field(default_factory=list)
+    while_suspended: Literal["wait", "continue"] = "wait"
+    queue: str | None = None
+
+
+class Approve(_Given):
+    """``by`` is who decided, the caller's name if it is left out. ``arguments`` replace those of the model."""
+
+    by: str | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class Reject(_Given):
+    """``by`` is who decided, the caller's name if it is left out. The model is told by whom and why."""
+
+    by: str | None = None
+    reason: str | None = None
+
+
+class ToolAnswer(_Given):
+    """The result of a tool of the caller. With ``is_error`` the model reads it as an error."""
+
+    result: Any = None
+    is_error: bool = False
+    by: str | None = None
+
+
+class WaitingQuery(Struct, kw_only=True):
+    """``tenant`` is for keys of every tenant."""
+
+    limit: PageSize = 50
+    tenant: str | None = None
+
+
+class WaitingPage(Struct):
+    """Turns that wait for decisions, the one that waits longest first."""
+
+    turns: list[SuspendedTurn]
+
+
+class Submit(_TurnOptions, kw_only=True):
+    """A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's.
+
+    The other fields are those of ``AsyncClient.submit``; durations are in seconds. ``agent`` is the name of an agent
+    of the workers, or an agent that travels with the turn. ``queue`` needs the right ``admin``. ``tenant`` is for keys
+    of every tenant.
+    """
+
+    input: str | dict[str, Any] | list[Any]
+    agent: str | AgentSpec | None = None
+    retry_failed: bool = False
+    ttl: Positive | UnsetType | None = UNSET
+    tenant: str | None = None
+
+
+class Edit(_TurnOptions, kw_only=True):
+    """What takes the place of a message of the user's, and the options of the turn that answers it."""
+
+    input: str | dict[str, Any] | list[Any]
+    agent: str | None = None
+
+
+class Regenerate(_TurnOptions, kw_only=True):
+    """The options of the turn that answers the last question again."""
+
+    agent: str | None = None
+
+
+class Submitted(Struct):
+    """A turn that is stored and will run. ``events`` and ``result`` are paths of this server."""
+
+    turn_id: str
+    session_id: str
+    events: str
+    result: str
+
+
+class CreateSession(_Given):
+    """A session to create. Without ``session_id`` it gets a new id."""
+
+    session_id: str | None = None
+    system: str | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    variables: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tenant: str | None = None
+    queue: str | None = None
+    ttl: Positive | UnsetType | None = UNSET
+
+
+class NewSession(Struct):
+    """A session that was created or forked."""
+
+    session_id: str
+
+
+class SessionView(Struct):
+    """A session at the moment of reading. ``messages`` is the length of its history.
+
+    ``state`` is ``idle``, ``busy`` or ``closed``. ``running`` is the turn that runs, ``waiting`` are those behind it,
+    ``delayed`` those that are not due yet, and ``failed`` the last ones that failed. Times are in ms since 1970.
+    """
+
+    session_id: str
+    state: str
+    messages: int
+    running: RunningTurn | None
+    waiting: list[str]
+    delayed: list[DelayedTurn]
+    failed: list[str]
+    created: int
+    updated: int
+    tenant: str | None
+    metadata: dict[str, Any]
+    branch: Branch | None
+
+
+class SnapshotQuery(Struct, kw_only=True):
+    """``last`` is how many of the last messages to read."""
+
+    last: Annotated[int, Meta(ge=0, le=MOST_MESSAGES)] = 50
+
+
+class ListQuery(Struct, kw_only=True):
+    """``metadata`` is a JSON object: sessions match that have its entries. ``cursor`` is that of the page before."""
+
+    limit: PageSize = 50
+    cursor: Annotated[str, Meta(max_length=2000)] | None = None
+    tenant: str | None = None
+    metadata: str | None = None
+
+
+class SessionPage(Struct):
+    """Sessions, the most recently used one first. ``cursor`` is for the next page, null at the end of the list.
+
+    A page may have fewer sessions than were asked for, or none, before the end of the list.
+    """
+
+    sessions: list[SessionInfo]
+    cursor: str | None
+
+
+class HistoryQuery(Struct, kw_only=True):
+    """A slice of the history: negative numbers count from its end. At most 1,000 messages come at once.
+
+    ``pending`` adds the input of turns that have not ended, ``failed`` the turns that left nothing.
+    """
+
+    start: int = -100
+    stop: int | None = None
+    pending: bool = False
+    failed: bool = False
+
+
+class HistoryPage(Struct):
+    """Messages of the history, in order. ``length`` is that of the whole history."""
+
+    messages: list[Message]
+    length: int
+
+
+class AddMessages(_Given):
+    """Messages to add to the history without running a turn, in our format, OpenAI's or Anthropic's."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+
+
+class Rewind(_Given):
+    """``to`` is the id of the message that is to be the last one."""
+
+    to: str
+
+
+class Changes(_Given):
+    """Changes of a session. ``metadata`` and ``variables`` are merged into those it has; ``remove`` names variables."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+    remove: list[str] = field(default_factory=list)
+
+
+class Fork(_Given):
+    """``session_id`` is the new session's, ``at`` the id of the last message to copy; without it all are copied."""
+
+    session_id: str | None = None
+    at: str | None = None
+
+
+class Cancel(_Given):
+    """``keep`` is what stays in the history: all that was said, the finished steps, or nothing."""
+
+    reason: str = "cancelled by the client"
+    keep: Literal["partial", "steps", "nothing"] | None = None
+
+
+class Cancelled(Struct):
+    """``cancelled``; ``requested`` if a worker ends it now; the status of a turn that had ended; null: no turn."""
+
+    outcome: str | None
+
+
+class TurnsQuery(Struct, kw_only=True):
+    """``status`` selects turns that have it when they are read."""
+
+    status: Status | None = None
+    limit: PageSize = 50
+
+
+class TurnPage(Struct):
+    """Turns of a session, the newest first."""
+
+    turns: list[TurnInfo]
+
+
+class WaitQuery(Struct, kw_only=True):
+    """``wait`` is how many seconds to wait for the end of the turn."""
+
+    wait: Annotated[float, Meta(ge=0, le=LONGEST_WAIT)] = 0
+
+
+class TurnFailure(Struct):
+    """Why a turn failed or was cancelled. ``code`` is stable."""
+
+    code: str
+    message: str
+
+
+class TurnResult(Struct, omit_defaults=True):
+    """What became of a turn: the ``response`` of one that finished, the ``error`` of one that failed or was cancelled.
+
+    A turn that has not ended has neither: ask again.
+    """
+
+    turn_id: str
+    session_id: str
+    status: Status
+    response: Response | None = None
+    error: TurnFailure | None = None
+
+
+class ManyQuery(Struct, kw_only=True):
+    """``sessions`` is a JSON list of up to 100 ids. Without it, the ends of all turns come that the key may read.
+
+    ``after`` is the id of the last message seen, 0 for all that is kept. ``types`` are separated by commas. ``tenant``
+    is for keys of every tenant. The header ``Last-Event-ID`` goes before ``after``.
+    """
+
+    sessions: Annotated[str, Meta(max_length=30_000)] | None = None
+    after: Annotated[str, Meta(max_length=4000)] | None = None
+    types: str | None = None
+    tenant: str | None = None
+
+
+class EventsQuery(Struct, kw_only=True):
+    """``after`` is the ``seq`` of the last event seen, 0 for all that are kept. ``types`` are separated by commas.
+
+    The header ``Last-Event-ID``, which a browser sends by itself, goes before ``after``.
+    """
+
+    after: Annotated[int, Meta(ge=0)] | None = None
+    types: str | None = None
+
+
+class MakeToken(_Given):
+    """A token for the stream of this session: how many seconds it holds, and perhaps the only types of events."""
+
+    seconds: Annotated[float, Meta(gt=0, le=86400)] = 600
+    types: list[str] | None = None
+
+
+class NewToken(Struct):
+    """``token`` goes into the query of a stream: ``?token=…``. ``until`` is when it ends, in seconds since 1970."""
+
+    token: str
+    until: int

@@ -1,0 +1,225 @@
+"""Sessions: create, list, read, change, fork, close and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.client import SessionSnapshot
+from antiphon.errors import SessionBusy, SessionNotFound
+from antiphon.session.session import Session
+from antiphon_gateway.access.seal import opened, sealed
+from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.interface.bodies import (
+    MOST_MESSAGES,
+    AddMessages,
+    Cancel,
+    Cancelled,
+    Changes,
+    CreateSession,
+    Fork,
+    HistoryPage,
+    HistoryQuery,
+    ListQuery,
+    NewSession,
+    Rewind,
+    SessionPage,
+    SessionView,
+    SnapshotQuery,
+)
+from antiphon_gateway.problems import Refused
+
+__all__ = ["OPERATIONS", "idempotency_key", "session_of"]
+
+PATIENCE_SECONDS = 30.0
+
+
+def session_of(call: Call[Any, Any]) -> Session:
+    """Return the session of the path. The caller's tenant goes with every use of it."""
+    return call.client.session(call.path["session"], tenant=call.caller.tenant)
+
+
+def idempotency_key(call: Call[Any, Any], given: str | None = None) -> str | None:
+    """Return the key of a request: that of the header ``Idempotency-Key``, or of the body. Raises ``Refused``."""
+    named = call.request.headers.getlist("idempotency-key")
+    if len(named) > 1 or (named and given not in (None, named[0])):
+        raise Refused(400, "invalid_body", "The request names two keys: leave one out.")
+    if named and not 1 <= len(named[0]) <= 1000:
+        raise Refused(400, "invalid_body", "An Idempotency-Key has 1 to 1,000 characters.")
+    return named[0] if named else given
+
+
+@operation("POST", "/sessions", right="write", status=201)
+async def create_session(call: Call[None, CreateSession]) -> Answer[NewSession]:
+    """Create a session
+
+    A session also begins with its first turn. With an `Idempotency-Key`, a repeated request gets the same new id.
+    A session that exists keeps its variables and gets the other values; with `messages` it is refused (409).
+    """
+    given = call.body
+    if given.queue is not None:
+        call.caller.check_right("admin")
+    known = given.session_id if given.session_id is not None else call.new_session(idempotency_key(call))
+    call.caller.check_session(known)
+    session = call.client.session(
+        known, system=given.system, messages=cast("list[Any]", given.messages), variables=given.variables,
+        metadata=given.metadata, tenant=call.caller.tenant_for(given.tenant), queue=given.queue, ttl=given.ttl,
+    )  # fmt: skip
+    with suppress(SessionBusy):  # it is stored, and has turns already
+        await session.add_message_async(if_busy="reject")  # its first use stores it
+    return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
+
+
+@operation("GET", "/sessions", right="read")
+async def list_sessions(call: Call[ListQuery, None]) -> SessionPage:
+    """List sessions, the most recently used one first"""
+    asked, key = call.query, call.services.access.seal_key
+    found = call.client.sessions(
+        tenant=call.caller.tenant_for(asked.tenant), metadata=_json_object(asked.metadata), limit=asked.limit,
+        cursor=None if asked.cursor is None else opened(key, asked.cursor),
+    )  # fmt: skip
+    sessions = [info async for info in found if call.caller.may_use(info.session_id)]
+    return SessionPage(sessions, None if found.cursor is None else sealed(key, found.cursor))
+
+
+@operation("GET", "/sessions/{session}", right="read")
+async def show_session(call: Call[None, None]) -> SessionView:
+    """Read a session: its state, its turns and its metadata"""
+    session = session_of(call)
+    status = await session.status_async()
+    if not status.created:
+        raise SessionNotFound(session_id=session.session_id)
+    return SessionView(
+        session.session_id, status.state, status.messages, status.running, status.waiting, status.delayed,
+        status.failed, status.created, status.updated, await session.tenant_async(), await session.metadata_async(),
+        await session.branch_async(),
+    )  # fmt: skip
+
+
+@operation("PATCH", "/sessions/{session}", right="write", status=204)
+async def change_session(call: Call[None, Changes]) -> None:
+    """Change metadata and variables
+
+    Waits for the session's turns, at most 30 seconds: then it is refused with 409.
+    """
+    session, given = session_of(call), call.body
+    if not (given.metadata or given.variables or given.remove):
+        raise Refused(400, "invalid_body", "The body changes nothing: name metadata, variables or remove.")
+    async with _patience():
+        if given.metadata:
+            await session.set_metadata_async(given.metadata)
+        if given.variables or given.remove:
+            await session.set_variables_async(given.variables, remove=given.remove)
+
+
+@operation("DELETE", "/sessions/{session}", right="admin", status=204)
+async def delete_session(call: Call[None, None]) -> None:
+    """Delete a session, and cancel its turns"""
+    session = session_of(call)
+    async with _patience():
+        if not await session.delete_async():
+            raise SessionNotFound(session_id=session.session_id)
+
+
+@operation("POST", "/sessions/{session}/close", right="write", status=204)
+async def close_session(call: Call[None, None]) -> None:
+    """Close a session: it can be read and forked, and accepts no more turns
+
+    Waits for the session's turns, at most 30 seconds: then it is refused with 409.
+    """
+    async with _patience():
+        await session_of(call).close_async()
+
+
+@operation("POST", "/sessions/{session}/fork", right="write", status=201)
+async def fork_session(call: Call[None, Fork]) -> Answer[NewSession]:
+    """Copy a session, or its beginning, to a new one"""
+    known = (
+        call.body.session_id if call.body.session_id is not None else call.new_session(idempotency_key(call))
+    )
+    call.caller.check_session(known)
+    await session_of(call).fork_async(known, at=call.body.at)
+    return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
+
+
+@operation("POST", "/sessions/{session}/cancel", right="write")
+async def cancel_session(call: Call[None, Cancel]) -> Cancelled:
+    """Cancel the turn that runs now, as a stop button does
+
+    What has been said stays in the history, unless `keep` says otherwise. Turns behind it go on.
+    """
+    return Cancelled(await session_of(call).cancel_async(call.body.reason, keep=call.body.keep or "partial"))
+
+
+@operation("GET", "/sessions/{session}/snapshot", right="read")
+async def show_snapshot(call: Call[SnapshotQuery, None]) -> SessionSnapshot:
+    """Read the last messages, the pending turns and the cursor to go on from, at one moment
+
+    Follow the events after the cursor to see all that comes later.
+    """
+    return await call.client.snapshot(call.path["session"], tenant=call.caller.tenant, last=call.query.last)
+
+
+@operation("GET", "/sessions/{session}/messages", right="read")
+async def show_history(call: Call[HistoryQuery, None]) -> HistoryPage:
+    """Read a page of the history"""
+    session, asked = session_of(call), call.query
+    status = await session.status_async()
+    if not status.created:
+        raise SessionNotFound(session_id=session.session_id)
+    start = max(0, status.messages + asked.start) if asked.start < 0 else asked.start
+    end = start + MOST_MESSAGES
+    stop = asked.stop if asked.stop is None or asked.stop >= 0 else max(0, status.messages + asked.stop)
+    if stop is None and end > status.messages:
+        messages = await session.history_async(start, None, pending=asked.pending, failed=asked.failed)
+    else:
+        last = end if stop is None else min(stop, end)
+        messages = await session.history_async(
+            start, max(last, start), pending=asked.pending, failed=asked.failed
+        )
+    return HistoryPage(messages, status.messages)
+
+
+@operation("POST", "/sessions/{session}/messages", right="write", status=204)
+async def add_messages(call: Call[None, AddMessages]) -> None:
+    """Add messages to the history without running a turn; refused with 409 while a turn runs"""
+    await session_of(call).add_message_async(*call.body.messages, if_busy="reject")
+
+
+@operation("DELETE", "/sessions/{session}/messages", right="write", status=204)
+async def clear_history(call: Call[None, None]) -> None:
+    """Delete the history; refused with 409 while a turn runs"""
+    await session_of(call).clear_async(if_busy="reject")
+
+
+@operation("POST", "/sessions/{session}/rewind", right="write", status=204)
+async def rewind_session(call: Call[None, Rewind]) -> None:
+    """Cut the history behind a message; refused with 409 while a turn runs"""
+    await session_of(call).rewind_async(call.body.to, if_busy="reject")
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    try:
+        return None if text is None else msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Refused(400, "invalid_query", "metadata must be a JSON object.") from None
+
+
+@asynccontextmanager
+async def _patience() -> AsyncGenerator[None]:
+    """Give up waiting for the session's turns after a while, as no connection waits for ever."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            yield
+    except TimeoutError:
+        raise SessionBusy("The session still has turns: cancel them, or try again later.") from None
+
+
+OPERATIONS = [
+    create_session, list_sessions, show_session, change_session, delete_session, close_session, fork_session,
+    cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
+]  # fmt: skip

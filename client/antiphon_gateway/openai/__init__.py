@@ -1,0 +1,1 @@
+"""OpenAI's interfaces over sessions and turns: responses by the Open Responses specification, conversations, models."""

@@ -1,0 +1,207 @@
+"""Conversations: a conversation is a session, and its items are the messages of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, NoReturn, cast
+
+from msgspec import Struct
+
+from antiphon.errors import SessionBusy, SessionExists, SessionNotFound
+from antiphon.model import Message
+from antiphon.session.session import Session
+from antiphon_gateway.http.operations import Call, operation
+from antiphon_gateway.openai.errors import RefusedField, refused
+from antiphon_gateway.openai.following import key_of, summary_of
+from antiphon_gateway.openai.inputs import messages_of
+from antiphon_gateway.openai.items import ItemList, ItemQuery, items_of, page_of, said_item, step_items
+from antiphon_gateway.openai.requests import check_metadata
+
+__all__ = ["OPERATIONS", "history_items"]
+
+PATIENCE_SECONDS = 30.0
+MOST_ITEMS = 20
+
+
+class CreateConversation(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A conversation to begin, perhaps with items."""
+
+    items: list[dict[str, Any]] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class UpdateConversation(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The metadata of a conversation, which takes the place of what it had."""
+
+    metadata: dict[str, str] | None
+
+
+class AddItems(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Items to add behind the others."""
+
+    items: list[dict[str, Any]]
+
+
+class Conversation(Struct):
+    """A conversation. Of its session's metadata it has the entries that are text."""
+
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: str = "conversation"
+
+
+class DeletedConversation(Struct):
+    """A conversation that is no more."""
+
+    id: str
+    deleted: bool = True
+    object: str = "conversation.deleted"
+
+
+@operation("POST", "/v1/conversations", right="write")
+async def create_conversation(call: Call[None, CreateConversation]) -> Conversation:
+    """Begin a conversation, perhaps with items
+
+    With an `Idempotency-Key`, a repeated request gets the same conversation.
+    """
+    given, key = call.body, key_of(call)
+    check_metadata(given.metadata)
+    messages = _messages(call, given.items or [])
+    call.path["session"] = call.new_session(key)
+    session = call.client.session(
+        call.path["session"], messages=cast("Any", messages) or None, metadata=given.metadata,
+        tenant=call.caller.tenant,
+    )  # fmt: skip
+    with suppress(SessionBusy, *([SessionExists] if key is not None else [])):
+        await session.add_message_async(if_busy="reject")  # its first use stores it
+    return await _shown(call)
+
+
+@operation("GET", "/v1/conversations/{session}", right="read")
+async def show_conversation(call: Call[None, None]) -> Conversation:
+    """Read a conversation"""
+    return await _shown(call)
+
+
+@operation("POST", "/v1/conversations/{session}", right="write")
+async def update_conversation(call: Call[None, UpdateConversation]) -> Conversation:
+    """Replace the metadata of a conversation"""
+    check_metadata(call.body.metadata)
+    before, given = await _shown(call), call.body.metadata or {}
+    gone = dict.fromkeys(before.metadata.keys() - given.keys())
+    await _session(call).set_metadata_async({**given, **gone})
+    return await _shown(call)
+
+
+@operation("DELETE", "/v1/conversations/{session}", right="admin")
+async def delete_conversation(call: Call[None, None]) -> DeletedConversation:
+    """Delete a conversation with its session, and cancel its turns"""
+    await _shown(call)
+    deleted = await call.services.stopping.first(_session(call).delete_async(), PATIENCE_SECONDS)
+    if deleted is None:
+        raise SessionBusy("The session still has turns: try again later.")
+    return DeletedConversation(call.path["session"])
+
+
+@operation("POST", "/v1/conversations/{session}/items", right="write")
+async def create_items(call: Call[None, AddItems]) -> ItemList:
+    """Add items to a conversation without making a response; refused with 409 while one is made"""
+    await _shown(call)
+    messages = _messages(call, call.body.items)
+    if not messages:
+        raise refused("items", "items must not be empty.")
+    session = _session(call)
+    await session.add_message_async(*messages, if_busy="reject")
+    added = history_items(await session.history_async(-len(messages)))
+    return page_of(added, ItemQuery(limit=100, order="asc"))
+
+
+@operation("GET", "/v1/conversations/{session}/items", right="read")
+async def list_items(call: Call[ItemQuery, None]) -> ItemList:
+    """List the items of a conversation, the last one first"""
+    return page_of(await _items(call), call.query)
+
+
+@operation("GET", "/v1/conversations/{session}/items/{item}", right="read")
+async def show_item(call: Call[None, None]) -> dict[str, Any]:
+    """Read an item of a conversation"""
+    name = call.path["item"]
+    found = next((item for item in await _items(call) if item["id"] == name), None)
+    if found is None:
+        raise RefusedField("item_id", f"There is no item {name[:100]!r}.", status=404, code="item_not_found")
+    return found
+
+
+@operation("DELETE", "/v1/conversations/{session}/items/{item}", right="write")
+async def delete_item(call: Call[None, None]) -> Conversation:
+    """Refused: a history can be cut behind a message, but none is taken out of it"""
+    _no_item_is_deleted()
+
+
+def _no_item_is_deleted() -> NoReturn:
+    raise RefusedField(
+        "item_id",
+        "A single item cannot be deleted: POST /sessions/{session}/rewind cuts the history behind a message.",
+    )
+
+
+def history_items(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return a history as items. Those of a response are named as in the response, and its input as its input items."""
+    found: list[dict[str, Any]] = []
+    for turn, group in groupby(messages, key=lambda one: one.turn_id):
+        if turn is None:
+            for message in group:
+                found += _added(message, message.id or "")
+            continue
+        step = 0
+        for number, message in enumerate(group):
+            if message.role == "assistant" and message.provider is not None:
+                step += 1
+                found += step_items(message, turn, step)
+            elif message.role == "tool" and step:
+                found += items_of([message], turn)
+            else:
+                found += _added(message, f"{turn}_in{number}")
+    return found
+
+
+def _added(message: Message, name: str) -> list[dict[str, Any]]:
+    if message.role in ("assistant", "tool"):
+        return items_of([message], name)
+    return [said_item(f"msg_{name}", message)]
+
+
+def _messages(call: Call[Any, Any], items: list[dict[str, Any]]) -> list[Message]:
+    if len(items) > MOST_ITEMS:
+        raise refused("items", f"items: {MOST_ITEMS} may be added at once.")
+    return messages_of(items, summary_of(call))
+
+
+def _session(call: Call[Any, Any]) -> Session:
+    return call.client.session(call.path["session"], tenant=call.caller.tenant)
+
+
+async def _shown(call: Call[Any, Any]) -> Conversation:
+    """Read a conversation. Raises ``SessionNotFound``."""
+    session = _session(call)
+    status = await session.status_async()
+    if not status.created:
+        raise SessionNotFound(session_id=session.session_id)
+    metadata = {
+        name: value for name, value in (await session.metadata_async()).items() if isinstance(value, str)
+    }
+    return Conversation(session.session_id, status.created // 1000, metadata)
+
+
+async def _items(call: Call[Any, Any]) -> list[dict[str, Any]]:
+    await _shown(call)
+    return history_items(await _session(call).history_async())
+
+
+OPERATIONS = [
+    create_conversation, show_conversation, update_conversation, delete_conversation, create_items, list_items,
+    show_item, delete_item,
+]  # fmt: skip

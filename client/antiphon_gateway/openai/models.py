@@ -1,0 +1,63 @@
+"""The models: the agents of the workers that run now, and the providers whose models a request may name itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from antiphon.wire.lists.apps import offers
+from antiphon_gateway.http.operations import Call, operation
+from antiphon_gateway.openai.errors import RefusedField
+
+__all__ = ["OPERATIONS"]
+
+OWNER = "antiphon"
+
+
+class Model(Struct):
+    """An agent, or a model of a provider. ``provider/*`` stands for all models of a provider."""
+
+    id: str
+    owned_by: str
+    created: int = 0
+    object: str = "model"
+
+
+class ModelList(Struct):
+    """What ``model`` may be."""
+
+    data: list[Model] = field(default_factory=list[Model])
+    object: str = "list"
+
+
+@operation("GET", "/v1/models", right="read")
+async def list_models(call: Call[None, None]) -> ModelList:
+    """List what `model` may be: the agents of the workers that run now, and `provider/*` for any model of a provider"""
+    agents, providers = await _offered(call)
+    found = [Model(name, OWNER) for name in sorted(agents)]
+    return ModelList([*found, *(Model(f"{name}/*", name) for name in sorted(providers))])
+
+
+@operation("GET", "/v1/models/{model}", right="read")
+async def show_model(call: Call[None, None]) -> Model:
+    """Read whether `model` may be this agent, or this `provider/model` (with `%2F`)"""
+    name = call.path["model"]
+    agents, providers = await _offered(call)
+    provider, slash, _ = name.partition("/")
+    if name in agents:
+        return Model(name, OWNER)
+    if slash and providers & {provider, "*"}:
+        return Model(name, provider)
+    raise RefusedField(
+        "model", f"No worker that runs now has {name!r:.100}: GET /v1/models lists what there is.",
+        status=404, code="model_not_found",
+    )  # fmt: skip
+
+
+async def _offered(call: Call[Any, Any]) -> tuple[set[str], set[str]]:
+    found = [one for cell in call.client.connections.cells for one in await offers(cell)]
+    return {name for one in found for name in one.agents}, {name for one in found for name in one.providers}
+
+
+OPERATIONS = [list_models, show_model]

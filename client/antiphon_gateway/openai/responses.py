@@ -1,0 +1,192 @@
+"""The routes of the Responses interface. A response is a turn; its id is that of the turn behind ``resp_``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, cast
+
+from msgspec import Meta, Struct
+from starlette.responses import Response
+
+from antiphon import sse
+from antiphon.errors import AgentError, TurnNotFound
+from antiphon.events import Heartbeat
+from antiphon.model import TERMINAL
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.streams import EventIterator
+from antiphon.wire.editing import forget_turn
+from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
+from antiphon_gateway.openai.errors import error_of
+from antiphon_gateway.openai.following import LONGEST_SECONDS, submitted, turn_of
+from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
+from antiphon_gateway.openai.requests import CreateResponse
+from antiphon_gateway.openai.resource import resource, response_id
+from antiphon_gateway.openai.stream import DONE, ResponseStream, encode
+
+__all__ = ["OPERATIONS", "response_events"]
+
+READ_SECONDS = 5.0
+CANCEL_SECONDS = 10.0
+
+
+class ResponseQuery(Struct, kw_only=True):
+    """With ``stream`` the events come, after the one with the number ``starting_after`` if that is given."""
+
+    stream: bool = False
+    starting_after: Annotated[int, Meta(ge=0)] | None = None
+
+
+class Deleted(Struct):
+    """A response that is no more."""
+
+    id: str
+    deleted: bool = True
+    object: str = "response.deleted"
+
+
+@operation("POST", "/v1/responses", right="write")
+async def create_response(call: Call[None, CreateResponse]) -> Answer[dict[str, Any]]:
+    """Make a response, as OpenAI's Responses interface does
+
+    With `stream` its events come. With `background` it is returned at once, and made by a worker all the same.
+    """
+    given = call.body
+    turn, part = await submitted(call, given)
+    if given.stream:
+        return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, None))
+    made = None
+    if not given.background:
+        made = await call.services.stopping.first(_made(turn, part), LONGEST_SECONDS)
+    return Answer(made or await _resource(call, turn, part))
+
+
+@operation("GET", "/v1/responses/{response}", right="read")
+async def show_response(call: Call[ResponseQuery, None]) -> Answer[dict[str, Any]]:
+    """Read a response, or follow its events from any place"""
+    turn, part = await _stored(call, call.path["response"])
+    if call.query.stream:
+        return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, call.query.starting_after))
+    return Answer(await _resource(call, turn, part))
+
+
+@operation("POST", "/v1/responses/{response}/cancel", right="write")
+async def cancel_response(call: Call[None, None]) -> Answer[dict[str, Any]]:
+    """Cancel a response that is being made"""
+    turn, part = await _stored(call, call.path["response"])
+    await turn.cancel(keep="partial")
+    await call.services.stopping.first(turn.ended(), CANCEL_SECONDS)
+    return Answer(await _resource(call, turn, part))
+
+
+@operation("DELETE", "/v1/responses/{response}", right="write")
+async def delete_response(call: Call[None, None]) -> Deleted:
+    """Delete a response: it can be read and followed no more
+
+    One that is being made is cancelled first. What it has said stays in its conversation. A response that goes on with
+    results of the caller's tools is deleted together with the one before it, as both are one turn.
+    """
+    name = call.path["response"]
+    turn, _ = await _stored(call, name)
+    if await turn.status() not in TERMINAL:
+        await turn.cancel(keep="partial")
+        await call.services.stopping.first(turn.ended(), CANCEL_SECONDS)
+    await forget_turn(call.client.connections.cell_of_turn(turn.id), turn.id)
+    return Deleted(name)
+
+
+@operation("GET", "/v1/responses/{response}/input_items", right="read")
+async def show_input_items(call: Call[ItemQuery, None]) -> ItemList:
+    """Read the input of a response, the last item first"""
+    turn, part = await _stored(call, call.path["response"])
+    info = await turn.info()
+    if part:
+        return page_of(await _results(turn, part), call.query)
+    return page_of(input_items(info.input, info.turn_id), call.query)
+
+
+async def _results(turn: AsyncTurn, part: int) -> list[dict[str, Any]]:
+    """Return the results that a response goes on with."""
+    async with turn.stream() as events:
+        async for event in events:
+            if event.type == "turn_resumed" and any(one.kind == "result" for one in event.decisions):
+                part -= 1
+                if not part:
+                    return [output_item(one.call_id, one.content, turn.id) for one in event.decisions]
+            if event.terminal:
+                break
+    return []
+
+
+async def _stored(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
+    """Return the turn of a response that was stored, and its part. Raises ``TurnNotFound``."""
+    turn, part = await turn_of(call, name)
+    echo: dict[str, Any] = (await turn.info()).metadata.get("openai") or {}
+    if echo.get("store") is False:
+        raise TurnNotFound(f"The response {name[:100]!r} was not stored.")
+    return turn, part
+
+
+async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
+    """Return a response as it is now."""
+    info = await turn.info()
+    if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
+        made = await call.services.stopping.first(_made(turn, part), READ_SECONDS)
+        if made is None and part and info.status in TERMINAL:
+            raise TurnNotFound(f"There is no response {response_id(turn.id, part)!r}.")
+        return made or {
+            **resource(info),
+            "id": response_id(turn.id, part),
+            "status": "in_progress",
+            "output": [],
+        }
+    return resource(info, await turn.result(READ_SECONDS) if info.status == "finished" else None)
+
+
+async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:
+    """Wait for the end of a response, and return it; None if the turn ends before it begins."""
+    made = ResponseStream(resource(await turn.info()), turn.id, part)
+    async with turn.stream() as events:
+        async for event in events:
+            found = made.events(event)
+            if made.over and found:
+                return found[-1]["response"]
+    return None if part else resource(await turn.info())
+
+
+async def _stream(call: Call[Any, Any], turn: AsyncTurn, part: int, after: int | None) -> Response:
+    events, made = turn.stream(heartbeat=HEARTBEAT_SECONDS), resource(await turn.info())
+    stream = ResponseStream(made, turn.id, part)
+    return call.stream(events, _messages(events, stream, -1 if after is None else after))
+
+
+async def _messages(events: EventIterator, made: ResponseStream, after: int) -> AsyncIterator[bytes]:
+    async for one in response_events(events, made):
+        if one is None:
+            yield sse.encode(Heartbeat())
+        elif one["sequence_number"] > after:
+            yield encode(one)
+    if made.over:
+        yield DONE
+
+
+async def response_events(
+    events: EventIterator, made: ResponseStream
+) -> AsyncGenerator[dict[str, Any] | None, None]:
+    """Yield the events of a response, and None for each heartbeat. If it is not ``over`` then, come back."""
+    try:
+        async for event in events:
+            if isinstance(event, Heartbeat):
+                yield None
+                continue
+            for one in made.events(event):
+                yield one
+            if made.over:
+                return
+        made.over = True
+    except AgentError as exc:
+        if not exc.retryable:
+            yield made.broken(error_of(exc)[1])
+
+
+OPERATIONS = [create_response, show_response, delete_response, cancel_response, show_input_items]

@@ -1,0 +1,95 @@
+/** Builds the page. What users and models wrote becomes text nodes and nothing else. */
+
+/** h("p", { class: "note", onclick: press }, "text", node): an element with attributes, listeners and children. */
+export function h(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((one) => one !== undefined && one !== null && one !== false));
+  return node;
+}
+
+/** Set the text of an element, if it is another one: a text that stays keeps its selection. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Show or hide an element. */
+export function show(node, visible) {
+  if (node.hidden === visible) node.hidden = !visible;
+}
+
+/**
+ * Let `parent` have one child for each item, in their order. A child stays as long as its item does, and with it the
+ * focus, the selection and what is open. `make(item)` returns an object with `node` and `update(item)`.
+ */
+export function arrange(parent, items, keyOf, make) {
+  const before = (parent.views ??= new Map());
+  const views = (parent.views = new Map());
+  let place = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    const view = before.get(key) ?? make(item);
+    before.delete(key);
+    views.set(key, view);
+    view.update(item);
+    if (view.node === place) place = place.nextSibling;
+    else put(parent, view.node, place);
+  }
+  for (const view of before.values()) view.node.remove();
+}
+
+/** Put a child before another one. One that only moves keeps the focus, where the browser can do so. */
+function put(parent, node, place) {
+  if (node.parentNode === parent && parent.moveBefore) parent.moveBefore(node, place);
+  else parent.insertBefore(node, place);
+}
+
+/** Return a function that lets `draw` run once before the next frame, however often it is called. */
+export function onFrame(draw) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      draw();
+    });
+  };
+}
+
+const announcer = document.querySelector("#announcer");
+
+/** Tell users of screen readers what has happened. */
+export function announce(text) {
+  announcer.textContent = "";
+  requestAnimationFrame(() => { announcer.textContent = text; });
+}
+
+const notices = document.querySelector("#notices");
+
+/** Show a sentence until it is dismissed or some time has passed. */
+export function notify(text, { wrong = true, seconds = 12 } = {}) {
+  const close = h("button", { type: "button", class: "plain", "aria-label": "Dismiss", onclick: () => node.remove() }, "×");
+  const node = h("div", { class: wrong ? "notice wrong" : "notice" }, h("p", {}, text), close);
+  notices.append(node);
+  while (notices.children.length > 3) notices.firstChild.remove();
+  setTimeout(() => node.remove(), seconds * 1000);
+}
+
+/** Run what a button asks for. The button cannot be pressed again meanwhile; a problem is shown. */
+export async function press(button, work) {
+  if (button.getAttribute("aria-disabled") === "true") return undefined;
+  button.setAttribute("aria-disabled", "true");
+  try {
+    return await work();
+  } catch (problem) {
+    notify(problem.message);
+    return undefined;
+  } finally {
+    button.removeAttribute("aria-disabled");
+  }
+}

@@ -1,0 +1,144 @@
+"""``antiphon serve``: the gateway behind uvicorn, until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import fields
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from antiphon.cli.arguments import add_redis, command_parser, redis_urls
+from antiphon.client import AsyncClient
+from antiphon.errors import SettingsError
+from antiphon_gateway.access.keys import hash_of, new_key
+from antiphon_gateway.app import Gateway, gateway
+from antiphon_gateway.http.connection import Connection
+from antiphon_gateway.settings import GatewaySettings
+
+__all__ = ["serve"]
+
+log = logging.getLogger("antiphon.gateway")
+
+# A reader whose host is lost holds its stream for so long, where the system can be told.
+UNANSWERED_MS = 60_000
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(argv: list[str]) -> int:
+    """Serve sessions and turns over HTTP until stopped
+
+    Every option is also a variable: --port is ANTIPHON_GATEWAY_PORT. An option takes precedence. SIGTERM drains:
+    streams end, each at a cursor from which its reader goes on at another gateway. Without keys it listens on this
+    machine only. `antiphon serve --new-key` makes a key. `GET /openapi.json` describes what can be called.
+    """
+    parser = command_parser(serve)
+    parser.usage = "antiphon serve [OPTIONS]"
+    for known in fields(GatewaySettings):
+        _add_setting(parser, known.name, known.default, known.metadata["doc"])
+    parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and end")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    if options.new_key:
+        return _print_key()
+    settings = GatewaySettings.load(vars(options))
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
+        runner.run(_serve(settings, redis_urls(options.redis_url), options.prefix))
+    return 0
+
+
+def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Make event loops of uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> None:
+    access = settings.access()
+    async with AsyncClient(urls, prefix=prefix) as client:
+        app = gateway(client, access=access, limits=settings.limits, cors=settings.origins)
+        with _listening(settings) as listening:
+            port = listening.getsockname()[1]
+            log.info("[serving] http://%s:%d", settings.host, port)
+            log.info("[page] http://%s:%d/live", settings.host, port)
+            if not access.closed:
+                log.warning(
+                    "No keys are configured: everybody on this machine may do everything, and nobody else."
+                )
+            config = uvicorn.Config(
+                app, http=Connection, limit_concurrency=settings.connections, ws="websockets-sansio",
+                ws_max_size=settings.body_bytes, ws_ping_interval=20.0, access_log=False, proxy_headers=False,
+                server_header=False,
+                log_config=None, log_level="warning", timeout_graceful_shutdown=max(1, round(settings.drain)),
+            )  # fmt: skip
+            await _Server(config, app).serve(sockets=[listening])
+        log.info("[stopped]")
+
+
+class _Server(uvicorn.Server):
+    """Tells the gateway before it waits for its requests, and ends with the exit code 0."""
+
+    def __init__(self, config: uvicorn.Config, app: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = app
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Begin to drain at the first signal, and end at once at the second."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("[draining]")
+        self._gateway.drain()
+        await super().shutdown(sockets)
+
+
+def _listening(settings: GatewaySettings) -> socket.socket:
+    """Return a socket that listens. Raises ``SettingsError``."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as exc:
+        raise SettingsError(
+            f"The gateway cannot listen on {settings.host}:{settings.port}: {exc.strerror}."
+        ) from exc
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
+    return listening
+
+
+def _print_key() -> int:
+    key = new_key()
+    print(f'{key}\n\n[keys.NAME]\nhash = "{hash_of(key)}"\ntenant = "TENANT"\nrights = ["read", "write"]')
+    return 0
+
+
+def _add_setting(parser: argparse.ArgumentParser, name: str, default: Any, doc: str) -> None:
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    metavar = (
+        "N" if isinstance(default, int) else "TIME" if name == "drain" else "TEXT" if default == "" else "N"
+    )
+    doc = doc[:1].lower() + doc[1:] + (f"; by default {shown}" if shown else "")
+    parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)

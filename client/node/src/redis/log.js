@@ -1,0 +1,130 @@
+// Following a session's events: the log says what is true, the channel that there is something new.
+
+import { AntiphonError, StreamGap } from "../errors.js";
+import { decodeEvent } from "../values.js";
+
+/** @import { SessionEvent } from "../types.js" */
+
+export const PAGE = 500;
+export const SILENCE_MS = 5000;
+
+/** What a channel says beside events: that it is subscribed (again), and that nothing has come. */
+export const SUBSCRIBED = Symbol("subscribed");
+export const SILENCE = Symbol("silence");
+
+/**
+ * @typedef {object} Channel
+ * @property {(ms: number) => Promise<string | typeof SUBSCRIBED | typeof SILENCE>} next
+ * @property {() => void} reconnect
+ *
+ * @typedef {{ seq: number, first: number, entries: [number, string][] }} LogPage of which one transaction has read
+ *
+ * @typedef {(from: number, count: number) => Promise<LogPage>} ReadLog
+ */
+
+// The scripts write this at the beginning of every event.
+const PLACE = /^\{"seq":(\d{1,18}),"at":(\d{1,18}),/;
+
+/** @param {string} text */
+function placeOf(text) {
+  const found = PLACE.exec(text);
+  return found ? { seq: Number(found[1]), at: Number(found[2]) } : { seq: NaN, at: 0 };
+}
+
+/**
+ * Yield the events behind the cursor, each once and in order, without end. Throws `StreamGap`.
+ *
+ * @param {number} cursor
+ * @param {Channel} channel
+ * @param {ReadLog} readLog
+ * @returns {AsyncGenerator<SessionEvent, never, undefined>}
+ */
+export async function* follow(cursor, channel, readLog) {
+  const reader = new LogReader(cursor, readLog);
+  for (;;) {
+    const heard = await channel.next(SILENCE_MS);
+    if (typeof heard === "string") {
+      const event = reader.next(heard);
+      if (event) yield event;
+      if (event || reader.seen(heard)) continue;
+    }
+    for (let page = await reader.page(), first = true; ; page = await reader.page(), first = false) {
+      if (first && page.length && heard === SILENCE) channel.reconnect();
+      for (const [seq, text] of page) yield reader.accept(seq, text);
+      if (page.length < PAGE) break;
+    }
+  }
+}
+
+class LogReader {
+  /** @type {string | null} */
+  #last = null; // the event at the cursor, once it was seen
+  #cursor;
+  #readLog;
+
+  /** @param {number} cursor @param {ReadLog} readLog */
+  constructor(cursor, readLog) {
+    this.#cursor = cursor;
+    this.#readLog = readLog;
+  }
+
+  /** The event of a message from the channel, if it is the one behind the cursor. @param {string} text */
+  next(text) {
+    const { seq, at } = placeOf(text);
+    if (seq !== this.#cursor + 1 || at < this.#at) return undefined;
+    try {
+      return this.accept(seq, text);
+    } catch {
+      return undefined; // the log decides
+    }
+  }
+
+  /** Whether a message from the channel was given before. @param {string} text */
+  seen(text) {
+    const { seq, at } = placeOf(text);
+    return seq <= this.#cursor && (at < this.#at || text === this.#last);
+  }
+
+  /** @param {number} seq @param {string} text @returns {SessionEvent} */
+  accept(seq, text) {
+    const event = decoded(seq, text);
+    [this.#cursor, this.#last] = [seq, text];
+    return event;
+  }
+
+  /** A page of the log behind the cursor. Throws `StreamGap` if it does not go on there. @returns {Promise<[number, string][]>} */
+  async page() {
+    const { seq, first, entries } = await this.#readLog(Math.max(this.#cursor, 1), PAGE + 1);
+    this.#cursor ||= first;
+    const cursor = this.#cursor;
+    const here = entries[0]?.[0] === cursor ? /** @type {[number, string]} */ (entries.shift())[1] : null;
+    const oldest = entries[0]?.[0] ?? null;
+    const where = { cursor, oldest };
+    if (seq < cursor) throw gap(`There is no event ${cursor}; the session's last event is ${seq}`, where);
+    if (here !== null && this.#last !== null && here !== this.#last) {
+      throw gap(`The session began anew: event ${cursor} is a different one now`, where);
+    }
+    if (seq > cursor && oldest !== cursor + 1) throw gap(`Events after ${cursor} are no longer kept`, where);
+    this.#last ??= here;
+    return entries.slice(0, PAGE);
+  }
+
+  get #at() {
+    return this.#last === null ? 0 : placeOf(this.#last).at;
+  }
+}
+
+/** @param {number} seq @param {string} text */
+function decoded(seq, text) {
+  try {
+    const event = decodeEvent(text);
+    if (event.seq === seq) return event;
+  } catch (error) {
+    if (!(error instanceof AntiphonError)) throw error;
+  }
+  const message = `Event ${seq} cannot be read: go on behind it with the cursor ${seq}.`;
+  throw new AntiphonError(message, { code: "corrupt_record" });
+}
+
+/** @param {string} what @param {{ cursor: number, oldest: number | null }} where */
+const gap = (what, where) => new StreamGap(`${what}: take a snapshot, and go on after its cursor.`, where);

@@ -1,0 +1,113 @@
+// Events, messages and responses as they are read: what is absent has its default.
+
+import { AntiphonError } from "./errors.js";
+
+/** @import { EventBase, EventFields, EventType, Message, Response, SessionEvent, Usage } from "./types.js" */
+
+/** @type {EventBase} */
+const IN_ALL = { seq: 0, at: 0, session_id: "", turn_id: "", run: 0, attempt: 0, step: 0 };
+
+// Shared by all events that lack them: nobody may change them.
+/** @type {any} */
+const LIST = Object.freeze([]);
+/** @type {any} */
+const OBJECT = Object.freeze({});
+
+/** The fields of each type of event with their defaults. @type {{ readonly [T in EventType]: Readonly<EventFields[T]> }} */
+export const EVENT_DEFAULTS = {
+  turn_queued: { position: 0, input: LIST, input_omitted: false },
+  turn_started: { worker: "" },
+  text_delta: { text: "" },
+  reasoning_delta: { text: "" },
+  refusal_delta: { text: "" },
+  output_delta: { output: null },
+  tool_call_delta: { call_id: "", name: "", arguments: "" },
+  tool_call: { call_id: "", name: "", arguments: OBJECT },
+  tool_result: { call_id: "", name: "", result: "", is_error: false },
+  tool_progress: { call_id: "", name: "", text: "", fraction: null },
+  custom: { call_id: "", name: "", data: null },
+  item: { provider: "", item: OBJECT },
+  step_finished: { usage: OBJECT, stop_reason: "end", model: "", rejected: "" },
+  turn_retrying: { reason: "", code: "", retry_at: 0, service: null },
+  model_changed: { source: "", target: "", code: "" },
+  turn_suspended: { calls: LIST },
+  turn_resumed: { decisions: LIST },
+  turn_steered: { steered_id: "", input: LIST, input_omitted: false },
+  turn_finished: { response: null, steered_into: "" },
+  turn_failed: { code: "", message: "", raw: "", service: null },
+  turn_cancelled: { reason: "", kept: 0, keep: "steps" },
+  message_added: { message: null },
+  history_cleared: {},
+  history_rewound: { message_id: "", kept: 0 },
+  variables_changed: { variables: OBJECT },
+  session_forked: { fork_id: "" },
+  session_closed: { reason: "" },
+};
+
+/** @type {Usage} */
+const USAGE = {
+  input_tokens: 0, output_tokens: 0, cached_input_tokens: 0, cache_write_tokens: 0, reasoning_tokens: 0, cost: null,
+  unpriced_tokens: 0,
+};
+
+/** @type {Omit<Response, "usage" | "tool_calls" | "messages">} */
+const RESPONSE = {
+  text: "", output: null, stop_reason: "end", raw_stop_reason: null, model: null, turn_id: "", session_id: "", limit: null,
+};
+
+/**
+ * Read an event as it was published. One of an unknown type has the type `unknown`. Throws an error with the code
+ * `corrupt_record` if it is no event.
+ *
+ * @param {string} text
+ * @returns {SessionEvent}
+ */
+export function decodeEvent(text) {
+  const found = decodeObject(text, "An event");
+  const known = Object.hasOwn(EVENT_DEFAULTS, found.type) && EVENT_DEFAULTS[/** @type {EventType} */ (found.type)];
+  if (!known) return { ...IN_ALL, ...baseOf(found), type: "unknown", fields: found };
+  const event = /** @type {any} */ ({ ...IN_ALL, ...known, ...found });
+  if (event.type === "turn_finished" && event.response) event.response = withDefaults(event.response);
+  return event;
+}
+
+/** An entry of the history. @param {string} text @returns {Message} */
+export const decodeMessage = (text) => /** @type {any} */ ({ parts: [], ...decodeObject(text, "A message") });
+
+/** @param {string} text @returns {Response} */
+export const decodeResponse = (text) => withDefaults(decodeObject(text, "A response"));
+
+/** A response with all its fields. @param {Partial<Response>} response @returns {Response} */
+export const withDefaults = (response) => ({
+  ...RESPONSE,
+  messages: [],
+  ...response,
+  usage: { ...USAGE, ...response.usage },
+  tool_calls: (response.tool_calls ?? []).map((call) => ({ ...{ arguments: {}, result: null, is_error: false }, ...call })),
+});
+
+/** The text of a message: its text parts, joined. @param {Message} message */
+export const textOf = (message) => message.parts.map((part) => (part.type === "text" ? part.text : "")).join("");
+
+/** Whether an event ends a run of its turn. @param {SessionEvent} event */
+export const isTerminal = (event) =>
+  event.type === "turn_finished" || event.type === "turn_failed" || event.type === "turn_cancelled";
+
+/** @param {Record<string, any>} fields */
+function baseOf(fields) {
+  return Object.fromEntries(Object.keys(IN_ALL).flatMap((name) => (name in fields ? [[name, fields[name]]] : [])));
+}
+
+/** @param {string} text @param {string} what @returns {Record<string, any>} */
+function decodeObject(text, what) {
+  let found;
+  try {
+    found = JSON.parse(text);
+  } catch (cause) {
+    throw new AntiphonError(`${what} is not readable.`, { code: "corrupt_record", cause });
+  }
+  if (found === null || typeof found !== "object" || Array.isArray(found)) {
+    throw new AntiphonError(`${what} is no object.`, { code: "corrupt_record" });
+  }
+  return found;
+}

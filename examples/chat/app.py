@@ -1,0 +1,150 @@
+"""A chat backend without a database of its own: what was said, what waits and what failed is read from the session.
+
+README.md has the commands that start it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from pydantic import BaseModel, Field
+
+from antiphon import AsyncClient, Session, sse
+from antiphon.errors import AgentError, NotFound, SessionBusy, UsageError, WrongTenant
+
+AGENT = "assistant"
+PAGE = Path(__file__).with_name("page.html")
+REDIS = os.environ.get("ANTIPHON_REDIS_URL", "redis://localhost:6379/0")
+
+
+@asynccontextmanager
+async def connected(app: FastAPI) -> AsyncGenerator[None]:
+    async with AsyncClient(REDIS) as app.state.client:
+        yield
+
+
+app = FastAPI(title="Chat", lifespan=connected)
+
+
+def client_of(request: Request) -> AsyncClient:
+    return request.app.state.client
+
+
+def user_of(request: Request) -> str:
+    """Return who asks. Put your login here: this cookie is not checked by anyone."""
+    return request.cookies.get("user") or "guest"
+
+
+Client = Annotated[AsyncClient, Depends(client_of)]
+User = Annotated[str, Depends(user_of)]
+
+
+def chat_of(chat: str, client: Client, user: User) -> Session:
+    """Return the session of a chat. Each use of it raises ``WrongTenant`` if it is another user's."""
+    return client.session(chat, agent=AGENT, tenant=user)
+
+
+Chat = Annotated[Session, Depends(chat_of)]
+
+
+class Said(BaseModel):
+    """What a user has written. A page that does not know whether a request arrived repeats it with the same key."""
+
+    text: str = Field(min_length=1)
+    key: str
+    title: str | None = None
+
+
+@app.get("/")
+def page() -> FileResponse:
+    return FileResponse(PAGE)
+
+
+@app.get("/chats")
+async def chats(client: Client, user: User) -> Response:
+    """List the user's chats, the last used one first."""
+    return encoded(
+        [
+            {"id": one.session_id, "title": one.metadata.get("title", "Chat")}
+            async for one in client.sessions(tenant=user, limit=50)
+        ]
+    )
+
+
+@app.get("/chats/{chat}")
+async def show(chat: str, session: Chat, client: Client, user: User) -> Response:
+    """Return the end of the history, the turns that have not ended, and the cursor from which the events go on.
+
+    The cursor is read first. What happens before the history is read is in the history, and comes again as events.
+    """
+    snapshot = await client.snapshot(chat, tenant=user)
+    messages = await session.history_async(-100, failed=True)
+    ended = {message.turn_id for message in messages}
+    turns = [turn for turn in snapshot.pending if turn.turn_id not in ended]
+    return encoded({"cursor": snapshot.cursor, "messages": messages, "turns": turns})
+
+
+@app.get("/chats/{chat}/events")
+async def events(chat: str, request: Request, client: Client, user: User, after: str) -> StreamingResponse:
+    """Send the events of the chat as they happen. A browser that comes back goes on after the last one it has seen."""
+    found = client.subscribe(chat, request.headers.get("last-event-id", after), tenant=user)
+    await found.start()
+    return StreamingResponse(sse.stream(found), headers=sse.HEADERS)
+
+
+@app.post("/chats/{chat}/messages")
+async def send(said: Said, session: Chat) -> Response:
+    if said.title:  # of the first question: a change of a session waits for the turns before it
+        await session.set_metadata_async({"title": said.title})
+    turn = await session.submit_async(said.text, key=said.key)
+    return encoded({"turn": turn.id})
+
+
+@app.put("/chats/{chat}/messages/{message}")
+async def edit(message: str, said: Said, session: Chat) -> Response:
+    """Replace a question and answer the new one. What came after it goes when the answer is there."""
+    turn = await session.edit_async(message, said.text, key=said.key, metadata={"replaces": message})
+    return encoded({"turn": turn.id})
+
+
+@app.post("/chats/{chat}/regenerate")
+async def regenerate(session: Chat) -> Response:
+    """Answer the last question again."""
+    turn = await session.regenerate_async()
+    return encoded({"turn": turn.id})
+
+
+@app.post("/chats/{chat}/stop")
+async def stop(session: Chat) -> Response:
+    """Stop the answer. The question stays, and so does what has been said."""
+    return encoded({"status": await session.cancel_async("stopped by the user")})
+
+
+@app.post("/turns/{turn}/requeue")
+async def try_again(turn: str, client: Client, user: User) -> Response:
+    """Run a failed turn again."""
+    failed = await client.turn(turn, tenant=user)
+    await failed.requeue()
+    return encoded({"turn": failed.id})
+
+
+STATUS: dict[type[AgentError], int] = {WrongTenant: 403, NotFound: 404, SessionBusy: 409, UsageError: 400}
+
+
+@app.exception_handler(AgentError)
+async def refuse(_request: Request, error: AgentError) -> JSONResponse:
+    """Answer with the first status that fits. What is left are errors of Redis: 503."""
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
+    return JSONResponse({"code": error.code, "message": error.message}, status)
+
+
+def encoded(value: Any) -> Response:
+    """Return a JSON response. msgspec knows the library's types."""
+    return Response(msgspec.json.encode(value), media_type="application/json")

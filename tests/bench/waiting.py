@@ -1,0 +1,67 @@
+"""Turns that wait for a decision: what each of them holds in Redis and in a worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis import Redis
+from support.eventually import wait_until_async
+
+from antiphon.client import AsyncClient
+from antiphon.input.request import WAITS, AgentSpec
+from antiphon.model import CallerTool
+from antiphon.redis.turn import AsyncTurn
+from antiphon.wire.keys import Keys
+from bench.gauges import redis_counters, rss_bytes
+from bench.load import all_ended
+from bench.results import Plan, Result
+from bench.stand import Stand, stand
+
+TITLE = "turns that wait for a decision"
+FIRST = 100
+SETTLE_SECONDS = 2.0
+SUSPENDED = Keys().suspended
+ASKS = AgentSpec(
+    provider="scripted", model="bench", caller_tools=[CallerTool("ask")], version=WAITS,
+    params={
+        "script": [
+            [{"type": "tool_call", "call_id": "call_1", "name": "ask", "arguments": {"amount": 30}}], "Paid.",
+        ]
+    },
+)  # fmt: skip
+"""Its tool is the caller's: each turn waits for the result of one call."""
+
+
+async def measure(plan: Plan) -> Result:
+    result = Result("waiting", TITLE)
+    with stand() as built:
+        await _waiting(result, built, plan.pick(1_000, 200))
+    return result
+
+
+async def _waiting(result: Result, built: Stand, number: int) -> None:
+    """All of them wait at once in one Redis. Then each gets its result, and finishes."""
+    (pid,) = built.worker().workers()
+    async with AsyncClient(built.redis.url) as client:
+        with Redis.from_url(built.redis.url) as redis:
+            await _suspended(client, redis, "first-", FIRST)  # whatever a worker keeps after its first turns
+            before, stored = rss_bytes(pid), redis_counters(redis).memory_bytes
+            turns = await _suspended(client, redis, "waiting-", number)
+            await asyncio.sleep(SETTLE_SECONDS)
+            each = f"each of {number:,} turns that wait"
+            result.add(each, "in the worker", max(rss_bytes(pid) - before, 0) / number / 1024, "KiB")
+            memory = redis_counters(redis).memory_bytes - stored
+            result.add(each, "in Redis", memory / number / 1024, "KiB")
+            for turn in turns:
+                await turn.tool_result("call_1", "30")
+            await all_ended(turns)
+
+
+async def _suspended(client: AsyncClient, redis: Redis, prefix: str, number: int) -> list[AsyncTurn]:
+    """Submit so many turns, and return them when all of them wait."""
+    wanted = redis.zcard(SUSPENDED) + number
+    turns = [await client.submit(f"{prefix}{index}", "Pay 30.", agent=ASKS) for index in range(number)]
+    await wait_until_async(
+        lambda: redis.zcard(SUSPENDED) >= wanted, 120, f"{number} turns wait", interval=0.05
+    )
+    return turns

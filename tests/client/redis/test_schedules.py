@@ -1,0 +1,223 @@
+"""Schedules: one turn for each due time, whoever submits it, and whoever dies while doing so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis import Redis
+from support.cells import START_MS, open_cell
+from support.eventually import wait_until
+
+from antiphon.client import AsyncClient, Client
+from antiphon.errors import NotFound, StoreUnavailable, UsageError, WrongTenant
+from antiphon.input.request import AgentSpec
+from antiphon.redis.many import schedules as module
+from antiphon.redis.many.schedules import submit_due
+from antiphon.redis.many.times import next_due
+from antiphon.wire.lists.schedules import advance, stored, write_schedule
+
+AGENT = AgentSpec(provider="scripted", model="m")
+pytestmark = pytest.mark.lasting_keys("ant:schedule:*", "ant:schedules", "ant:scheduled:*")
+
+
+async def scheduled(client, cell, **options):
+    """A schedule that is due every ten seconds, and the cell's clock set to that of the server."""
+    options = {"every": 10, "agent": AGENT, **options}
+    await client.schedules("s").set("tick", "Tick", **options)
+    cell.server_ms = cell.now  # by the clock of the test
+    await cell.redis.zadd("ant:schedules", {"tick:s": START_MS + 10_000})
+
+
+async def turns(cell):
+    return [turn.decode() for turn in await cell.redis.lrange("ant:turns:s", 0, -1)]
+
+
+async def due(cell):
+    return (await stored(cell, ["tick:s"]))[0].due
+
+
+async def test_each_due_time_submits_one_turn(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        assert await submit_due(cell) == 0
+        for number in range(1, 4):
+            await cell.wait(10_000)
+            assert await submit_due(cell) == 1
+            assert await submit_due(cell) == 0
+            assert len(await turns(cell)) == number
+            assert await due(cell) == START_MS + 10_000 * (number + 1)
+        (shown,) = [one async for one in client.schedules("s")]
+        assert (shown.last_turn, shown.error, shown.every) == ((await turns(cell))[-1], None, 10)
+        assert (await (await client.turn(shown.last_turn)).info()).input[0].text == "Tick"
+        await client.schedules("s").delete("tick")
+
+
+async def test_several_workers_submit_it_once(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await cell.wait(10_000)
+        assert sum(await asyncio.gather(*(submit_due(cell) for _ in range(8)))) == 1
+        assert len(await turns(cell)) == 1
+        await client.schedules("s").delete("tick")
+
+
+async def test_a_worker_that_dies_between_turn_and_schedule_costs_and_doubles_nothing(redis_url, monkeypatch):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await cell.wait(10_000)
+
+        async def dies(*_):
+            raise StoreUnavailable
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "advance", dies)
+            with pytest.raises(StoreUnavailable):
+                await submit_due(cell)
+        await cell.end(await cell.take_one())
+        assert await submit_due(cell) == 1
+        assert len(await turns(cell)) == 1
+        await client.schedules("s").delete("tick")
+
+
+async def test_times_that_were_missed_make_one_turn(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await cell.wait(57_000)
+        assert await submit_due(cell) == 1
+        assert await due(cell) == START_MS + 60_000, "it keeps its rhythm"
+        await client.schedules("s").delete("tick")
+
+
+async def test_what_is_paused_or_deleted_submits_nothing(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        ours = client.schedules("s")
+        await scheduled(client, cell)
+        await ours.pause("tick")
+        await cell.wait(10_000)
+        assert await submit_due(cell) == 0
+        assert [one.due async for one in ours] == [None]
+        assert not await advance(cell, "tick:s", START_MS + 10_000, START_MS + 20_000, "t", "")
+        await ours.resume("tick")
+        assert [one.due is not None async for one in ours] == [True]
+        await ours.delete("tick")
+        assert [one async for one in ours] == []
+        assert not await write_schedule(cell, "s", "tick", "5", {})
+        assert await cell.redis.keys("ant:schedule*") == []
+        for act in (ours.pause, ours.resume, ours.delete):
+            with pytest.raises(NotFound):
+                await act("tick")
+
+
+async def test_the_schedules_of_a_session_go_with_it(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await client.schedules("s").set("paused", "x", every=60, agent=AGENT)
+        await client.schedules("s").pause("paused")
+        await client.schedules("other:s").set("tick", "x", every=60, agent=AGENT)
+        await client.schedules("other:s").pause("tick")
+        await cell.wait(10_000)
+        assert await client.session("s").delete_async() is False, "it had not begun"
+        assert await submit_due(cell) == 0
+        assert [one async for one in client.schedules("s")] == []
+        assert [(one.session_id, one.name) async for one in client.schedules()] == [("other:s", "tick")]
+        await client.schedules("other:s").delete("tick")
+        assert await cell.redis.keys("ant:schedule*") == []
+
+
+async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(redis_url, monkeypatch):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await cell.wait(10_000)
+        submit = cell.submit
+
+        async def submit_late(*given, **options):
+            await client.session("s").delete_async()
+            return await submit(*given, **options)
+
+        monkeypatch.setattr(cell, "submit", submit_late)
+        assert await submit_due(cell) == 0
+        assert [await (await client.turn(turn)).status() for turn in await turns(cell)] == ["cancelled"]
+
+
+async def test_turns_of_a_schedule_have_its_priority(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell, priority="low")
+        await cell.wait(10_000)
+        assert await submit_due(cell) == 1
+        assert await cell.redis.hget(f"ant:turn:{(await turns(cell))[0]}", "priority") == b"low"
+        await client.schedules("s").delete("tick")
+        await cell.redis.flushdb()
+
+
+async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        await client.session("s", agent="any").close_async()
+        await cell.wait(10_000)
+        assert await submit_due(cell) == 1
+        (shown,) = [one async for one in client.schedules()]
+        assert "closed" in shown.error
+        assert await due(cell) == START_MS + 20_000
+        await client.schedules("s").delete("tick")
+
+
+async def test_a_tenant_sees_and_changes_its_own(redis_url):
+    async with AsyncClient(redis_url) as client:
+        await client.schedules("s", tenant="acme").set("tick", "Tick", every=60, agent=AGENT)
+        other = client.schedules("s", tenant="other")
+        assert [one async for one in client.schedules(tenant="other")] == []
+        assert [one.tenant async for one in client.schedules(tenant="acme")] == ["acme"]
+        for act in (other.pause, other.resume, other.delete):
+            with pytest.raises(WrongTenant):
+                await act("tick")
+        with pytest.raises(WrongTenant):
+            await other.set("tick", "Another", every=60, agent=AGENT)
+        await client.schedules("s").delete("tick")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"every": 0.1}, {"every": 60, "cron": "* * * * *"}, {"cron": "x"}, {"cron": "* * * * *", "tz": "Nowhere"},
+     {"every": 60, "key": "k"}, {"every": 60, "name": "a:b"}],
+)  # fmt: skip
+async def test_what_is_no_schedule_is_refused(wrong):
+    async with AsyncClient("redis://localhost:1/0", retries=0) as client:
+        options = {"name": "tick", **wrong}
+        with pytest.raises(UsageError):
+            await client.schedules("s").set(options.pop("name"), "x", **options)
+        with pytest.raises(UsageError, match="Name the session"):
+            await client.schedules().set("tick", "x", every=60)
+
+
+def test_cron_text_goes_by_the_clock_on_the_wall():
+    day = 24 * 3600_000
+    start = 1_774_483_200_000  # 2026-03-26 00:00 UTC; Berlin puts its clocks forward on the 29th
+    found, at = [], start
+    for _ in range(5):
+        at = next_due(0, "0 9 * * *", "Europe/Berlin", after=at, now=at)
+        found.append((at - start) % day // 3600_000)
+    assert found == [8, 8, 8, 7, 7]
+
+
+@pytest.mark.one_server
+@pytest.mark.slow
+def test_workers_that_are_killed_submit_each_time_once(redis_url, processes):
+    with Client(redis_url) as client, Redis.from_url(redis_url) as redis:
+        client.schedules("s").set("tick", "Tick", every=1, agent=AGENT)
+        for count in (1, 3, 5):
+            workers = [processes.worker(redis_url) for _ in range(2)]
+            wait_until(lambda count=count: redis.llen("ant:turns:s") >= count, 60)
+            for worker in workers:
+                worker.kill()
+        client.schedules("s").delete("tick")
+        keys = [
+            redis.hget(f"ant:turn:{turn.decode()}", "key").decode()
+            for turn in redis.lrange("ant:turns:s", 0, -1)
+        ]
+        times = [int(key.split()[-1]) for key in keys]
+        assert times == sorted(set(times)), "one turn for each time, in their order"
+        assert {(time - times[0]) % 1000 for time in times} == {0}
+        processes.worker(redis_url)  # which ends what the others have left
+        for turn in client.turns("s"):
+            turn.result(30)

@@ -1,0 +1,226 @@
+"""The page of examples/chat in headless Chromium, while its workers are killed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.chat import Chat
+from support.eventually import wait_until
+from support.stage import FIRST_WORDS
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make setup")
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.one_server,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="chromium and chromedriver (Debian: chromium-driver) are not installed",
+    ),
+]
+
+ARTICLES = """
+return [...document.querySelectorAll("article")].map((one) => [one.classList[0],
+  one.querySelector("p")?.textContent ?? "", one.querySelector("footer").innerText.trim().replaceAll("\\n", " ")])
+"""
+# Found and pressed in one step: the page may draw itself anew at any moment.
+PRESS = """
+const found = [...document.querySelectorAll("button")]
+  .filter((one) => one.textContent === arguments[0] && one.checkVisibility());
+found.at(arguments[1])?.click();
+return found.length > 0;
+"""
+
+
+class Tab:
+    """One tab of a browser."""
+
+    def __init__(self, driver: Any, handle: str) -> None:
+        self._driver = driver
+        self._handle = handle
+
+    @property
+    def driver(self) -> Any:
+        self._driver.switch_to.window(self._handle)
+        return self._driver
+
+    def articles(self) -> list[list[str]]:
+        """Role, text, and what stands below, of each message on the page."""
+        return self.driver.execute_script(ARTICLES)
+
+    def shows(self, *texts: str) -> list[list[str]]:
+        """The messages, once there are as many as texts and each begins with its own."""
+
+        def so() -> list[list[str]] | None:
+            found = self.articles()
+            fits = len(found) == len(texts) and all(map(str.startswith, (one[1] for one in found), texts))
+            return found if fits else None
+
+        try:
+            return wait_until(so, 20)  # type: ignore[return-value]
+        except AssertionError:
+            assert self.articles() == list(texts)
+            raise
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def write(self, text: str) -> None:
+        self.find("#text").send_keys(text + "\n")
+
+    def press(self, name: str, number: int = -1) -> None:
+        """Press the last button of this name that can be seen (or another one), once there is one."""
+        wait_until(lambda: self.driver.execute_script(PRESS, name, number), 20, f"there is a button {name}")
+
+
+@pytest.fixture
+def chat(redis_url, processes, tmp_path) -> Chat:
+    return Chat(redis_url, processes, tmp_path)
+
+
+@pytest.fixture
+def open_tab(chat, tmp_path) -> Iterator[Callable[..., Tab]]:
+    """Open tabs of one browser; all of them show the same chat."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path / 'browser'}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    opened: list[Tab] = []
+
+    def open_one() -> Tab:
+        if opened:
+            driver.switch_to.new_window("tab")
+        driver.get(f"{chat.url}/#c")
+        opened.append(Tab(driver, driver.current_window_handle))
+        return opened[-1]
+
+    try:
+        yield open_one
+        wrong = [one["message"] for one in driver.get_log("browser") if "Uncaught" in one["message"]]
+        assert wrong == []
+    finally:
+        driver.quit()
+
+
+def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(chat, open_tab):
+    worker = chat.start_worker()
+    tab = open_tab()
+    question = "gate:g words:3 gate:h Hello"
+    tab.write(question)
+    tab.shows(question, FIRST_WORDS)
+    tab.driver.refresh()
+    tab.shows(question, FIRST_WORDS)
+    worker.kill()
+    chat.start_worker()
+    chat.stage.open("g")
+    wait_until(lambda: tab.articles()[-1][1].endswith("2 "), 20, "another worker goes on with the answer")
+    assert tab.articles()[-1][1] == FIRST_WORDS + "0 1 2 "
+    chat.stage.open("h")
+    wait_until(lambda: [one[2] for one in tab.articles()] == ["Edit", "Regenerate"], 20)
+    tab.shows(question, FIRST_WORDS + "I was shown 1 messages")
+    wait_until(lambda: tab.find("#chats").text == question, 20, "the chat has its title")
+
+
+def test_stop_keeps_what_was_said_and_the_chat_goes_on(chat, open_tab):
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("gate:g Tell me all")
+    tab.shows("gate:g Tell me all", FIRST_WORDS)
+    tab.press("Stop")
+    wait_until(lambda: "stopped" in tab.articles()[-1][2], 20)
+    assert tab.articles()[-1] == ["assistant", FIRST_WORDS, "stopped Regenerate"]
+    assert not tab.find("#stop").is_displayed()
+    tab.write("Go on")
+    tab.shows("gate:g Tell me all", FIRST_WORDS, "Go on", FIRST_WORDS + "I was shown 3 messages")
+
+
+def test_a_failed_question_is_tried_again(chat, open_tab):
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("Hello")
+    tab.shows("Hello", FIRST_WORDS + "I was shown 1")
+    tab.write("fail:rejected*1 Please")
+    wait_until(lambda: tab.articles()[-1][2].endswith("Try again"), 20)
+    tab.driver.refresh()
+    wait_until(lambda: tab.articles() and tab.articles()[-1][2].endswith("Try again"), 20)
+    assert "The stage refuses" in tab.articles()[-1][2]
+    tab.press("Try again")
+    found = tab.shows("Hello", FIRST_WORDS, "fail:rejected*1 Please", FIRST_WORDS + "I was shown 3")
+    assert "Try again" not in str(found)
+
+
+def test_an_assistant_without_a_key_says_so_and_is_asked_again_when_it_has_one(chat, open_tab):
+    worker = chat.start_worker()
+    tab = open_tab()
+    tab.write("Hello")
+    wait_until(lambda: [one[2] for one in tab.articles()] == ["Edit", "Regenerate"], 20)
+    worker.kill()
+    worker = chat.start_example_worker(CHAT_PROVIDER="openai")
+    tab.press("Regenerate")
+    wait_until(lambda: "OPENAI_API_KEY" in tab.find("#note").text, 20, "the page says what is missing")
+    assert [one[2] for one in tab.articles()] == ["Edit", "Regenerate"]
+    tab.write("And then?")
+    wait_until(lambda: tab.articles()[-1][2].endswith("Try again"), 20)
+    worker.kill()
+    chat.start_worker()
+    tab.press("Try again")
+    tab.shows("Hello", FIRST_WORDS, "And then?", FIRST_WORDS + "I was shown 3")
+
+
+def test_an_edit_and_a_new_answer_take_the_place_of_the_old_ones(chat, open_tab):
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("Hello")
+    tab.shows("Hello", FIRST_WORDS + "I was shown 1")
+    tab.write("And then?")
+    tab.shows("Hello", FIRST_WORDS, "And then?", FIRST_WORDS + "I was shown 3")
+    tab.press("Edit", 0)
+    tab.find("#changed").clear()
+    tab.find("#changed").send_keys("gate:g Goodbye")
+    tab.press("Ask again")
+    tab.shows("gate:g Goodbye", FIRST_WORDS)
+    chat.stage.open("g")
+    tab.shows("gate:g Goodbye", FIRST_WORDS + "I was shown 1")
+    tab.press("Regenerate")
+    wait_until(lambda: len(chat.stage.notes("said", text="gate:g Goodbye")) == 2, 20)
+    wait_until(lambda: [one[2] for one in tab.articles()] == ["Edit", "Regenerate"], 20)
+    tab.shows("gate:g Goodbye", FIRST_WORDS + "I was shown 1")
+
+
+def test_two_tabs_show_the_same(chat, open_tab):
+    chat.start_worker()
+    one, other = open_tab(), open_tab()
+    one.write("gate:g Hello")
+    for tab in (one, other):
+        tab.shows("gate:g Hello", FIRST_WORDS)
+    other.write("And then?")
+    for tab in (one, other):
+        wait_until(lambda tab=tab: tab.articles()[-1][2] == "waiting", 20)
+        tab.shows("gate:g Hello", FIRST_WORDS, "And then?", "")
+    chat.stage.open("g")
+    expected = ("gate:g Hello", FIRST_WORDS + "I was shown 1", "And then?", FIRST_WORDS + "I was shown 3")
+    for tab in (one, other):
+        wait_until(lambda tab=tab: tab.articles()[-1][2] == "Regenerate", 20)
+    assert one.shows(*expected) == other.shows(*expected)
+
+
+def test_a_page_goes_on_when_its_web_server_comes_back(chat, open_tab):
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("gate:g Hello")
+    tab.shows("gate:g Hello", FIRST_WORDS)
+    chat.server.kill()
+    tab.write("And then?")
+    wait_until(lambda: tab.find("#note").text, 20, "the page says that it has no connection")
+    chat.stage.open("g")
+    chat.restart_server()
+    tab.shows("gate:g Hello", FIRST_WORDS + "I was shown 1")
+    tab.find("#send").click()  # the text is still there
+    tab.shows("gate:g Hello", FIRST_WORDS, "And then?", FIRST_WORDS + "I was shown 3")

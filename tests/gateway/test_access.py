@@ -1,0 +1,444 @@
+"""Who may what: keys, JSON web tokens, tokens for streams, and all that is tried to get around them (G15)."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from support.eventually import wait_until_async
+from support.gateway import STAGE, Api, open_gateway
+
+from antiphon.errors import SettingsError
+from antiphon_gateway import Access, Caller, Limits, Refused
+from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key, read_keys
+from antiphon_gateway.access.tokens import JwtSettings
+from antiphon_gateway.app import _operations
+
+pytestmark = pytest.mark.one_server
+
+SECRET = "a secret that every replica has, 32 bytes"
+OTHER = "another secret that has 32 bytes or more"
+LATER = "/sessions/{session}/turns"
+
+
+def keys(**given) -> tuple[Keys, dict[str, str]]:
+    """Keys by name, each with its options, and the secrets of these."""
+    secrets = {name: new_key() for name in given}
+    return Keys(
+        {name: Key(hash=hash_of(secrets[name]), **options) for name, options in given.items()}
+    ), secrets
+
+
+@asynccontextmanager
+async def shared(redis_url, secret=SECRET, limits=None, cors=(), jwt_settings=None, **given):
+    """A gateway with these keys, and a program for each of them."""
+    known, secrets = keys(**given)
+    async with AsyncExitStack() as stack:
+        access = Access(known, jwt_settings, secret)
+        api, _ = await stack.enter_async_context(
+            open_gateway(redis_url, access=access, limits=limits or Limits(rate=1000), cors=cors)
+        )
+        programs = {name: Api(api.url, key) for name, key in secrets.items()}
+        for one in programs.values():
+            await stack.enter_async_context(one.http)
+        yield api, programs
+
+
+BODIES = (
+    {"input": "x", "agent": STAGE, "key": "k"}, {"to": "m"}, {"messages": [{"role": "user", "content": "x"}]},
+    {"metadata": {"x": 1}}, {"metadata": {"x": "1"}}, {"input": "x"}, {},
+    {"items": [{"type": "message", "role": "user", "content": "x"}]},
+    {"threadId": "s", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "x"}]},
+)  # fmt: skip
+REFUSED_TO_ALL = {"delete_item"}
+EVERYTHING = ["read", "write", "admin"]
+
+
+async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
+    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b", "rights": EVERYTHING}) as (_, programs):
+        a, b = programs["a"], programs["b"]
+        turn = await a.submit("s", "secret words", key="k")
+        tried = 0
+        for one in _operations():
+            if one.right is None or "{" not in one.route or one.name in REFUSED_TO_ALL:
+                continue
+            path = one.route.format(
+                session="s",
+                turn=turn,
+                message="m",
+                call="c",
+                response=f"resp_{turn}",
+                tenant="a",
+                agent="stage",
+                item="m",
+                model="nothing",
+            )
+            calls = [{"json": body} for body in BODIES] if one.body else [{}]
+            answers = [await b.http.request(one.method, path, **more) for more in calls]
+            assert {answer.status_code for answer in answers} & {403, 404}, path
+            for answer in answers:
+                assert answer.status_code in (400, 403, 404), (one.name, answer.text)
+                assert "secret" not in answer.text, path
+                tried += 1
+        assert tried > 50
+        assert (await b.get("/sessions"))["sessions"] == []
+        assert (await b.get("/sessions?tenant=a", 403))["code"] == "wrong_tenant"
+        assert (await b.post("/sessions", {"session_id": "n", "tenant": "a"}, 403))["code"] == "wrong_tenant"
+        await b.post("/sessions", {"session_id": "own"})
+        assert (await b.post("/sessions/own/fork", {"session_id": "s"}, 409))["code"] == "session_exists"
+        unknown = await b.get("/turns/" + "0" * 32, 404)
+        assert (await b.get(f"/turns/{turn}", 404))["code"] == unknown["code"]
+        assert (await a.get(f"/turns/{turn}"))["status"] in ("queued", "waiting")
+        await a.post(f"/turns/{turn}/cancel", {})
+
+
+async def test_a_cursor_of_a_list_does_not_tell_of_the_sessions_of_others(redis_url, monkeypatch):
+    monkeypatch.setattr("antiphon.session.listing.MOST_LOOKED_AT", 2)
+    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b"}) as (_, all_):
+        for number in range(5):
+            await all_["a"].post("/sessions", {"session_id": f"a-{number}"})
+        await all_["b"].post("/sessions", {"session_id": "b-old"})
+        for number in range(5):
+            await all_["a"].post("/sessions", {"session_id": f"a-{number}", "metadata": {"n": number}})
+        seen, cursor, pages = [], None, 0
+        while pages < 20:
+            page = await all_["b"].get("/sessions?limit=1" + (f"&cursor={cursor}" if cursor else ""))
+            seen += [one["session_id"] for one in page["sessions"]]
+            cursor, pages = page["cursor"], pages + 1
+            if cursor is None:
+                break
+            assert not re.search(rb"a-\d", base64.urlsafe_b64decode(cursor))
+        assert seen == ["b-old"]
+        assert pages > 1
+        await all_["b"].get("/sessions?cursor=1795357923409:a-1", 400)
+
+
+async def test_a_key_may_use_the_sessions_and_rights_that_it_names(redis_url):
+    given = {
+        "reader": {"tenant": "t", "rights": ["read"]}, "writer": {"tenant": "t", "rights": ["write"]},
+        "part": {"tenant": "t", "sessions": ["order-*", "one"]}, "all": {"tenant": "*", "rights": EVERYTHING},
+    }  # fmt: skip
+    async with shared(redis_url, **given) as (_, all_):
+        await all_["writer"].post("/sessions", {"session_id": "s"})
+        assert (await all_["writer"].get("/sessions/s", 403))["code"] == "forbidden"
+        assert (await all_["reader"].post("/sessions", {"session_id": "s"}, 403))["code"] == "forbidden"
+        assert (await all_["reader"].call("DELETE", "/sessions/s", 403))["code"] == "forbidden"
+        part = all_["part"]
+        for name, fits in (("order-7", True), ("one", True), ("one2", False), ("s", False), ("order", False)):
+            await part.post("/sessions", {"session_id": name}, 201 if fits else 403)
+        new = await part.post("/sessions", {})
+        assert new["session_id"].startswith("order-")
+        await part.post("/sessions/one/fork", {"session_id": "s2"}, 403)
+        await part.get("/sessions/s", 403)
+        seen = {one["session_id"] for one in (await part.get("/sessions"))["sessions"]}
+        assert seen == {"order-7", "one", new["session_id"]}
+        turn = await all_["writer"].submit("s", "x")
+        await part.get(f"/turns/{turn}", 404)
+        await all_["writer"].post(f"/turns/{turn}/cancel", {})
+        await part.post("/sessions/one/turns", {"input": "x", "queue": "urgent"}, 403)
+        await all_["all"].post("/sessions", {"session_id": "other", "tenant": "u"})
+        assert (await all_["all"].get("/sessions/other"))["tenant"] == "u"
+        assert [one["session_id"] for one in (await all_["all"].get("/sessions?tenant=u"))["sessions"]] == [
+            "other"
+        ]
+        await all_["all"].call("DELETE", "/sessions/other", 204)
+
+
+async def test_a_request_without_a_valid_key_is_refused(redis_url):
+    async with shared(redis_url, a={"tenant": "a"}) as (api, all_):
+        good = all_["a"].http.headers["authorization"]
+        wrong = [
+            {}, {"authorization": ""}, {"authorization": "Bearer"},
+            {"authorization": good[:-1]}, {"authorization": good + "x"}, {"authorization": "Basic " + good[7:]},
+            {"authorization": "Bearer " + hash_of(good[7:])}, {"x-api-key": good[7:]},
+            [("authorization", good), ("authorization", good)], {"authorization": good + ", " + good},
+        ]  # fmt: skip
+        for headers in wrong:
+            answer = await api.http.get("/sessions", headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), headers
+            assert good[7:] not in answer.text
+        assert (await api.http.get(f"/sessions?token={good[7:]}")).status_code == 401
+        assert (await api.http.get("/sessions", headers={"authorization": good})).status_code == 200
+        assert (await api.http.get("/health")).status_code == 200
+
+
+def token(claims=None, secret=SECRET, algorithm="HS256", **more):
+    return jwt.encode(
+        {"tenant": "a", "exp": time.time() + 60, "sub": "u", **(claims or {}), **more}, secret, algorithm
+    )
+
+
+def unsigned(**claims):
+    parts = [{"alg": "none", "typ": "JWT"}, {"tenant": "a", "exp": time.time() + 60, **claims}]
+    return (
+        ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+        + "."
+    )
+
+
+async def test_a_token_of_an_identity_service_says_who_it_is(redis_url):
+    settings = JwtSettings(secret=OTHER, issuer="us", audience="antiphon")
+    async with shared(redis_url, jwt_settings=settings, a={"tenant": "a"}) as (api, all_):
+
+        async def status(bearer, method="GET", path="/sessions/u-1"):
+            body = {"json": {"session_id": "u-1"}} if method == "POST" else {}
+            answer = await api.http.request(
+                method, path, headers={"authorization": f"Bearer {bearer}"}, **body
+            )
+            return answer.status_code
+
+        good = {"iss": "us", "aud": "antiphon", "sessions": ["u-*"], "rights": "read write"}
+        assert await status(token(good, OTHER), "POST", "/sessions") == 201
+        assert await status(token(good, OTHER)) == 200
+        assert await status(token(good, OTHER), path="/sessions/v-1") == 403
+        assert await status(token(good, OTHER, rights="read"), "POST", "/sessions") == 403
+        assert await status(token({**good, "rights": None}, OTHER)) == 401
+        assert await status(token({**good, "tenant": "b"}, OTHER)) == 403
+        refused = [
+            token(good, SECRET), token(good, OTHER, exp=time.time() - 60), unsigned(**good), unsigned(**good)[:-1],
+            token(good, OTHER, iss="them"), token(good, OTHER, aud="others"), token({**good, "sessions": "u-1"}, OTHER),
+            token(good, OTHER, rights="root"), token(good, OTHER, tenant=""), token(good, OTHER, tenant=7),
+            jwt.encode({**good, "tenant": "a"}, OTHER), jwt.encode({**good, "exp": time.time() + 60}, OTHER),
+            token({**good, "nbf": time.time() + 600}, OTHER), "a.b.c", "antk_" + token(good, OTHER),
+        ]  # fmt: skip
+        assert [await status(one) for one in refused] == [401] * len(refused)
+        assert (await all_["a"].get("/sessions"))["sessions"][0]["session_id"] == "u-1"
+
+
+class _Identity:
+    """An identity service: its public keys, and how often they were read."""
+
+    def __init__(self):
+        self.reads, self.keys = 0, {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.reads += 1
+                found = [
+                    json.loads(to_jwk(key.public_key())) | {"kid": kid, "use": "sig"}
+                    for kid, key, to_jwk in outer.listed()
+                ]
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps({"keys": found}).encode())
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/keys"
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def listed(self):
+        kinds = jwt.algorithms.RSAAlgorithm, jwt.algorithms.ECAlgorithm
+        known = self.keys.items()
+        return [(kid, key, kinds[not isinstance(key, rsa.RSAPrivateKey)].to_jwk) for kid, key in known]
+
+
+async def test_public_keys_are_read_from_their_service_and_no_oftener_than_needed(redis_url, monkeypatch):
+    service = _Identity()
+    service.keys = {"r": rsa.generate_private_key(65537, 2048), "e": ec.generate_private_key(ec.SECP256R1())}
+    async with shared(redis_url, jwt_settings=JwtSettings(jwks_url=service.url)) as (api, _):
+
+        async def status(bearer):
+            return (
+                await api.http.get("/sessions", headers={"authorization": f"Bearer {bearer}"})
+            ).status_code
+
+        def signed(kid, algorithm, key=None, **more):
+            claims = {"tenant": "a", "exp": time.time() + 60}
+            return jwt.encode(claims, key or service.keys[kid], algorithm, headers={"kid": kid, **more})
+
+        assert [await status(signed("r", "RS256")), await status(signed("e", "ES256"))] == [200, 200]
+        strange = rsa.generate_private_key(65537, 2048)
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(service.keys["r"].public_key())
+        for bad in (
+            signed("r", "RS256", strange), signed("x", "RS256", strange), signed("r", "HS256", public.encode()[:64]),
+            signed("e", "HS256", b"x" * 32), unsigned(), signed("r", "RS256", strange, jku="http://127.0.0.1:1/"),
+        ):  # fmt: skip
+            assert await status(bad) == 401
+        assert service.reads == 1, "tokens of unknown keys do not make the gateway ask again and again"
+        service.keys["new"] = rsa.generate_private_key(65537, 2048)
+        monkeypatch.setattr("antiphon_gateway.access.tokens.JWKS_PAUSE", 0)
+        assert await status(signed("new", "RS256")) == 200
+        service.server.shutdown()
+        service.server.server_close()
+        assert await status(signed("r", "RS256")) == 200
+
+
+async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url):
+    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b"}) as (api, all_):
+        a = all_["a"]
+        turn, other = await a.submit("s*", "hello"), await a.submit("s*2", "secret")
+        made = await a.post("/sessions/s*/tokens", {"seconds": 60, "types": ["turn_queued"]}, 201)
+        query = f"token={made['token']}"
+
+        async def status(path, method="GET", **more):
+            async with api.http.stream(method, path, **more) as answer:
+                return answer.status_code
+
+        assert await status(f"/sessions/s*/events?{query}") == 200
+        assert await status(f"/turns/{turn}/events?{query}") == 200
+        assert await status(f"/sessions/s*2/events?{query}") == 403, "a name that ends with * is no pattern"
+        assert await status(f"/turns/{other}/events?{query}") == 404
+        for one in _operations():
+            if one.right is not None and not one.streams:
+                path = one.route.format(
+                    session="s*",
+                    turn=turn,
+                    message="m",
+                    call="c",
+                    response=f"resp_{turn}",
+                    tenant="a",
+                    agent="stage",
+                    item="m",
+                    model="nothing",
+                )
+                body = {"json": {"input": "x"}} if one.body else {}
+                assert await status(f"{path}?{query}", one.method, **body) == 401, one.name
+        assert await status(f"/sessions/s*/events?{query}x") == 401
+        assert await status(f"/sessions/s*/events?{query}&{query}") in (400, 401)
+        assert (
+            await status("/sessions/s*/messages", headers={"authorization": f"Bearer {made['token']}"}) == 401
+        )
+        forged = jwt.encode(
+            {"aud": "antiphon-stream", "sub": "x", "exp": time.time() + 60, "session": "s*", "tenant": "a"},
+            OTHER,
+        )
+        assert await status(f"/sessions/s*/events?token={forged}") == 401
+        await all_["b"].post("/sessions/s*/tokens", {}, 403)
+        await a.post("/sessions/s*/tokens", {"seconds": 86401}, 400)
+        async with api.http.stream("GET", f"/sessions/s*/events?after=0&{query}") as answer:
+            lines = [line async for line in _until(answer.aiter_lines(), "turn_queued")]
+        assert any("hello" in line for line in lines)
+        for one in (turn, other):
+            await a.post(f"/turns/{one}/cancel", {})
+        path = f"/turns/{turn}/events?{query}&types=turn_cancelled,turn_queued"
+        assert "turn_cancelled" not in (await api.http.get(path)).text
+
+
+async def _until(lines, text):
+    async for line in lines:
+        yield line
+        if text in line:
+            return
+
+
+async def test_a_stream_ends_with_the_token_that_opened_it(redis_url):
+    async with shared(redis_url, a={"tenant": "a"}) as (api, all_):
+        await all_["a"].post("/sessions", {"session_id": "s"})
+        made = await all_["a"].post("/sessions/s/tokens", {"seconds": 2})
+        async with api.http.stream("GET", f"/sessions/s/events?token={made['token']}") as answer:
+            assert answer.status_code == 200
+            text = "".join([part async for part in answer.aiter_text()])
+        assert "event: end" not in text
+        assert time.time() >= made["until"]
+        assert (await api.http.get(f"/sessions/s/events?token={made['token']}")).status_code == 401
+
+
+async def test_limits_of_rate_and_streams_say_when_to_come_back(redis_url):
+    given = {"slow": {"tenant": "a", "rate": 2}, "few": {"tenant": "a", "streams": 2}}
+    async with shared(redis_url, **given) as (_, all_):
+        answers = [await all_["slow"].http.get("/turns/t") for _ in range(8)]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert refused
+        assert refused[0].json()["limit"] == "rate"
+        assert int(refused[0].headers["retry-after"]) >= 1
+        few = all_["few"]
+        async with AsyncExitStack() as open_streams:
+            for _ in range(2):
+                answer = await open_streams.enter_async_context(few.http.stream("GET", "/sessions/s/events"))
+                assert answer.status_code == 200
+            third = await few.http.get("/sessions/s/events")
+            assert (third.status_code, third.json()["limit"]) == (429, "streams")
+
+        async def again():
+            async with few.http.stream("GET", "/sessions/s/events") as answer:
+                return answer.status_code == 200
+
+        await wait_until_async(again, 10, "the streams that were closed count no more")
+
+
+async def test_a_body_is_bounded_however_it_comes(redis_url):
+    async with open_gateway(redis_url, limits=Limits(body_bytes=1000)) as (api, _):
+
+        async def chunks():
+            for _ in itertools.repeat(None, 100):
+                yield b" " * 100
+
+        headers = {"content-type": "application/json"}
+        for body in (b'{"input":"' + b"x" * 2000, chunks()):
+            answer = await api.http.post("/sessions/s/turns", content=body, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+        for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+            answer = await api.http.post("/sessions/s/turns", content=b"{}", headers={"content-type": kind})
+            assert answer.status_code == 415, "a page of another origin could send these without asking"
+
+
+async def test_without_keys_only_this_machine_is_answered(redis_url):
+    async with open_gateway(redis_url) as (api, _):
+        assert (await api.http.get("/sessions")).status_code == 200
+        assert (
+            await api.http.get("/sessions", headers={"origin": "http://localhost:3000"})
+        ).status_code == 200
+        for headers in (
+            {"host": "evil.example.com"}, {"host": "127.0.0.1.evil.example.com"}, {"x-forwarded-for": "127.0.0.1"},
+            {"forwarded": "for=127.0.0.1"}, {"origin": "https://evil.example.com"}, {"origin": "null"},
+            {"via": "1.1 x"},
+        ):  # fmt: skip
+            assert (await api.http.get("/sessions", headers=headers)).status_code == 403, headers
+
+
+async def test_pages_of_listed_origins_may_call(redis_url):
+    async with shared(redis_url, cors=["https://chat.example.com"], a={"tenant": "a"}) as (api, all_):
+        asks = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type",
+        }
+        good = await api.http.options("/sessions", headers={"origin": "https://chat.example.com", **asks})
+        assert good.headers["access-control-allow-origin"] == "https://chat.example.com"
+        bad = await api.http.options("/sessions", headers={"origin": "https://evil.example.com", **asks})
+        assert "access-control-allow-origin" not in bad.headers
+        answer = await all_["a"].http.get("/sessions", headers={"origin": "https://chat.example.com"})
+        assert answer.headers["access-control-allow-origin"] == "https://chat.example.com"
+
+
+async def test_an_application_may_say_itself_who_calls(redis_url):
+    async def caller_of(request):
+        if request.cookies.get("user") is None:
+            raise Refused(401, "unauthorized", "Log in.")
+        return Caller(name=request.cookies["user"], tenant=request.cookies["user"])
+
+    async with open_gateway(redis_url, access=caller_of) as (api, _):
+        assert (await api.http.get("/sessions")).status_code == 401
+        await api.post("/sessions", {"session_id": "s"}, headers={"cookie": "user=alice"})
+        assert (await api.http.get("/sessions/s", headers={"cookie": "user=alice"})).json()[
+            "tenant"
+        ] == "alice"
+        assert (await api.http.get("/sessions/s", headers={"cookie": "user=bob"})).status_code == 403
+
+
+def test_a_file_of_keys_that_is_wrong_is_refused(tmp_path):
+    digest = hash_of("x")
+    for text in (
+        "", "keys", f'[keys.a]\nhash = "{digest}"', '[keys.a]\nhash = "x"\ntenant = "a"',
+        f'[keys.a]\nhash = "{digest}"\ntenant = ""', f'[keys.a]\nhash = "{digest}"\ntenant = "a"\nrights = ["all"]',
+        f'[keys.a]\nhash = "{digest}"\ntenant = "a"\nright = ["read"]',
+        f'[keys.a]\nhash = "{digest}"\ntenant = "a"\n[keys.b]\nhash = "{digest}"\ntenant = "b"',
+    ):  # fmt: skip
+        path = tmp_path / "keys.toml"
+        path.write_text(text)
+        with pytest.raises(SettingsError):
+            read_keys([path])
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_keys([tmp_path / "none.toml"])

@@ -1,0 +1,83 @@
+"""The official ``ai`` package against the gateway and real workers. ``make clients`` installs it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+from support.clients import running
+from support.ensemble import open_ensemble
+from support.gateway import open_gateway
+from support.stage import FIRST_WORDS
+
+pytestmark = pytest.mark.one_server
+
+
+@asynccontextmanager
+async def stand(redis_url, tmp_path):
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
+        ensemble.worker(),
+        open_gateway(redis_url) as (api, _),
+    ):
+        yield ensemble, api
+
+
+async def test_the_official_client_reads_a_whole_answer_and_resumes_it_at_another_gateway(
+    redis_url, tmp_path
+):
+    async with (
+        stand(redis_url, tmp_path) as (ensemble, api),
+        open_gateway(redis_url) as (other, _),
+        running("ai_sdk.mjs", api.url, "resume", other.url) as program,
+    ):
+        await ensemble.waits("g")
+        program.go_on()
+        assert await program.said() == "resumed"
+        ensemble.stage.open("g")
+        found = await program.said()
+        assert found["sent"] == found["resumed"]
+        assert found["sent"].startswith(FIRST_WORDS)
+        assert found["idle"] is None
+
+
+async def test_the_official_client_takes_back_what_a_failed_model_call_said(redis_url, tmp_path):
+    async with stand(redis_url, tmp_path) as (_, api), running("ai_sdk.mjs", api.url, "retry") as program:
+        found = await program.said()
+        assert "error" not in found
+        last = (await api.get("/sessions/r/messages"))["messages"][-1]
+        assert found["text"] == last["parts"][0]["text"]
+        assert [part["type"] for part in found["parts"]] == ["step-start", "text"]
+
+
+async def test_the_official_client_approves_and_denies(redis_url, tmp_path):
+    async with (
+        stand(redis_url, tmp_path) as (ensemble, api),
+        running("ai_sdk.mjs", api.url, "approve") as program,
+    ):
+        found = await program.said()
+        for name, state in (("yes", "output-available"), ("no", "output-denied")):
+            asked, reloaded, done = (found[name][key] for key in ("asked", "reloaded", "done"))
+            assert [part.get("state") for part in asked] == [None, "approval-requested"]
+            assert reloaded == asked
+            assert [part["type"] for part in done] == ["step-start", "dynamic-tool", "step-start", "text"]
+            assert done[1]["state"] == state
+            assert done[1]["approved"] is (name == "yes")
+            assert found[name]["messages"] == 2
+        assert len(ensemble.stage.notes("tool", tool="guarded")) == 1
+        last = (await api.get("/sessions/no/messages"))["messages"][2]["parts"][0]
+        assert "Too much." in last["content"]
+
+
+async def test_the_official_client_runs_tools_of_the_page(redis_url, tmp_path):
+    async with stand(redis_url, tmp_path) as (_, api), running("ai_sdk.mjs", api.url, "tools") as program:
+        found = await program.said()
+        assert [part["type"] for part in found["done"]] == [
+            "step-start",
+            "dynamic-tool",
+            "step-start",
+            "text",
+        ]
+        assert (found["done"][1]["state"], found["messages"]) == ("output-available", 2)
+        result = (await api.get("/sessions/t/messages"))["messages"][2]["parts"][0]
+        assert "A tree" in result["content"]

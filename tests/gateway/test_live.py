@@ -1,0 +1,85 @@
+"""The files of the page ``/live``: what a browser gets, and what it is forbidden to do with them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.gateway import open_gateway
+from support.serving import serving
+from support.source_tree import ROOT
+
+from antiphon_gateway.access.access import Access
+from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.page.files import POLICY
+
+STATIC = ROOT / "client/antiphon_gateway/page/static"
+FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+MOST_LINES, MOST_BYTES = 400, 120_000
+pytestmark = pytest.mark.one_server
+
+
+async def test_each_file_of_the_page_is_served_with_headers_that_let_nothing_else_in(redis_url):
+    async with open_gateway(redis_url) as (api, _):
+        page = await api.http.get("/live")
+        assert page.status_code == 200
+        assert page.text == (STATIC / "index.html").read_text()
+        for path in FILES:
+            answer = await api.http.get(f"/live/{path.relative_to(STATIC)}")
+            assert answer.content == path.read_bytes()
+            assert answer.headers["content-security-policy"] == POLICY
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            kind = {
+                ".js": "text/javascript",
+                ".css": "text/css",
+                ".svg": "image/svg+xml",
+                ".html": "text/html",
+            }
+            assert answer.headers["content-type"].partition(";")[0] == kind[path.suffix]
+            same = await api.http.get(
+                answer.request.url.path, headers={"if-none-match": answer.headers["etag"]}
+            )
+            assert (same.status_code, same.content) == (304, b"")
+        for path in (
+            "/live/nothing.js",
+            "/live/%2e%2e/files.py",
+            "/live/..%2ffiles.py",
+            "/live/a/b/c.js",
+            "/live/showing",
+        ):
+            assert (await api.http.get(path)).status_code == 404
+
+
+async def test_the_page_itself_needs_no_key_and_what_it_reads_does(redis_url):
+    closed = Access(Keys({"shop": Key(hash=hash_of(new_key()), tenant="acme")}))
+    async with open_gateway(redis_url, access=closed) as (api, _):
+        assert (await api.http.get("/live")).status_code == 200
+        assert (await api.http.get("/sessions")).status_code == 401
+
+
+async def test_a_mounted_gateway_serves_the_page_below_its_own_path(redis_url):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    async with open_gateway(redis_url) as (api, app), serving(Starlette(routes=[Mount("/ai", app)])) as port:
+        address = f"http://127.0.0.1:{port}/ai/live"
+        assert (await api.http.get(address)).status_code == 200
+        assert (await api.http.get(f"{address}/main.js")).status_code == 200
+
+
+def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup():
+    for path in FILES:
+        source = path.read_text()
+        addresses = set(re.findall(r"https?://[^\s\"')]+", source)) - {"http://www.w3.org/2000/svg"}
+        assert addresses == set(), path
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source
+        ), path
+        assert not re.search(r"<script(?! type=\"module\" src=)|\sstyle=|\son\w+=\"", source), path
+
+
+def test_the_page_is_small():
+    assert sum(path.stat().st_size for path in FILES) < MOST_BYTES
+    assert [path.name for path in FILES if len(path.read_text().splitlines()) > MOST_LINES] == []
+    folders = {path.parent for path in FILES}
+    assert all(len(list(folder.iterdir())) <= 14 for folder in folders)

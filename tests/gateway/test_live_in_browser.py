@@ -1,0 +1,341 @@
+"""The page ``/live`` in headless Chromium, beside a real gateway and real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from support.browser import ABSENT, Page, open_browser
+from support.eventually import wait_until
+from support.operated import APP
+from support.processes import COMMAND
+from support.stage import FIRST_WORDS, Stage
+
+from antiphon_gateway.access.keys import hash_of, new_key
+
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make setup")
+pytestmark = [
+    pytest.mark.one_server,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(bool(ABSENT), reason=ABSENT),
+    pytest.mark.xdist_group("browser"),
+]
+
+HOSTILE = '"><img src=x onerror="window.harmed=1"><script>window.harmed=1</script>&lt;b&gt;'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Any]:
+    with open_browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
+class Operation:
+    """A gateway with its workers, and the page that shows them."""
+
+    def __init__(self, redis_url, processes, directory, browser) -> None:
+        self.stage = Stage(directory / "stage")
+        self._redis_url, self._processes = redis_url, processes
+        self.gateway, self.url = self.start_gateway()
+        self.page = Page(browser, self.url)
+        self.key: str | None = None
+
+    def start_gateway(self, *flags: str, port: str = "0") -> tuple[Any, str]:
+        argv = ("serve", "--redis-url", self._redis_url, "--port", port, *flags)
+        gateway = self._processes.start(COMMAND, *argv, name="serve")
+        return gateway, gateway.wait_for_output("[serving] ").rpartition("[serving] ")[2].split()[0]
+
+    def start_worker(self) -> Any:
+        worker = self._processes.worker(self._redis_url, "--app", APP, "--lease", "2", env=self.stage.env)
+        worker.wait_for_output("takes turns")
+        return worker
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        with httpx2.Client(base_url=self.url, headers=headers, trust_env=False, timeout=30) as http:
+            answer = http.request(method, path, json=body)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    def submit(self, session: str, text: str, **options: Any) -> str:
+        return self.call(
+            "POST", f"/sessions/{session}/turns", {"input": text, "agent": "support", **options}
+        )["turn_id"]
+
+    def submit_and_wait(self, session: str, text: str) -> str:
+        turn = self.submit(session, text)
+        self.call("GET", f"/turns/{turn}/result?wait=30")
+        return turn
+
+
+@pytest.fixture
+def operation(redis_url, processes, tmp_path, browser) -> Iterator[Operation]:
+    found = Operation(redis_url, processes, tmp_path, browser)
+    yield found
+    harmed, wrong = found.page.run("return window.harmed"), found.page.wrong()
+    found.page.leave()  # before its gateway ends
+    assert (harmed, wrong) == (None, [])
+
+
+def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(operation):
+    page, stage = operation.page, operation.stage
+    worker = operation.start_worker()
+    operation.submit_and_wait("s", "Hello")
+    question = "gate:g words:3 gate:h Tell me more"
+    page.open("#/sessions/s")
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+    page.write(question)
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"), (question, FIRST_WORDS.strip(), "running"))
+    page.shows("#connection", "Live")
+    page.driver.refresh()
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"), (question, FIRST_WORDS.strip(), "running"))
+    page.shows("#list", "s\nRunning")
+    stage.open("g")
+    page.shows("article:last-child .said", "0 1 2")
+    worker.kill()
+    operation.start_worker()
+    page.shows("article:last-child footer", "attempt 2")
+    stage.open("h")
+    page.shows_turns(
+        ("Hello", FIRST_WORDS, "finished"), (question, FIRST_WORDS + "I was shown 3", "finished")
+    )
+    assert page.text("article:last-child .said").count(FIRST_WORDS.strip()) == 1
+    page.shows("article:last-child footer", "1 in, 1 out", "stage-1")
+
+
+def test_stop_keeps_what_was_said_and_a_turn_that_waits_can_be_cancelled(operation):
+    page = operation.page
+    operation.start_worker()
+    page.open()
+    page.press("New session")
+    for field, text in (
+        ("#begin-id", "new"),
+        ("#begin-agent", "support"),
+        ("#begin-text", "gate:g All of it"),
+    ):
+        page.find(field).send_keys(text)
+    page.press("Begin")
+    page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "running"))
+    page.write("And this")
+    page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "running"), ("And this", "", "waiting"))
+    page.press("Cancel")
+    page.press("Stop")
+    page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "cancelled"), ("And this", "", "cancelled"))
+    page.shows("article:first-child .mark", "Stopped: stopped by an operator.")
+    page.driver.refresh()
+    page.shows("article:first-child", FIRST_WORDS.strip(), "Stopped")
+    assert not page.find("#stop").is_displayed()
+
+
+def test_a_tool_shows_how_far_it_is_and_waits_for_an_approval(operation):
+    page, stage = operation.page, operation.stage
+    operation.start_worker()
+    operation.submit("s", "tool:survey tool:refund tool:refund Please")
+    page.open("#/sessions/s")
+    page.shows(".call", "RUNS", "survey", "half of the shelves")
+    assert page.run("return document.querySelector('progress').value") == 0.5
+    stage.open("tool")
+    page.shows(".call:nth-of-type(2)", "WAITS", "refund waits for your approval.")
+    page.shows("article footer", "Waiting for approval")
+    page.shows("#list", "To decide")
+    page.driver.refresh()
+    page.shows(".call:nth-of-type(2)", "refund waits for your approval.")
+    page.find(".change summary").click()
+    page.find(".change textarea").clear()
+    page.find(".change textarea").send_keys('{"text": "less"}')
+    page.press("Approve")
+    page.shows(".call:nth-of-type(2)", "DONE", "Approved with other arguments by this machine")
+    page.shows(".call:nth-of-type(3)", "refund waits for your approval.")
+    page.find(".decide input[type=text]").send_keys("Too much.")
+    page.press("Reject")
+    page.shows(".call:nth-of-type(3)", "Rejected by this machine", "Too much.")
+    page.shows_turns(("tool:survey tool:refund tool:refund Please", FIRST_WORDS, "finished"))
+    results = [
+        one.get("content")
+        for one in _parts(operation.call("GET", "/sessions/s/messages"))
+        if one["type"] == "tool_result"
+    ]
+    assert results[1].endswith("refunded less")
+
+
+def _parts(page: Any) -> list[Any]:
+    return [part for message in page["messages"] for part in message["parts"]]
+
+
+def test_a_failed_turn_is_requeued(operation):
+    page = operation.page
+    operation.start_worker()
+    operation.submit("s", "fail:rejected*1 Please")
+    page.open("#/sessions/s")
+    page.shows_turns(("fail:rejected*1 Please", "", "failed"))
+    page.shows(".mark", "The stage refuses", "provider_rejected")
+    page.shows("#list", "Failed")
+    page.press("Requeue")
+    page.shows_turns(("fail:rejected*1 Please", FIRST_WORDS + "I was shown 1", "finished"))
+
+
+def test_what_users_and_models_write_is_shown_as_text_and_does_nothing(operation):
+    page = operation.page
+    operation.start_worker()
+    name = f"s {HOSTILE}"[:200]
+    path = quote(name, safe="")
+    operation.call("POST", "/sessions", {
+        "session_id": name, "tenant": "acme", "metadata": {"title": f"title {HOSTILE}"},
+        "messages": [
+            {"role": "user", "parts": [{"type": "text", "text": HOSTILE}]},
+            {"role": "assistant", "parts": [
+                {"type": "reasoning", "text": HOSTILE},
+                {"type": "text", "text": f"```html\n{HOSTILE}\n```\n[a](javascript:window.harmed=1)"},
+                {"type": "tool_call", "call_id": HOSTILE, "name": HOSTILE, "arguments": {HOSTILE: HOSTILE}},
+                {"type": "image", "url": "javascript:window.harmed=1"},
+            ]},
+            {"role": "tool", "parts": [{"type": "tool_result", "call_id": HOSTILE, "content": HOSTILE}]},
+        ],
+    })  # fmt: skip
+    operation.call("POST", f"/sessions/{path}/turns", {"input": f"tool:refund {HOSTILE}", "agent": "support"})
+    page.open()
+    page.shows("#list", f"title {HOSTILE}")
+    page.open(f"#/sessions/{path}")
+    page.shows("#session-name", name)
+    page.shows("#turns", HOSTILE, "refund waits for your approval.")
+    page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert page.text("#turns").count(HOSTILE) >= 5
+    assert page.run("return document.querySelectorAll('#turns img, #turns script, #list img').length") == 0
+    page.press("Approve")
+    page.shows_turns(*[(one[0], one[1], "finished") for one in page.turns()])
+
+
+def test_a_page_that_is_cut_off_says_so_and_goes_on_where_it_was(operation):
+    page, stage = operation.page, operation.stage
+    operation.start_worker()
+    operation.submit("s", "gate:g words:20 gate:h On")
+    page.open("#/sessions/s")
+    page.shows_turns(("gate:g words:20 gate:h On", FIRST_WORDS.strip(), "running"))
+    operation.gateway.kill()
+    page.shows("#connection", "Cut off")
+    stage.open("g")
+    page.find("#text").send_keys("Meanwhile\n")
+    page.shows("#notices", "The gateway does not answer.")
+    operation.start_gateway(port=operation.url.rpartition(":")[2])
+    page.shows("#connection", "Live")
+    page.shows("article .said", FIRST_WORDS + " ".join(map(str, range(20))))
+    page.find("#text").send_keys("\n")  # what was written is still there, and the same message counts once
+    page.shows("article:last-child", "Meanwhile")
+    stage.open("h")
+    page.shows_turns(
+        ("gate:g words:20 gate:h On", FIRST_WORDS, "finished"),
+        ("Meanwhile", FIRST_WORDS + "I was shown 3", "finished"),
+    )
+    refused = [
+        one
+        for one in page.wrong()
+        if "ERR_CONNECTION_REFUSED" not in one and "ERR_INCOMPLETE_CHUNKED" not in one
+    ]
+    assert refused == []
+
+
+def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
+    page = operation.page
+    operation.start_worker()
+    for name in ("one", "two", "three"):
+        operation.submit_and_wait(name, "Hello")
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True},
+    )
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    )
+    try:
+        page.open()
+        page.shows("#list", "one", "two", "three")
+        assert (
+            page.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 21, 26)"
+        )
+        focused = "return document.activeElement.innerText || document.activeElement.id"
+        keys = {"tab": "\ue004", "down": "\ue015", "enter": "\ue007"}
+
+        def press(*names: str) -> str:
+            for one in names:
+                page.driver.switch_to.active_element.send_keys(keys[one])
+            return page.run(focused)
+
+        seen = [press("tab") for _ in range(12)]
+        assert "search" in seen
+        page.find("#search").send_keys("tw")
+        assert press("down").startswith("two")
+        press("enter")
+        page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+        assert page.run("return document.documentElement.scrollWidth") <= 360
+        assert not page.find("#sessions").is_displayed()
+        assert {"text", "Send"} <= {press("tab") for _ in range(12)}
+        assert page.run(NAMELESS) == []
+        page.press("Back to the sessions")
+        page.shows("#list", "two")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_gateway_with_keys_asks_for_one_and_keeps_it_out_of_the_address(operation, tmp_path):
+    page = operation.page
+    operation.key = new_key()
+    (tmp_path / "keys.toml").write_text(f'[keys.shop]\nhash = "{hash_of(operation.key)}"\ntenant = "acme"\n')
+    gateway, operation.url = operation.start_gateway("--keys", str(tmp_path / "keys.toml"))
+    page.url = operation.url
+    operation.start_worker()
+    operation.submit("mine", "Hello")
+    page.open("#/sessions/mine")
+    page.shows("#sign-in", "This gateway needs a key")
+    page.find("#key").send_keys(operation.key + "\n")
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+    assert operation.key not in page.driver.current_url
+    assert operation.key not in gateway.output
+    assert page.run(
+        "return [Object.values(sessionStorage), Object.values(localStorage), document.cookie]"
+    ) == [[operation.key], [], ""]
+    page.press("Forget the key")
+    page.shows("#sign-in", "This gateway needs a key")
+    assert page.run("return Object.values(sessionStorage)") == []
+    assert [one for one in page.wrong() if "401" not in one] == []
+
+
+def test_a_long_session_is_read_in_pages_and_many_events_do_not_hold_the_page_up(operation):
+    page = operation.page
+    messages = [
+        {"role": "user" if n % 2 == 0 else "assistant", "parts": [{"type": "text", "text": f"message {n}"}]}
+        for n in range(10_000)
+    ]
+    for start in range(0, len(messages), 1000):
+        operation.call("POST", "/sessions/long/messages", {"messages": messages[start : start + 1000]})
+    operation.start_worker()
+    page.open("#/sessions/long")
+    page.shows("#turns", "message 9999")
+    assert len(page.turns()) == 60
+    page.run("document.querySelector('#scroller').scrollTop = 0")
+    wait_until(lambda: len(page.turns()) == 120, 20, "the page before is there")
+    page.press("Jump to the latest")
+    page.run(LONGEST_FRAME)
+    page.write("words:200 Go on")
+    page.shows("article:last-child .said", "I was shown 10001 messages")
+    assert page.run("return window.longest") < 1000
+
+
+# What can be used and has no name that a screen reader could say.
+NAMELESS = """
+return [...document.querySelectorAll("button, a, input, textarea")]
+  .filter((one) => one.checkVisibility() && !(one.innerText || one.ariaLabel || one.labels?.length))
+  .map((one) => one.outerHTML)
+"""
+LONGEST_FRAME = """
+let last = performance.now();
+window.longest = 0;
+(function frame(now) {
+  window.longest = Math.max(window.longest, now - last);
+  last = now;
+  requestAnimationFrame(frame);
+})(last);
+"""

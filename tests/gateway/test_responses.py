@@ -1,0 +1,227 @@
+"""OpenAI's Responses interface: the official client reads it, and all answers and events fit the specification."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from support.gateway import STAGE, open_gateway
+from support.openai_clients import MODEL, calling, contract_at, stand
+from support.stage import FIRST_WORDS
+
+from antiphon.events import (
+    ReasoningDelta,
+    RefusalDelta,
+    StepFinished,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallEvent,
+    ToolResultEvent,
+    TurnCancelledEvent,
+    TurnFailedEvent,
+    TurnFinished,
+    TurnQueued,
+    TurnRetrying,
+    TurnStarted,
+)
+from antiphon.model import Message, Reasoning, Response, Text, ToolCall, ToolResult
+from antiphon.session.turn_info import TurnInfo
+from antiphon_gateway.openai.resource import resource
+from antiphon_gateway.openai.stream import ResponseStream
+
+pytestmark = pytest.mark.one_server
+
+
+@pytest.fixture
+def contract(request):
+    """Checks a response or an event against the Open Responses specification."""
+    return contract_at(request.config.rootpath)
+
+
+ANSWER = [
+    Message("assistant", [Reasoning("hm"), Text("a"), ToolCall("c", "n", {"x": 1})]),
+    Message("tool", [ToolResult("c", "r")]),
+    Message("assistant", [Text("b")]),
+]
+EVENTS = [
+    TurnQueued(), TurnStarted(step=1), ReasoningDelta(text="hm", step=1), TextDelta(text="a", step=1),
+    ToolCallDelta(call_id="c", name="n", arguments='{"x"', step=1),
+    ToolCallDelta(call_id="c", arguments=":1}", step=1),
+    ToolCallEvent(call_id="c", name="n", arguments={"x": 1}, step=1),
+    StepFinished(step=1), ToolResultEvent(call_id="c", name="n", result="r", step=1), TextDelta(text="b", step=2),
+    StepFinished(step=2), TurnFinished(response=Response("b", messages=ANSWER), at=5000),
+]  # fmt: skip
+
+
+def streamed(events):
+    made = ResponseStream(resource(TurnInfo("t", "s", "queued", created=1000)), "t")
+    return [one for event in events for one in made.events(event)]
+
+
+def test_the_items_of_the_stream_are_those_of_the_response(contract):
+    found = streamed(EVENTS)
+    for one in found:
+        contract(one)
+    assert [one["sequence_number"] for one in found] == list(range(len(found)))
+    assert [one["type"] for one in found][:3] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
+    done = [one["item"] for one in found if one["type"] == "response.output_item.done"]
+    last = found[-1]
+    assert last["type"] == "response.completed"
+    assert done == last["response"]["output"]
+    assert [item["type"] for item in done] == [
+        "reasoning", "message", "function_call", "function_call_output", "message",
+    ]  # fmt: skip
+    contract(last["response"])
+
+
+def test_a_retry_a_refusal_a_failure_and_a_stop_fit_the_specification(contract):
+    begin = [TurnQueued(), TurnStarted(step=1), RefusalDelta(text="no", step=1)]
+    for end, kind in (
+        (TurnFailedEvent(code="x", message="y"), "response.failed"),
+        (TurnCancelledEvent(reason="z"), "response.incomplete"),
+        (TurnFinished(response=Response(stop_reason="max_tokens")), "response.incomplete"),
+    ):
+        found = streamed([*begin, TurnRetrying(step=1), TextDelta(text="a", step=1), end])
+        for one in found:
+            contract(one)
+        assert found[-1]["type"] == kind
+        items = [one["item"]["status"] for one in found if one["type"] == "response.output_item.done"]
+        assert items == ["incomplete", "incomplete"]
+
+
+async def test_the_official_client_makes_streams_and_reads_responses(redis_url, tmp_path, contract):
+    async with stand(redis_url, tmp_path) as (_, api, client):
+        made = await client.responses.create(model=MODEL, input="Hello", temperature=0.5, metadata={"a": "b"})
+        assert (made.status, made.metadata, made.temperature) == ("completed", {"a": "b"}, 0.5)
+        assert made.output_text.startswith(FIRST_WORDS)
+        assert made.usage.total_tokens == 2
+        contract(await api.get(f"/v1/responses/{made.id}"))
+        items = await client.responses.input_items.list(made.id)
+        assert items.data[0].content[0].text == "Hello"
+        seen = [event async for event in await client.responses.create(model=MODEL, input="Go", stream=True)]
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        for event in seen:
+            contract(event.to_dict(mode="json"))
+        text = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+        assert text == seen[-1].response.output_text
+        name = seen[-1].response.id
+        for place in (0, len(seen) // 2, len(seen) - 2):
+            rest = [
+                event
+                async for event in await client.responses.retrieve(name, stream=True, starting_after=place)
+            ]
+            assert [event.sequence_number for event in rest] == list(range(place + 1, len(seen)))
+
+
+async def test_a_conversation_goes_on_from_any_response_of_it(redis_url, tmp_path):
+    async with stand(redis_url, tmp_path) as (_, api, client):
+        first = await client.responses.create(model=MODEL, input="one")
+        second = await client.responses.create(model=MODEL, input="two", previous_response_id=first.id)
+        other = await client.responses.create(model=MODEL, input="three", previous_response_id=first.id)
+        assert "I was shown 3 messages" in second.output_text
+        assert "I was shown 3 messages" in other.output_text, "a copy that ends with the first response"
+        assert second.conversation.id == first.conversation.id != other.conversation.id
+        named = await client.responses.create(model=MODEL, input="x", conversation="mine")
+        assert (await api.get("/sessions/mine"))["messages"] == 2
+        assert named.conversation.id == "mine"
+        history = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"},
+                   {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]  # fmt: skip
+        assert (
+            "I was shown 4 messages"
+            in (await client.responses.create(model=MODEL, input=history)).output_text
+        )
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model=MODEL, input="x", previous_response_id="resp_none")
+
+
+async def test_a_response_in_the_background_is_cancelled_and_a_failed_one_says_why(
+    redis_url, tmp_path, contract
+):
+    async with stand(redis_url, tmp_path) as (ensemble, api, client):
+        begun = await client.responses.create(model=MODEL, input="go gate:never", background=True)
+        assert begun.status in ("queued", "in_progress")
+        await ensemble.waits("never")
+        stopped = await client.responses.cancel(begun.id)
+        assert (stopped.status, stopped.output_text) == ("cancelled", FIRST_WORDS)
+        failed = await client.responses.create(model=MODEL, input="fail:rejected")
+        assert (failed.status, failed.error.code) == ("failed", "provider_rejected")
+        contract(await api.get(f"/v1/responses/{failed.id}"))
+
+
+async def test_tools_of_the_caller_end_a_response_and_their_results_begin_the_next(redis_url, contract):
+    tools = [
+        {
+            "type": "function",
+            "name": "look",
+            "parameters": {"type": "object", "properties": {}},
+            "strict": None,
+        }
+    ]
+    asks = {"model": "scripted/any", "tools": tools}
+    call = ToolCall("call_1", "look", {})
+
+    def answers(request):
+        results = [one.text for message in request.messages for one in message.tool_results]
+        return f"I saw {results[0]}" if results else ["Let me see.", call]
+
+    async with calling(redis_url, answers) as (api, client):
+        first = await client.responses.create(**asks, input="Look")
+        assert [item.type for item in first.output] == ["message", "function_call"], first.error
+        assert (first.status, first.output[1].call_id) == ("completed", "call_1")
+        contract(await api.get(f"/v1/responses/{first.id}"))
+        result = [{"type": "function_call_output", "call_id": "call_1", "output": "a tree"}]
+        second = await client.responses.create(**asks, input=result, previous_response_id=first.id)
+        assert (second.output_text, second.id) == ("I saw a tree", f"{first.id}.1")
+        assert (await client.responses.retrieve(first.id)).output == first.output
+        assert (await client.responses.retrieve(second.id)).output == second.output
+        seen = [event async for event in await client.responses.retrieve(second.id, stream=True)]
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert seen[-1].response.output == second.output
+        for event in seen:
+            contract(event.to_dict(mode="json"))
+        again = await client.responses.create(**asks, input=result, previous_response_id=first.id)
+        assert (again.id, again.output) == (second.id, second.output), "a request whose answer was lost"
+        for wrong in (
+            {"input": [{**result[0], "output": "a house"}]}, {"input": [{**result[0], "call_id": "call_9"}]},
+            {"input": result, "temperature": 0.5}, {"input": "What else?"},
+        ):  # fmt: skip
+            with pytest.raises(openai.BadRequestError):
+                await client.responses.create(**{**asks, **wrong}, previous_response_id=first.id)
+        third = await client.responses.create(**asks, input="And?", previous_response_id=second.id)
+        assert third.output_text == "I saw a tree"
+
+
+async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
+    call = {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "r"}
+    message = {"role": "user", "content": "x"}
+    async with open_gateway(redis_url) as (api, _):
+        for wrong, param in (
+            ({"tools": [{"type": "web_search"}]}, "tools"), ({"store": False, "background": True}, "store"),
+            ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools"),
+            ({"truncation": "auto"}, "truncation"), ({"include": ["reasoning.encrypted_content"]}, "include"),
+            ({"text": {"format": {"type": "grammar"}}}, "text"), ({"max_tool_calls": 1}, "max_tool_calls"),
+            ({"prompt": {"id": "x"}}, "prompt"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
+            ({"model": "support", "instructions": "x"}, "instructions"), ({"model": "stage/*"}, "model"),
+            ({"previous_response_id": "a", "conversation": "b"}, "conversation"),
+            ({"conversation": {"id": "a", "x": "y"}}, "conversation"), ({"metadata": {"a" * 65: "b"}}, "metadata"),
+            ({"tool_choice": {"type": "function", "name": "none"}}, "tool_choice"),
+            ({"tool_choice": "required"}, "tool_choice"), ({"stream_options": {"x": True}}, "stream_options"),
+            ({"input": None}, "input"), ({"input": []}, "input"), ({"input": [{}]}, "input"), ({"input": [7]}, None),
+            ({"input": [{"type": "item_reference", "id": "x"}]}, "input"), ({"input": [call]}, "input"),
+            ({"input": [result]}, "input"), ({"input": [result, message]}, "input"),
+            ({"input": [call, message]}, "input"),
+            ({"input": [call, result, result]}, "input"), ({"input": [{**message, "colour": "red"}]}, "input"),
+            ({"input": [{**message, "role": "critic"}]}, "input"),
+            ({"input": [{**message, "content": [{"type": "input_audio"}]}]}, "input"),
+            ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}, "input"),
+            ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input"),
+        ):  # fmt: skip
+            found = (await api.post("/v1/responses", {"model": MODEL, "input": "x", **wrong}, 400))["error"]
+            assert found["message"].endswith((".", "…")), wrong
+            assert found["param"] in (param, "input"), (wrong, found)
+        assert (await api.get("/v1/responses/none", 404))["error"]["code"] == "turn_not_found"
+        assert STAGE["provider"] == MODEL.partition("/")[0]

@@ -1,0 +1,339 @@
+"""``antiphon serve`` as a process beside real workers: they are killed, stopped and attacked in mid-answer (G18)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+from contextlib import suppress
+
+import httpx2
+import openai
+import pytest
+from support.clients import running
+from support.event_source import EventSource
+from support.eventually import wait_until_async
+from support.gateway import Api, follow
+from support.ports import free_port
+from support.processes import COMMAND, Processes
+from support.stage import FIRST_WORDS, Stage
+
+from antiphon_gateway.access.keys import hash_of, new_key
+
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
+
+SECRET = "a secret that every replica has, 32 bytes"
+
+
+class Stand:
+    """Gateways and workers that a test starts and kills."""
+
+    def __init__(self, redis_url: str, processes: Processes, directory) -> None:
+        self.stage = Stage(directory / "stage")
+        self._redis_url, self._processes = redis_url, processes
+
+    def gateway(self, *flags: str, port: int = 0, **env: str):
+        """Start a gateway, and return its process and its URL."""
+        process = self._processes.start(
+            COMMAND,
+            "serve",
+            "--redis-url",
+            self._redis_url,
+            "--port",
+            str(port),
+            *flags,
+            name="serve",
+            env=env,
+        )
+        printed = process.wait_for_output("[serving]")
+        return process, re.findall(r"\[serving\] (http://\S+)", printed)[0]
+
+    def worker(self):
+        worker = self._processes.worker(self._redis_url, "--lease", "2", env=self.stage.env)
+        worker.wait_for_output("takes turns")
+        return worker
+
+    async def waits(self, gate: str, times: int = 1) -> None:
+        await wait_until_async(
+            lambda: len(self.stage.notes("waits", gate=gate)) >= times, 20, f"waits at {gate}"
+        )
+
+
+@pytest.fixture
+def stand(redis_url, processes, tmp_path) -> Stand:
+    return Stand(redis_url, processes, tmp_path)
+
+
+async def test_workers_and_gateways_are_killed_in_mid_answer_and_the_answer_comes_whole_and_once(stand):
+    port = free_port()
+    gateway, url = stand.gateway(port=port)
+    worker = stand.worker()
+    api = Api(url)
+    async with api.http:
+        turn = await api.submit("s", "go gate:g gate:h", key="k")
+        source = EventSource(f"{url}/turns/{turn}/events")
+        reading = asyncio.create_task(follow(source))
+        await stand.waits("g")
+        await wait_until_async(lambda: source.last_id not in ("", "1"))
+        await asyncio.to_thread(gateway.kill)
+        stand.stage.open("g")
+        await stand.waits("h")
+        await asyncio.to_thread(worker.kill)
+        await asyncio.to_thread(stand.gateway, port=port)  # another one, where the browser comes back to
+        await asyncio.to_thread(stand.worker)
+        await stand.waits("h", 2)
+        stand.stage.open("h")
+        messages, end = await asyncio.wait_for(reading, 40)
+    async with Api(url).http as http:  # the first one's connections are gone
+        found = (await http.get(f"/turns/{turn}/result?wait=20")).json()
+    assert end == {}
+    assert source.connections >= 2
+    assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
+    events = [json.loads(message.data) for message in messages]
+    assert [event["type"] for event in events].count("turn_finished") == 1
+    last = max(event.get("attempt", 1) for event in events)
+    text = "".join(e["text"] for e in events if e["type"] == "text_delta" and e["attempt"] == last)
+    assert text == found["response"]["text"]
+    assert text.startswith(FIRST_WORDS)
+
+
+async def test_openais_client_goes_on_at_another_gateway_when_gateway_and_worker_were_killed(stand):
+    first, url = stand.gateway()
+    _, other = stand.gateway()
+    worker = stand.worker()
+    asks = {"model": "stage/stage-1", "stream": True}
+    seen, chunks = [], []
+    async with of_openai(url) as client, of_openai(other) as second:
+        streams = (
+            await client.responses.create(**asks, input="go gate:g gate:h"),
+            await client.chat.completions.create(
+                **asks, messages=[{"role": "user", "content": "go gate:g gate:h"}],
+                extra_headers={"Idempotency-Key": "k"},
+            ),
+        )  # fmt: skip
+        reading = [
+            asyncio.ensure_future(gathered(stream, into))
+            for stream, into in zip(streams, (seen, chunks), strict=True)
+        ]
+        await stand.waits("g", 2)
+        await wait_until_async(lambda: any("delta" in event.type for event in seen) and len(chunks) > 1)
+        await asyncio.to_thread(first.kill)
+        assert not any(await asyncio.gather(*reading)), "neither came to its end"
+        stand.stage.open("g")
+        await stand.waits("h", 2)
+        await asyncio.to_thread(worker.kill)
+        rest = second.responses.retrieve(
+            seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number
+        )
+        reading = asyncio.ensure_future(gathered(await rest, seen))
+        await asyncio.to_thread(stand.worker)
+        await stand.waits("h", 4)
+        stand.stage.open("h")
+        assert await asyncio.wait_for(reading, 40)
+        made = seen[-1].response
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        text = "".join(
+            event.delta
+            for event in seen
+            if event.type == "response.output_text.delta" and event.item_id == made.output[0].id
+        )
+        assert made.output_text.startswith(FIRST_WORDS)
+        assert text.endswith(made.output_text), "what was said before the worker died, and then all of it"
+        assert (await second.responses.retrieve(made.id)).output == made.output
+        again = await second.chat.completions.create(
+            **asks, messages=[{"role": "user", "content": "go gate:g gate:h"}],
+            extra_headers={"Idempotency-Key": "k"},
+        )  # fmt: skip
+        chunks.clear()
+        assert await gathered(again, chunks)
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert (said, chunks[-1].choices[0].finish_reason) == (made.output_text, "stop")
+
+
+def of_openai(url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+async def gathered(stream, into: list) -> bool:
+    """Read a stream, and return whether it came to its end."""
+    try:
+        async for one in stream:
+            into.append(one)  # noqa: PERF401 - what came before the end stays
+    except (httpx2.TransportError, openai.APIConnectionError):
+        return False
+    return True
+
+
+async def test_sigterm_ends_streams_at_a_cursor_and_the_next_gateway_goes_on(stand):
+    port = free_port()
+    gateway, url = stand.gateway("--drain", "5", port=port)
+    stand.worker()
+    api = Api(url)
+    async with api.http:
+        turn = await api.submit("s", "go gate:g words:20")
+        source = EventSource(f"{url}/turns/{turn}/events")
+        reading = asyncio.create_task(follow(source))
+        await stand.waits("g")
+        await wait_until_async(lambda: source.last_id not in ("", "1"))
+    assert await asyncio.to_thread(gateway.terminate, 10) == 0
+    assert "[draining]" in gateway.output
+    assert "Traceback" not in gateway.output
+    await asyncio.to_thread(stand.gateway, port=port)
+    stand.stage.open("g")
+    messages, end = await asyncio.wait_for(reading, 30)
+    assert end == {}
+    assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
+
+
+async def test_keys_and_tokens_appear_in_no_log(stand, tmp_path):
+    key = new_key()
+    (tmp_path / "keys.toml").write_text(f'[keys.shop]\nhash = "{hash_of(key)}"\ntenant = "acme"\n')
+    gateway, url = stand.gateway("--keys", str(tmp_path / "keys.toml"), ANTIPHON_GATEWAY_SECRET=SECRET)
+    api = Api(url, key)
+    async with api.http:
+        turn = await api.submit("s", "hello")
+        token = (await api.post("/sessions/s/tokens", {}))["token"]
+        await api.post(f"/turns/{turn}/cancel", {})
+        assert (await api.http.get(f"/turns/{turn}/events?token={token}")).status_code == 200
+        assert (await api.http.get(f"/turns/{turn}/events?token={token}x")).status_code == 401
+    await wait_until_async(lambda: gateway.output.count(f"GET /turns/{turn}/events") == 2)
+    for secret in (key, token, SECRET, "hello"):
+        assert secret not in gateway.output
+    assert "everybody on this machine" not in gateway.output
+
+
+def test_without_keys_it_listens_on_this_machine_only_and_says_so(stand):
+    gateway, _ = stand.gateway()
+    gateway.wait_for_output("No keys are configured")
+    for flags in (("--host", "0.0.0.0"), ("--host", "::"), ("--secret", "short"), ("--keys", "/nowhere")):
+        done = subprocess.run(
+            [COMMAND, "serve", *flags], capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def said(url: str, sent: bytes, most: int = 65536) -> bytes:
+    """What the gateway answers to these bytes, until it closes the connection or is silent for a second."""
+    host, port = re.fullmatch(r"http://([\d.]+):(\d+)", url).groups()
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=1) as connection:
+        connection.sendall(sent)
+        try:
+            while len(answer) < most and (part := connection.recv(most)):
+                answer += part
+        except TimeoutError:
+            pass
+    return answer
+
+
+def test_requests_that_two_readers_would_read_differently_are_refused(stand):
+    """A proxy in front must not see one request where the gateway sees two."""
+    _, url = stand.gateway()
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b"0\r\n\r\n" + hidden
+    head = b"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    for headers in (
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % len(body),
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 6\r\n",
+        b"Content-Length: +5\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"X: y\rContent-Length: 5\r\n",
+    ):
+        answer = said(url, head + headers + b"\r\n" + body)
+        assert answer.count(b"HTTP/1.1") <= 1, (headers, answer)
+        assert b'"status":"ok"' not in answer, (headers, answer)
+    twice = b"GET /sessions HTTP/1.1\r\nHost: localhost\r\nHost: evil.example.com\r\n\r\n"
+    assert b"HTTP/1.1 2" not in said(url, twice)
+    smuggled = b"GET http://evil.example.com/sessions HTTP/1.1\r\nHost: evil.example.com\r\n\r\n"
+    assert b"HTTP/1.1 2" not in said(url, smuggled)
+    assert b"HTTP/1.1 200" in said(url, hidden)
+
+
+async def test_a_head_that_comes_slowly_or_is_too_large_ends_its_connection(stand):
+    """Without that, a client that sends a byte now and then would hold as many connections as it likes."""
+    _, url = stand.gateway()
+    host, port = url.removeprefix("http://").split(":")
+    begin = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+    async def ended(*first: bytes) -> float:
+        """How long the connection stays open, while a byte comes now and then."""
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for part in first:
+            writer.write(part)
+        began = asyncio.get_running_loop().time()
+
+        async def drip() -> None:
+            with suppress(OSError):
+                while not writer.is_closing():
+                    writer.write(b"x")
+                    await asyncio.wait([closed], timeout=0.5)
+
+        closed = asyncio.ensure_future(reader.read())
+        dripping = asyncio.ensure_future(drip())
+        with suppress(OSError):
+            await asyncio.wait_for(closed, 40)
+        writer.close()
+        await dripping
+        return asyncio.get_running_loop().time() - began
+
+    slow, further, large = await asyncio.gather(
+        ended(begin + b"X-A: "),
+        ended(begin + b"\r\n", begin + b"X-A: "),
+        ended(begin + b"X-A: " + b"a" * 200_000),
+    )
+    assert 9 < slow < 30
+    assert 9 < further < 30
+    assert large < 9
+    assert b"HTTP/1.1 200" in said(url, begin + b"\r\n")
+
+
+@pytest.mark.parametrize("program_name", ["ai_sdk.mjs", "ag_ui.mjs"])
+async def test_official_clients_end_with_the_whole_answer_though_all_is_killed(stand, program_name):
+    gateway, url = stand.gateway()
+    _, other = stand.gateway()
+    worker = stand.worker()
+    async with running(program_name, url, "survive", other) as program, Api(other).http as http:
+        await stand.waits("g")
+        assert await program.said() == "begun"
+        await asyncio.to_thread(gateway.kill)
+        assert await program.said() == "lost"
+        stand.stage.open("g")
+        await stand.waits("h")
+        await asyncio.to_thread(worker.kill)
+        await asyncio.to_thread(stand.worker)
+        await stand.waits("h", 2)
+        stand.stage.open("h")
+        texts = await program.said()
+        history = (await http.get("/sessions/k/messages")).json()["messages"]
+    assert [message["role"] for message in history] == ["user", "assistant"]
+    assert texts == [history[1]["parts"][0]["text"]]
+    assert texts[0].startswith(FIRST_WORDS)
+
+
+async def test_a_reader_that_takes_nothing_harms_only_itself(stand):
+    gateway, url = stand.gateway()
+    stand.worker()
+    host, port = url.removeprefix("http://").split(":")
+    api = Api(url)
+    async with api.http:
+        turn = await api.submit("s", "go gate:g words:200")
+        await stand.waits("g")
+        slow = []
+        for _ in range(20):  # they ask, and read nothing
+            connection = socket.create_connection((host, int(port)))
+            connection.sendall(b"GET /turns/%s/events HTTP/1.1\r\nHost: localhost\r\n\r\n" % turn.encode())
+            slow.append(connection)
+        reading = asyncio.create_task(follow(EventSource(f"{url}/turns/{turn}/events")))
+        stand.stage.open("g")
+        messages, _ = await asyncio.wait_for(reading, 30)
+        assert json.loads(messages[-1].data)["type"] == "turn_finished"
+        for connection in slow:
+            connection.close()
+    assert await asyncio.to_thread(gateway.terminate, 15) == 0

@@ -1,0 +1,58 @@
+"""The official JavaScript clients, as ``make clients`` installs them, run by a test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.source_tree import ROOT
+
+__all__ = ["Program", "running"]
+
+INSTALLED = ROOT / ".venv" / "clients"
+NODE = INSTALLED / "node_modules" / ".bin" / "node"
+PROGRAMS = ROOT / "tests" / "clients"
+
+
+class Program:
+    """A program under Node. It prints one word or one line of JSON at a time, and reads lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    async def line(self) -> str:
+        """The next line that it prints."""
+        assert self._process.stdout is not None
+        found = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), 60)
+        assert found, "the program ended"
+        return found.rstrip("\n")
+
+    async def said(self) -> Any:
+        """The next line, as JSON."""
+        return json.loads(await self.line())
+
+    def go_on(self) -> None:
+        """Let it go on where it waits."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+
+@asynccontextmanager
+async def running(name: str, *arguments: str):
+    """A program of tests/clients; without the installed clients the test is skipped."""
+    if not NODE.exists():
+        pytest.skip("the JavaScript clients are not installed: make clients")
+    command = [str(NODE), str(PROGRAMS / name), str(INSTALLED), *arguments]
+    process = await asyncio.to_thread(
+        subprocess.Popen, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Program(process)
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.communicate)

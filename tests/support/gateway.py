@@ -1,0 +1,76 @@
+"""A gateway behind uvicorn on the loop of the test, and a program that calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import httpx2
+from support.event_source import EventSource, Message
+from support.serving import serving
+
+from antiphon.client import AsyncClient
+from antiphon_gateway import Gateway, gateway
+
+__all__ = ["STAGE", "Api", "follow", "open_gateway"]
+
+STAGE = {"provider": "stage", "model": "stage-1", "tools": ["note", "wait"]}
+
+
+class Api:
+    """Calls a gateway, with one key. Each call returns the status, the JSON and the headers."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self.http = httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=30)
+
+    async def call(self, method: str, path: str, /, status: int | None = None, **more: Any) -> Any:
+        """Return the JSON of the response, once it is known that it has this status, or any below 300."""
+        answer = await self.http.request(method, path, **more)
+        assert answer.status_code == status if status else answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    async def get(self, path: str, status: int | None = None, **more: Any) -> Any:
+        return await self.call("GET", path, status, **more)
+
+    async def post(self, path: str, body: Any = None, status: int | None = None, **more: Any) -> Any:
+        return await self.call("POST", path, status, **({} if body is None else {"json": body}), **more)
+
+    async def submit(self, session: str, text: str, **options: Any) -> str:
+        """Submit a turn to the stage's agent, and return its id."""
+        found = await self.post(f"/sessions/{session}/turns", {"input": text, "agent": STAGE, **options})
+        return found["turn_id"]
+
+    async def result(self, turn: str) -> Any:
+        """Return what became of a turn, once it has ended."""
+        return await self.get(f"/turns/{turn}/result?wait=20", 200)
+
+
+@asynccontextmanager
+async def open_gateway(
+    redis_url: str, *, key: str | None = None, **options: Any
+) -> AsyncGenerator[tuple[Api, Gateway]]:
+    """Serve a gateway with these options; the program that calls it has this key."""
+    async with AsyncClient(redis_url) as client:
+        app = gateway(client, **options)
+        async with serving(app) as port:
+            api = Api(f"http://127.0.0.1:{port}", key)
+            async with api.http:
+                yield api, app
+
+
+async def follow(source: EventSource, until: str = "end") -> tuple[list[Message], Any]:
+    """Return the messages up to the one of this type, without comments, and the data of that one."""
+    found: list[Message] = []
+    async with aclosing(source.messages()) as messages:
+        async for message in messages:
+            if message.type == until:
+                return found, json.loads(message.data)
+            if message.type == "message":
+                found.append(message)
+                if json.loads(message.data)["type"] == until:
+                    return found, json.loads(message.data)
+    raise AssertionError("it does not end by itself")

@@ -1,0 +1,166 @@
+"""A Valkey, gateways and workers that a program in another language starts, kills and asks, line by line.
+
+    python -m support.node_stand < {"id": 1, "do": "up"} ... > {"id": 1, "gives": {...}}
+
+The suites of ``client/node`` are such programs. All ends with the input.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from support.eventually import wait_until
+from support.ports import free_port
+from support.processes import COMMAND, Process, Processes
+from support.proxy import Proxy
+from support.servers import RedisServer
+from support.stage import Stage
+
+from antiphon import Client
+from antiphon_gateway.access.keys import hash_of, new_key
+
+__all__ = ["Stand"]
+
+SECRET = "a secret that every replica has, 32 bytes"
+
+
+class Stand:
+    """One of each; the public methods are what can be asked for."""
+
+    def __init__(self, directory: Path, server: RedisServer, proxy: Proxy, *flags: str) -> None:
+        self._server, self._proxy = server, proxy
+        self._processes = Processes(directory)
+        self._stage = Stage(directory / "stage")
+        self._port = free_port()
+        self._key = new_key()
+        keys = directory / "keys.toml"
+        keys.write_text(
+            f'[keys.all]\nhash = "{hash_of(self._key)}"\ntenant = "*"\nrights = ["read", "write", "admin"]\n'
+        )
+        self._flags = ["--redis-url", server.url, "--port", str(self._port), "--keys", str(keys), *flags]
+        self._gateway: Process | None = None
+        self._worker: Process | None = None
+
+    def up(self) -> dict[str, str]:
+        """Where everything is, once it runs."""
+        self.start_gateway()
+        self.start_worker()
+        redis, proxied = self._server.url, self._proxy.url
+        return {
+            "gateway": f"http://127.0.0.1:{self._port}",
+            "key": self._key,
+            "redis": redis,
+            "proxied": proxied,
+        }
+
+    def start_gateway(self) -> None:
+        env = {"ANTIPHON_GATEWAY_SECRET": SECRET}
+        self._gateway = self._processes.start(COMMAND, "serve", *self._flags, name="serve", env=env)
+        self._gateway.wait_for_output("[serving]")
+
+    def kill_gateway(self) -> None:
+        _running(self._gateway).kill()
+
+    def stop_gateway(self) -> None:
+        """As an operator does."""
+        _running(self._gateway).terminate()
+
+    def start_worker(self) -> None:
+        self._worker = self._processes.worker(self._server.url, "--lease", "2", env=self._stage.env)
+        self._worker.wait_for_output("takes turns")
+
+    def kill_worker(self) -> None:
+        _running(self._worker).kill()
+
+    def open(self, gate: str) -> None:
+        self._stage.open(gate)
+
+    def waits(self, gate: str, times: int = 1) -> None:
+        """An answer waits at this gate."""
+        wait_until(
+            lambda: len(self._stage.notes("waits", gate=gate)) >= times, 20, f"an answer waits at {gate}"
+        )
+
+    def asked(self, text: str) -> int:
+        """How often the model was asked this."""
+        return len(self._stage.notes("asked", text=text))
+
+    def cut(self) -> None:
+        """Cut all connections through the proxy."""
+        self._proxy.cut()
+
+    def refuse(self) -> None:
+        self._proxy.refuse()
+
+    def blackhole(self) -> None:
+        self._proxy.blackhole()
+
+    def lose_reply(self, matching: str) -> None:
+        """Lose the next reply to a command with this text, and the connection."""
+        self._proxy.drop_reply(matching.encode())
+
+    def heal(self) -> None:
+        self._proxy.heal()
+
+    def connections(self, number: int) -> None:
+        """The proxy has so many connections."""
+        wait_until(
+            lambda: self._proxy.connections == number,
+            10,
+            f"{number} connections, not {self._proxy.connections}",
+        )
+
+    def submit(self, session: str, text: str, key: str, agent: Any) -> str:
+        """Submit with the Python client."""
+        from antiphon.input.request import AgentSpec
+
+        with Client(self._server.url) as client:
+            return client.submit(
+                session, text, key=key, agent=agent if isinstance(agent, str) else AgentSpec(**agent)
+            ).id
+
+    def delete(self, session: str) -> None:
+        with Client(self._server.url) as client:
+            client.session(session).delete()
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+def _running(process: Process | None) -> Process:
+    assert process is not None, "it was never started"
+    return process
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory, RedisServer() as server, Proxy(server.port) as proxy:
+        stand = Stand(Path(directory), server, proxy)
+        try:
+            for line in sys.stdin:
+                asked = json.loads(line)
+                print(
+                    json.dumps(
+                        {"id": asked["id"], **_done(getattr(stand, asked["do"]), asked.get("with", {}))}
+                    ),
+                    flush=True,
+                )
+        finally:
+            stand.close()
+
+
+def _done(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"gives": call(**arguments)}
+    except Exception:  # noqa: BLE001 - the program that asked fails with it
+        return {"failed": re.sub(r"\S*/", "", traceback.format_exc(limit=4))}
+
+
+if __name__ == "__main__":
+    main()

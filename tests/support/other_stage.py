@@ -1,0 +1,46 @@
+"""The stage with another App, for worker processes: what it has stands in STAGE_APP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from support.stage import Stage, StageModel, supervise
+
+from antiphon import Agent, tool
+from antiphon_worker.app import App
+from antiphon_worker.travelling import Allow
+
+__all__ = ["app_with"]
+
+
+def app_with(stage: Stage, *agents: str, tools: tuple[str, ...] = (), approved: tuple[str, ...] = ()) -> App:
+    """An App with these agents, and with tools of these names for agents that come with a turn.
+
+    Calls of the tools ``approved``, which the agents have, wait for an approval.
+    """
+
+    def made(name: str, approval: bool = False):
+        def use(text: str) -> str:
+            """Use it."""
+            stage.note("tool", tool=name, text=text)
+            return "used"
+
+        return tool(name=name, approval=approval)(use)
+
+    own = [made(name, approval=True) for name in approved]
+    return App(
+        agents=[Agent("stage", "any", name=name, tools=own) for name in agents],
+        tools=[made(name) for name in tools],
+        providers={"stage": StageModel(stage)},
+        travelling=Allow(providers=["stage"], parameters="any"),
+    )
+
+
+if "STAGE_APP" in os.environ:  # a worker process
+    names = os.environ["STAGE_APP"].split()
+    app = app_with(Stage(Path(os.environ["STAGE"])), *names)
+
+
+if __name__ == "__main__":
+    supervise()

@@ -1,0 +1,146 @@
+"""Turns that wait in this process, and in its store."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.eventually import wait_until
+
+from antiphon import Agent, Session, tool
+from antiphon.errors import CorruptRecord, NotSuspended, TurnNotFound
+from antiphon.model.usage import Limits
+from antiphon.session.runtime import local_runtime
+from antiphon.stores import SQLiteStore
+from antiphon.testing import script, tool_call
+from antiphon_worker.loop.limits.meter import Meter
+
+
+@pytest.fixture
+def shop(tmp_path):
+    class Shop:
+        def __init__(self):
+            self.ran = []
+
+        def agent(self, *entries):
+            @tool(approval=True)
+            def pay(amount: int) -> str:
+                """Pay."""
+                self.ran.append(amount)
+                return f"paid {amount}"
+
+            @tool
+            def look() -> str:
+                """Look."""
+                self.ran.append("look")
+                return "seen"
+
+            store = SQLiteStore(tmp_path / "sessions.db")
+            return Agent(script(*entries), "any", tools=[pay, look], store=store)
+
+    return Shop()
+
+
+def waiting(turn):
+    wait_until(lambda: turn.status() == "suspended", description="the turn is suspended")
+    return turn.info().calls
+
+
+def test_another_process_goes_on_with_a_turn_that_the_store_has(shop):
+    entries = [tool_call("pay", amount=5), tool_call("look")], "Done."
+    turn = shop.agent(*entries).session("s").submit("Go", metadata={"order": 7})
+    [call] = waiting(turn)
+    local_runtime().forget()  # as a new process begins
+    session = shop.agent("Done.").session("s")
+    assert [one["turn"]["turn_id"] for one in session.to_dict()["suspended"]] == [turn.id]
+    again = session.turn(turn.id)
+    assert (waiting(again), again.metadata) == ([call], {"order": 7})
+    again.approve(call.call_id, by="ada")
+    assert again.result(10).text == "Done."
+    assert [r.text for m in session.messages for r in m.tool_results] == ["paid 5", "seen"]
+    assert shop.ran == ["look", 5]
+    assert "suspended" not in session.to_dict()
+    with pytest.raises(TurnNotFound):
+        session.turn(turn.id)
+
+
+def test_the_seconds_of_a_turn_are_those_in_which_it_ran(monkeypatch):
+    spent = []
+
+    class Watched(Meter):
+        def __init__(self, *args, **options):
+            spent.append(options["spent"])
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("antiphon_worker.local.turn.Meter", Watched)
+
+    @tool
+    def work() -> str:
+        """Work."""
+        return "done"
+
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    began = time.monotonic()
+    lines = script([tool_call("work"), tool_call("pay")], "Done.")
+    turn = Agent(lines, "any", tools=[work, pay], limits=Limits(seconds=60)).session("s").submit("Go")
+    [call] = waiting(turn)
+    ran = time.monotonic() - began
+    turn.approve(call.call_id)
+    turn.result(10)
+    assert 0 <= spent[0] < spent[1] <= ran
+
+
+def test_a_saved_session_has_its_suspended_turn_and_a_fork_has_not(shop):
+    session = shop.agent(tool_call("pay", amount=5), "Done.").session("s")
+    turn = session.submit("Go")
+    [call] = waiting(turn)
+    data, fork = session.to_dict(), session.fork("t")
+    assert "suspended" not in fork.to_dict()
+    turn.reject(call.call_id)
+    turn.result(10)
+    local_runtime().forget()
+    data["session_id"] = "u"
+    restored = Session.from_dict(data, shop.agent("Done again."))
+    again = restored.turn(turn.id)
+    again.approve(call.call_id)
+    assert again.result(10).text == "Done again."
+    assert shop.ran == [5]
+    with pytest.raises(CorruptRecord, match="suspended"):
+        Session.from_dict(data | {"suspended": [1]}, shop.agent())
+
+
+@pytest.mark.parametrize("way", ["cancel", "fail", "leave"])
+def test_a_turn_that_has_ended_is_not_in_the_store(way, shop):
+    after = [KeyError("no")] if way == "fail" else []
+    session = shop.agent(tool_call("pay", amount=5), *after, "Next.").session("s")
+    if way == "leave":
+        for event in session.stream("Go"):
+            if event.type == "turn_suspended":
+                assert session.to_dict()["suspended"]
+                break
+    else:
+        turn = session.submit("Go")
+        [call] = waiting(turn)
+        turn.cancel() if way == "cancel" else turn.approve(call.call_id)
+        wait_until(lambda: turn.status() in ("cancelled", "failed"), description="the turn has ended")
+    assert session.run("Next").text == "Next."
+    assert "suspended" not in session.to_dict()
+
+
+def test_the_reader_of_a_turn_decides_about_it(shop):
+    session = shop.agent(tool_call("pay", amount=5), "Done.").session("s")
+    types = []
+    for event in session.stream("Go"):
+        types.append(event.type)
+        if event.type == "turn_suspended":
+            turn = session.turn(event.turn_id)
+            assert turn.info().calls == event.calls
+            turn.approve(event.calls[0].call_id)
+    assert types[-1] == "turn_finished"
+    with pytest.raises(NotSuspended):
+        turn.approve("another")
+    assert shop.ran == [5]

@@ -1,0 +1,90 @@
+"""What a turn that does not finish leaves: in the history, in its own record, and for the session's next turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from antiphon.input.values import Keep
+from antiphon.model import Decision, Message, Response, Text, ToolOutcome, Usage
+from antiphon_worker.loop.input import stamp
+from antiphon_worker.loop.loop import LoopResult
+from antiphon_worker.loop.steps import JournalEntry, messages_of, steered_of, steps_of, usage_of, variables_of
+from antiphon_worker.loop.tools.toolbox import shorten
+from antiphon_worker.providers.stream.json_text import valid
+
+__all__ = ["NOTE", "Unfinished", "note_of", "outcomes_of"]
+
+MOST_CALLS = 20
+CALL_CHARACTERS = 500
+NOTE = (
+    "Not part of this conversation: an earlier turn failed or was stopped, and its messages were left out. Its tools "
+    "had been called, and what they did was not undone:"
+)
+
+
+class Unfinished:
+    """A turn that failed or was cancelled: its input, its journal, and the text of the answer that it had begun.
+
+    ``decisions``, by the ids of the calls, are those of the last suspension. ``used`` is what the turn has used, by
+    default what its journal says.
+    """
+
+    def __init__(
+        self,
+        question: Sequence[Message],
+        entries: Sequence[JournalEntry],
+        text: str,
+        decisions: Mapping[str, Decision] | None = None,
+        used: Usage | None = None,
+    ) -> None:
+        self._question = question
+        self._finished = messages_of(entries)
+        self._said = [message for step in steps_of(entries) for message in step.closed(decisions or {})]
+        self._said += steered_of(entries)
+        if text:
+            self._said.append(Message("assistant", [Text(valid(text))]))
+        self.usage = used or usage_of(entries)
+        self.variables = variables_of(entries)  # where a tool changed them
+
+    def record(self, turn_id: str, session_id: str) -> Response | None:
+        """Return all that the turn has said and done, or None if that is nothing."""
+        if not self._said:
+            return None
+        copies = [msgspec.structs.replace(one) for one in (*self._question, *self._said)]
+        asked = len(self._question)
+        messages = stamp(copies[:asked], copies[asked:], turn_id, 0)[asked:]
+        return LoopResult(messages, self.usage, "interrupted", None, None, 0).response(turn_id, session_id)
+
+    def kept(self, keep: Keep) -> tuple[list[Message], list[Message]]:
+        """Return what stays in the history: of the input, and of what the turn has said."""
+        if keep == "nothing" or (keep == "steps" and not self._finished):
+            return [], []
+        asked, said = [*self._question], [*(self._said if keep == "partial" else self._finished)]
+        if keep == "partial" and (last := said or asked):
+            last[-1] = msgspec.structs.replace(last[-1], interrupted=True)
+        return asked, said
+
+    def calls_beyond(self, kept: Sequence[Message]) -> list[ToolOutcome]:
+        """Return the tool calls of which these messages do not tell."""
+        return outcomes_of(self._said)[len(outcomes_of(kept)) :]
+
+
+def outcomes_of(messages: Sequence[Message]) -> list[ToolOutcome]:
+    """Return the tool calls of these messages with their results."""
+    return LoopResult(list(messages), Usage(), "interrupted", None, None, 0).response().tool_calls
+
+
+def note_of(calls: Sequence[ToolOutcome]) -> Message:
+    """Return a message that tells the model of tool calls that no history tells it of."""
+    lines = [_line(call) for call in calls[-MOST_CALLS:]]
+    if len(calls) > MOST_CALLS:
+        lines.insert(0, f"- {len(calls) - MOST_CALLS} earlier calls, which are left out here")
+    return Message.system("\n".join([NOTE, *lines]))
+
+
+def _line(call: ToolOutcome) -> str:
+    arguments = shorten(msgspec.json.encode(call.arguments).decode(), CALL_CHARACTERS)
+    what = "failed" if call.is_error else "returned"
+    return f"- {call.name}({arguments}) {what}: {shorten(call.result or '', CALL_CHARACTERS)}"

@@ -1,0 +1,200 @@
+"""What an attempt at a turn can come to, how the log tells it, and when the turn is tried again. The tags are the names
+in the log."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import AgentError, InvalidOutput, ProviderError
+from antiphon.input.request import AgentSpec
+from antiphon.model import OpenCall, Response, ServiceAnswer, Usage
+from antiphon.model import Retry as RetryPolicy
+from antiphon.wire.cell import ClaimedTurn
+from antiphon_worker.app import App
+from antiphon_worker.process.lease import Lease, Stop
+from antiphon_worker.providers.stream.json_text import valid
+from antiphon_worker.settings import Settings
+from antiphon_worker.trouble import retries
+from antiphon_worker.trouble.fallback import Fallback
+
+__all__ = [
+    "Cancelled",
+    "Failed",
+    "Finished",
+    "GivenBack",
+    "Outcome",
+    "Retry",
+    "Superseded",
+    "Tries",
+    "Waiting",
+    "encodable",
+    "facts_of",
+    "seconds_until_newer",
+    "seconds_until_retry",
+    "stopped",
+]
+
+SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 30.0  # for a worker of a newer release
+
+
+class Finished(Struct, tag="finished"):
+    """An encoded answer. Encoding it before any write makes an answer that cannot be encoded a failure."""
+
+    messages: list[bytes]
+    response: Response
+    encoded: bytes  # the response
+    window: str
+    summary: bytes
+    variables: dict[str, Any] | None  # if a tool changed them
+
+
+class Failed(Struct, tag="failed"):
+    code: str
+    message: str
+    service: ServiceAnswer | None = None
+    raw: str = ""  # the answer that does not match its schema
+
+    @classmethod
+    def of(cls, exc: AgentError) -> Failed:
+        raw = exc.raw if isinstance(exc, InvalidOutput) else ""
+        return cls(str(exc.code), exc.message, ServiceAnswer.of(exc), raw)
+
+
+class Retry(Struct, tag="retrying"):
+    error: ProviderError
+    delay: float  # seconds
+
+
+class Cancelled(Struct, tag="cancelled"):
+    reason: str
+
+
+class GivenBack(Struct, tag="given_back"):
+    reason: str
+    code: str = "drained"
+    delay: float = 0.0
+    lacking: str = ""  # digests of Apps that lack what the turn needs
+    workers: tuple[str, ...] = ()  # some that have it
+
+
+class Waiting(Struct, tag="suspended"):
+    """The turn waits for decisions about these calls. If ``aside`` says what it has used, others pass it by."""
+
+    calls: list[OpenCall]
+    aside: Usage | None
+
+
+class Superseded(Struct, tag="superseded"):
+    pass
+
+
+Outcome: TypeAlias = Finished | Failed | Retry | Cancelled | GivenBack | Waiting | Superseded
+
+
+def encodable(outcome: Outcome) -> Outcome:
+    """Make the outcome's reasons fit for Redis and JSON, so that writing the end of a turn never raises.
+
+    Providers and tools of an App may return any text; half a character becomes U+FFFD.
+    """
+    match outcome:
+        case Failed(code, message, service, raw):
+            if service is not None and service.request_id is not None:
+                service = msgspec.structs.replace(service, request_id=valid(service.request_id))
+            return Failed(valid(code), valid(message), service, valid(raw))
+        case Retry(error, delay):
+            error.args = (valid(error.message),)
+            error.request_id = error.request_id and valid(error.request_id)
+            return Retry(error, delay)
+        case Cancelled(reason):
+            return Cancelled(valid(reason))
+        case GivenBack(reason, code):
+            return msgspec.structs.replace(outcome, reason=valid(reason), code=valid(code))
+        case Finished() | Superseded() | Waiting():
+            return outcome
+
+
+def facts_of(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
+    """Return what the log adds to the outcome's name, and a text for debug only, because it may quote users."""
+    match outcome:
+        case Failed(code, message, service):
+            service = service or ServiceAnswer()
+            facts, said = {"code": code, "status": service.status, "request_id": service.request_id}, message
+        case Retry(error, delay):
+            facts, said = {"code": str(error.code), "status": error.status}, error.message
+            facts |= {"request_id": error.request_id, "again_in": f"{delay:.1f}"}
+        case GivenBack(reason, code):
+            return {"code": code}, reason
+        case Cancelled(reason):
+            return {}, reason
+        case _:
+            return {}, ""
+    facts["provider"] = provider or None
+    return {fact: value for fact, value in facts.items() if value is not None}, said
+
+
+def seconds_until_retry(
+    turn: ClaimedTurn, error: ProviderError, took: float, settings: Settings, retry: RetryPolicy | None
+) -> float | None:
+    """Seconds until the next try, or None where the model is given up. ``took`` is how long this attempt has taken."""
+    failing = 0.0 if turn.failing_ms is None else turn.failing_ms / 1000 + took
+    return retries.seconds_until_retry(error, turn.errors, failing, _policy(settings, retry))
+
+
+def _policy(settings: Settings, retry: RetryPolicy | None) -> RetryPolicy:
+    """The policy of the agent, with what it leaves to the worker."""
+    policy, most = retry or RetryPolicy(settings.retry_seconds), max(settings.error_limit - 1, 0)
+    return msgspec.structs.replace(
+        policy,
+        times=most if policy.times is None else min(policy.times, most),
+        delay=settings.retry_delay if policy.delay is None else policy.delay,
+    )
+
+
+class Tries:
+    """The tries of one attempt at a turn. ``retry`` is from its agent, once that is known."""
+
+    def __init__(self, turn: ClaimedTurn, settings: Settings) -> None:
+        self._turn = turn
+        self._settings = settings
+        self._began = time.monotonic()
+        self._again: tuple[ProviderError, float] | None = None  # an error after which a model is tried again
+        self.retry: RetryPolicy | None = None
+
+    def pause(self, error: ProviderError) -> float | None:
+        """Return the seconds until the next try, or None where the turn fails. The same error gets the same answer."""
+        return self._again[1] if self._again and self._again[0] is error else self._pause(error, self.retry)
+
+    def fallback(self, agent: AgentSpec, app: App) -> Fallback:
+        """The agent's fallbacks. A model that has one is tried again for as long as the agent says, or a short time."""
+        models = agent.fallback
+        shortly = agent.retry or RetryPolicy(min(retries.FALLBACK_SECONDS, self._settings.retry_seconds))
+
+        def gives_up(error: ProviderError) -> bool:
+            delay = self._pause(error, shortly)
+            self._again = None if delay is None else (error, delay)
+            return delay is None
+
+        return Fallback(models, lambda place: app.provider(models[place].provider), gives_up)
+
+    def _pause(self, error: ProviderError, retry: RetryPolicy | None) -> float | None:
+        return seconds_until_retry(self._turn, error, time.monotonic() - self._began, self._settings, retry)
+
+
+def seconds_until_newer(turn: ClaimedTurn) -> float:
+    """Seconds until a turn that needs a newer release is offered again: a quarter of what it has waited already."""
+    return min(max(turn.spent_ms / 4000, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
+
+
+def stopped(stop: Stop, lease: Lease) -> Outcome:
+    """Return what a stop of an attempt comes to."""
+    match stop:
+        case Stop.SUPERSEDED:
+            return Superseded()
+        case Stop.CANCELLED:
+            return Cancelled(lease.stop_reason)
+        case Stop.DRAINED:
+            return GivenBack(lease.stop_reason or "The worker stops.")
