@@ -82,7 +82,8 @@ async def test_a_worker_that_may_not_publish_events_does_not_start(user):
 HARM = [
     "FLUSHALL", "FLUSHDB", "CONFIG SET maxmemory 1", "CONFIG GET requirepass", "SHUTDOWN NOSAVE", "KEYS *",
     "DEBUG SLEEP 0", "ACL LIST", "REPLICAOF localhost 1", "MONITOR", "SCRIPT FLUSH", "SWAPDB 0 1",
-    "CLIENT KILL TYPE normal", "SAVE", "GET other:key", "SET other:key x", "PUBLISH other x", "CLIENT LIST", "MIGRATE h 1 k 0 1",
+    "CLIENT KILL TYPE normal", "SAVE", "GET other:key", "SET other:key x", "PUBLISH other x", "CLIENT LIST",
+    "MIGRATE h 1 k 0 1",
 ]  # fmt: skip
 MORE_HARM = {
     "worker": [],
