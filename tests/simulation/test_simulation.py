@@ -32,6 +32,12 @@ FEWER = {name: WEIGHTS[name] for name in (*FIRST_WEIGHTS, "clock", "life", "dama
 
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 
+TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "reaper": 2, "receivers": 30}
+STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
+
+FEW = {"schedules/": (BESIDE,), "limits/": (BESIDE,), "include/scheduled": (BESIDE,), "webhooks/": (TOLD,),
+       "include/requeue": (STOCK,)}  # fmt: skip
+
 # One statement less, and the promise that breaks.
 SABOTAGE = [
     ("emit", "if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end", "the answer of emit"),
@@ -102,6 +108,22 @@ SABOTAGE = [
         "if usage ~= '' then redis.call('HSET', key_turn(turn), 'session_usage', usage) end",
         "what a session has used",
     ),
+    ("webhooks/take", "redis.call('ZADD', key_webhooks(), now + lease_ms, name)", "webhooks are looked at"),
+    (
+        "webhooks/take",
+        "redis.call('HSET', key_webhook(name), 'held', '')",
+        "who holds a webhook",
+    ),
+    (
+        "include/requeue",
+        " or said == 'started' and not redis.call('ZSCORE', key_rq_failed(queue), turn)",
+        "the answer of stock",
+    ),
+    (
+        "include/requeue",
+        "    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)",
+        "RQ's",
+    ),
     (
         "include/conclude",
         "notice('turn_' .. status, session, turn, seq, f.tenant)",
@@ -165,9 +187,7 @@ def test_a_schedule_replays_exactly(world):
 def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, statement, promise):
     folder = sabotage(tmp_path, file, statement)
     with scripts_from(folder):
-        actors = (
-            (BESIDE,) if file.startswith(("schedules/", "limits/", "include/scheduled")) else (WEIGHTS, FEWER)
-        )
+        actors = next((few for start, few in FEW.items() if file.startswith(start)), (WEIGHTS, FEWER))
         schedules = (make(seed, STEPS, weights) for weights in actors for seed in range(200))
         failures = (play(world, schedule) for schedule in schedules)
         assert any(failure and promise in str(failure.error) for failure in failures)
