@@ -423,6 +423,9 @@ class Model:
             self.become(turn, turn.status)
         if not self._may_start(turn):
             return
+        if turn.status == "retrying" and turn.share:
+            self.offer(turn, front=True)
+            return
         if turn.crashes >= 2 and alone is not None and left is not None:
             left.append(turn.id)
             return

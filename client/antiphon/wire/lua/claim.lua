@@ -56,6 +56,8 @@ local function take(turn, f)
     left[#left + 1] = turn
     return
   end
+  -- RQ's scheduler has offered a retry: its tenant may have to wait for a place.
+  if status == 'retrying' and share_of(f.tenant, f.priority) then return offer(session, turn, now, true) end
   if tonumber(f.crashes) >= 2 and only == '' then
     if #alone >= tonumber(max_alone) then
       left[#left + 1] = turn
