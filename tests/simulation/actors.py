@@ -17,7 +17,7 @@ from simulation.stock import StockWorker
 from simulation.workers import DIES, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
-__all__ = ["FIRST_WEIGHTS", "WEIGHTS", "Actors"]
+__all__ = ["FIRST_WEIGHTS", "WEIGHTS", "Actors", "fewer_for"]
 
 SESSIONS = ["s1", "s2", 'it\'s "3"\\']
 FIRST_WEIGHTS = {  # with these were made the schedules that the tests name by their seed
@@ -46,6 +46,13 @@ WEIGHTS = FIRST_WEIGHTS | {
     "stock": 12,
     "receivers": 14,
 }
+BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
+TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
+STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
+FEWER = {
+    "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
+    "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
+}  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
 EVERY_END = ",turn_finished,turn_failed,turn_cancelled,turn_suspended,"
@@ -59,6 +66,11 @@ OF_TENANTS = {
 PRIORITIES: list[Priority] = ["high", "normal", "normal", "low"]
 HOUR_MS = 3_600_000
 FORKS = ["f1", "f2"]
+
+
+def fewer_for(file: str) -> dict[str, int] | None:
+    """The weights of those actors alone that use a script, where most do not."""
+    return next((weights for start, weights in FEWER.items() if file.startswith(start)), None)
 
 
 class Actors:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 
-from simulation.actors import FIRST_WEIGHTS, WEIGHTS
+from simulation.actors import FIRST_WEIGHTS, WEIGHTS, fewer_for
 from simulation.checks import Broken
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
@@ -29,14 +29,6 @@ FOUND = [(1855, 60), (2266, 60), (503672, 60), (505521, 60)]
 
 # The actors that were there first: with fewer of them, each has more to say.
 FEWER = {name: WEIGHTS[name] for name in (*FIRST_WEIGHTS, "clock", "life", "damage", "editor")}
-
-BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
-
-TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "reaper": 2, "receivers": 30}
-STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
-
-FEW = {"schedules/": (BESIDE,), "limits/": (BESIDE,), "include/scheduled": (BESIDE,), "webhooks/": (TOLD,),
-       "include/requeue": (STOCK,)}  # fmt: skip
 
 # One statement less, and the promise that breaks.
 SABOTAGE = [
@@ -187,7 +179,7 @@ def test_a_schedule_replays_exactly(world):
 def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, statement, promise):
     folder = sabotage(tmp_path, file, statement)
     with scripts_from(folder):
-        actors = next((few for start, few in FEW.items() if file.startswith(start)), (WEIGHTS, FEWER))
+        actors = (few,) if (few := fewer_for(file)) else (WEIGHTS, FEWER)
         schedules = (make(seed, STEPS, weights) for weights in actors for seed in range(200))
         failures = (play(world, schedule) for schedule in schedules)
         assert any(failure and promise in str(failure.error) for failure in failures)
