@@ -63,6 +63,37 @@ async def test_a_webhook_is_told_what_ended_since_it_was_set(redis_url):
         assert await take(cell) is None, "it is held"
 
 
+async def test_one_that_is_set_later_is_not_told_of_what_was_not_yet_handed_out(redis_url):
+    async with open_cell(redis_url) as cell:
+        await write_webhook(cell, "a", EVERY)
+        await ended(cell, "t1")
+        await write_webhook(cell, "b", EVERY)
+        assert await due(cell) == ["t1"]
+        assert await cell.redis.zcard("ant:deliveries:b") == 0
+
+
+@pytest.mark.one_server
+async def test_deliveries_beyond_the_limit_are_dropped_and_counted(redis_url):
+    async with open_cell(redis_url) as cell:
+        await write_webhook(cell, "hook", EVERY)
+        await cell.redis.zadd("ant:deliveries:hook", {f"{n}-0": 1 for n in range(100_000)})
+        await ended(cell, "t1")
+        assert await take(cell) is None, "nothing new"
+        (one,) = await stored_webhooks(cell)
+        assert (one.waiting, one.fields["dropped"]) == (100_000, b"1")
+
+
+async def test_notices_that_begin_anew_with_smaller_ids_are_told(redis_url):
+    """A clock that was put back, and a log that was lost."""
+    async with open_cell(redis_url) as cell:
+        await write_webhook(cell, "hook", EVERY)
+        await cell.redis.hset("ant:webhook:hook", "since", "1-0")
+        await cell.redis.set("ant:dispatched", "99999999999999-0")
+        await ended(cell, "t1")
+        taken, missed, _ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+        assert (missed, [one.notice.turn_id for one in taken.deliveries]) == ("99999999999999-0", ["t1"])
+
+
 async def test_each_is_told_of_its_kinds_and_of_its_tenant(redis_url):
     async with open_cell(redis_url) as cell:
         await write_webhook(cell, "failed", {"types": ",turn_failed,", "tenant": ""})
