@@ -108,11 +108,6 @@ SABOTAGE = [
     ),
     (
         "include/requeue",
-        " or said == 'started' and not redis.call('ZSCORE', key_rq_failed(queue), turn)",
-        "the answer of stock",
-    ),
-    (
-        "include/requeue",
         "    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)",
         "RQ's",
     ),
