@@ -30,7 +30,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def commands(text: str) -> set[str]:
-    return set(re.findall(r"(?:`|\$ |^)antiphon ([a-z]+)", text, re.MULTILINE))
+    return set(re.findall(r"(?:`|\$ |^)antiphon ([a-z][a-z-]*)", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -44,7 +44,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 def test_every_command_that_a_page_names_is_one(capsys):
     main(["--help"])
-    known = set(re.findall(r"^  ([a-z]+) ", capsys.readouterr().out, re.MULTILINE))
+    known = set(re.findall(r"^  ([a-z][a-z-]*) ", capsys.readouterr().out, re.MULTILINE))
     named = {(name_of(page), command) for page in PAGES for command in commands(page.read_text())}
     assert {"worker", "redis", "tail", "submit"} <= {command for _, command in named}
     assert {(page, command) for page, command in named if command not in known} == set()

@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from simulation.actors import WEIGHTS, fewer_for
 from simulation.schedule import make, play
 from simulation.seeds import first_seed
 from simulation.world import World
@@ -26,11 +27,13 @@ from mutation.statements import Mutant, mutants_of
 # What the promises rest on, and all that it includes.
 FILES = [
     "claim", "emit", "append_step", "finish", "give_back", "steer", "cancel", "submit",
-    "suspend", "decide", "reap", "editing/edit", "editing/fork",
+    "suspend", "decide", "reap", "requeue", "editing/edit", "editing/fork", "limits/admit", "limits/limit",
+    "notices/follow", "schedules/advance", "schedules/write", "webhooks/release", "webhooks/settle", "webhooks/take",
+    "webhooks/write",
     *(f"include/{name}" for name in (
         "publish", "rq_view", "inbox", "holder", "requeue", "load", "conclude", "retry", "withdraw", "look",
         "life", "damage", "crashed", "suspended", "watch", "give_up", "clock_back", "jobs", "foreign", "cut", "tenants",
-        "shares", "let_in", "stop", "busy",
+        "shares", "let_in", "stop", "busy", "scheduled", "notices", "following", "webhooks",
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
@@ -114,14 +117,15 @@ class Killers:
         return self._anyone(mutant.file)
 
     def _anyone(self, file: str = "") -> str:
-        if self._simulation():
+        if self._simulation(file):
             return "the simulation"
         return "the script tests" if self._script_tests(file) else ""
 
-    def _simulation(self) -> bool:
+    def _simulation(self, file: str) -> bool:
+        weights = fewer_for(file) or WEIGHTS
         with scripts_from(self._mutated):
             for seed in self._seeds:
-                failure = play(self._world, make(seed, 40))
+                failure = play(self._world, make(seed, 40, weights))
                 if failure and isinstance(failure.error.__cause__, OSError):  # a script that does not end
                     self._world.close()
                     self._world = World(self._server.restart().url, ANSWERS_WITHIN)

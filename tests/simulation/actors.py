@@ -6,19 +6,18 @@ So a schedule without some of its steps is a schedule too, and a failing one can
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from random import Random
-from typing import Any
 
 from antiphon.input.values import Priority
-from antiphon.model import OpenCall
-from antiphon.wire.cell import STEER, SUPERSEDED, ClaimedTurn, Claims
+from antiphon.wire.lists.webhooks import What
 from simulation.beside import Due
+from simulation.hooks import Round
 from simulation.model import ENDED
-from simulation.world import QUEUES, Calls, World
+from simulation.stock import StockWorker
+from simulation.workers import DIES, LOST, REVISES, Worker
+from simulation.world import QUEUES, World
 
-__all__ = ["FIRST_WEIGHTS", "WEIGHTS", "Actors"]
+__all__ = ["FIRST_WEIGHTS", "WEIGHTS", "Actors", "fewer_for"]
 
 SESSIONS = ["s1", "s2", 'it\'s "3"\\']
 FIRST_WEIGHTS = {  # with these were made the schedules that the tests name by their seed
@@ -44,9 +43,20 @@ WEIGHTS = FIRST_WEIGHTS | {
     "schedulers": 8,
     "gate": 5,
     "apps": 4,
+    "stock": 12,
+    "receivers": 14,
 }
+BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
+TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
+STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
+FEWER = {
+    "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
+    "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
+}  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
+EVERY_END = ",turn_finished,turn_failed,turn_cancelled,turn_suspended,"
+WEBHOOKS = {"all": (EVERY_END, ""), "failed": (",turn_failed,", ""), "of a": (EVERY_END, "a")}
 OF_TENANTS = {
     "a": ["a1", "a2", "a3", "a4"],
     "b": ["b1", "b2", "b3", "b4"],
@@ -54,254 +64,13 @@ OF_TENANTS = {
     "": ["p1", "p2", "p3"],
 }
 PRIORITIES: list[Priority] = ["high", "normal", "normal", "low"]
-LOST = 0.12  # how often an answer is lost
-DIES = 0.04
 HOUR_MS = 3_600_000
 FORKS = ["f1", "f2"]
-REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
-LATE = 0.03  # how often a call that a network has kept comes again
 
 
-@dataclass
-class Task:
-    """A turn as its worker knows it; what the worker was not told it does not know."""
-
-    turn: ClaimedTurn
-    batch: int = 0
-    journal: list[bytes] = field(default_factory=list)
-    unanswered: Callable[[], None] | None = None  # must be repeated before anything newer
-    steered: bool = False  # others may wait to steer it
-
-
-class Worker:
-    """One worker after another under the same name; a dead one leaves its leases behind."""
-
-    def __init__(self, world: World, name: str, dead: list[str]) -> None:
-        self._world = world
-        self._slot = name
-        self.app = APPS[name]
-        self._dead = dead
-        self._lives = 0
-        self._calls = 0
-        self._sent: list[Callable[[], Any]] = []
-        self._start()
-
-    def _start(self) -> None:
-        self._lives += 1
-        self.name = f"{self._slot}.{self._lives}"
-        self._tasks: list[Task] = []
-        self._unanswered: Callable[[], None] | None = None
-
-    def act(self, random: Random) -> Any:
-        if random.random() < DIES:
-            self._world.note(f"{self.name} dies")
-            self._dead.append(self.name)
-            return self._start()
-        if self._sent and random.random() < LATE:
-            self._world.note("a call of old arrives once more, and nobody hears the answer")
-            return random.choice(self._sent[-20:])()
-        if self._unanswered:
-            return self._unanswered()
-        if not self._tasks or random.random() < 0.2:
-            return self._claim(random)
-        if random.random() < 0.12:
-            return self._renew(random)
-        if random.random() < 0.12:
-            return self._emit_all(random)
-        task = random.choice(self._tasks)
-        if task.unanswered:
-            return task.unanswered()
-        if self._may_be_steered(task) and random.random() < 0.4:
-            return self._steer(task, random)
-        act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, 3, 4, 2])[0]
-        return act(task, random)
-
-    def _may_be_steered(self, task: Task) -> bool:
-        """Whether it was told, or would be with its next write."""
-        session = self._world.model.turns[task.turn.turn_id].session
-        return task.steered or session.steer == task.turn.turn_id
-
-    def _number(self) -> int:
-        self._calls += 1
-        return self._calls
-
-    def _claim(self, random: Random, only: str = "") -> None:
-        name, token, limit = self.name, f"{self.name}-{self._number()}", random.choice([1, 2, 8])
-        alone = random.choice([0, 1, 8])
-        self._sent.append(lambda: self._world.claim(name, token, limit, alone, only, self.app))
-
-        def answered(claims: Claims) -> None:
-            self._unanswered = None
-            known = {task.turn.fence for task in self._tasks}
-            self._tasks += [
-                Task(turn, journal=[*turn.journal], steered=turn.steered)
-                for turn in claims.turns
-                if turn.fence not in known
-            ]
-            if claims.alone:
-                self._unanswered = lambda: self._claim(random, only=claims.alone[0])
-
-        def call() -> None:
-            answered(self._world.claim(name, token, limit, alone, only, self.app))
-
-        if random.random() < LOST:
-            self._world.note(f"{self.name} does not hear the next answer")
-            self._world.claim(name, token, limit, alone, only, self.app)
-            self._unanswered = call
-        else:
-            call()
-
-    def _renew(self, random: Random) -> None:
-        answers = self._world.renew(self.name, [task.turn for task in self._tasks])
-        if random.random() < LOST:
-            return
-        lost = [task for task, answer in zip(self._tasks, answers, strict=True) if answer == SUPERSEDED]
-        for task in lost:
-            self._superseded(task, random)
-
-    def _superseded(self, task: Task, random: Random) -> None:
-        """Half of them stop, as they should. The others go on writing with the fence of old."""
-        if random.random() < 0.5 and task in self._tasks:
-            self._tasks.remove(task)
-
-    def _send(
-        self, task: Task, random: Random, call: Callable[[], Any], answered: Callable[[], None]
-    ) -> None:
-        self._sent.append(call)
-
-        def whole() -> None:
-            answer = call()
-            task.unanswered = None
-            if answer in (SUPERSEDED, "CONFLICT", False):
-                self._superseded(task, random)
-            elif answer == "STOPPED":
-                task.turn.stop = "it was cancelled before"
-            else:
-                task.steered = task.steered or answer == STEER
-                answered()
-
-        if random.random() < LOST:
-            self._world.note(f"{self.name} does not hear the next answer")
-            call()
-            task.unanswered = whole
-        else:
-            whole()
-
-    def _marks(self, random: Random) -> list[int]:
-        return [next(self._world.marks) for _ in range(random.randint(1, 3))]
-
-    def _emit(self, task: Task, random: Random) -> None:
-        batch, marks = task.batch + 1, self._marks(random)
-
-        def answered() -> None:
-            task.batch = batch
-
-        self._send(task, random, lambda: self._world.emit([(task.turn, batch, marks)])[0], answered)
-
-    def _emit_all(self, random: Random) -> None:
-        """One window of every session that waits for no answer."""
-        ready = [task for task in self._tasks if not task.unanswered]
-        windows = [(task.turn, task.batch + 1, self._marks(random)) for task in ready]
-        self._sent.append(lambda: self._world.emit(windows))
-        for task, answer in zip(ready, self._world.emit(windows), strict=True):
-            task.batch += 1
-            if answer == SUPERSEDED:
-                self._superseded(task, random)
-
-    def _step(self, task: Task, random: Random) -> None:
-        mark = next(self._world.marks)
-        entries = [f"{task.turn.turn_id}/{mark}/{n}".encode() for n in range(random.randint(1, 2))]
-        length = len(task.journal)
-
-        def answered() -> None:
-            task.journal += entries
-
-        self._send(task, random, lambda: self._world.append_step(task.turn, length, entries, mark), answered)
-
-    def _steer(self, task: Task, random: Random) -> None:
-        length = len(task.journal)
-        new: list[bytes] = []
-
-        def call() -> str:
-            stop, entries = self._world.steer(task.turn, length)
-            new[:] = entries
-            task.turn.stop = task.turn.stop or (stop if stop not in (SUPERSEDED, "CONFLICT") else "")
-            return stop if stop in (SUPERSEDED, "CONFLICT") else ""
-
-        def answered() -> None:
-            task.journal += new
-            task.steered = False
-
-        self._send(task, random, call, answered)
-
-    def _finish(self, task: Task, random: Random) -> None:
-        status = "cancelled" if task.turn.stop else random.choices(["finished", "failed"], [3, 1])[0]
-        keep = self._world.keep_of(task.turn) if status == "cancelled" else "steps"
-        kept = [] if status == "failed" or keep == "nothing" else [*task.journal]
-        if status == "finished" or keep == "partial":
-            kept.append(f"{task.turn.turn_id}/{task.turn.run}".encode())
-        revises = kept and task.turn.turn_id.startswith(REVISES)
-        stay = len(task.turn.history) // 2 if revises else None
-        calls: Calls = "told" if status == "finished" else "untold" if task.journal and not kept else ""
-        self._send(
-            task,
-            random,
-            lambda: self._world.finish(task.turn, status, kept, stay, calls),
-            lambda: self._leave(task),
-        )
-
-    def _give_back(self, task: Task, random: Random) -> None:
-        cause = random.choice(["drain", "error", "limit"])
-        delay_ms = 0 if cause == "drain" else random.choice([0, 500, 20_000])
-        self._send(
-            task, random, lambda: self._world.give_back(task.turn, cause, delay_ms), lambda: self._leave(task)
-        )
-
-    def suspend(self, random: Random) -> None:
-        """One of its turns waits for decisions, as the loop has found."""
-        ready = [task for task in self._tasks if not task.unanswered]
-        if not ready:
-            return
-        task, aside = random.choice(ready), random.random() < 0.5
-        calls = [
-            OpenCall(
-                f"c {n}", "tool", kind=random.choice(["approval", "tool"]),
-                seconds=random.choice([5.0, 50.0, 86_400.0]), at_limit=random.choice(["reject", "approve", "fail"]),
-            )
-            for n in range(random.randint(1, 3))
-        ]  # fmt: skip
-        call = partial(self._world.suspend, task.turn, calls, aside=aside)
-        self._sent.append(call)
-
-        def whole() -> None:
-            answer = call()
-            task.unanswered = None
-            if answer is None:
-                self._superseded(task, random)
-            elif answer == "":
-                self._leave(task)
-
-        if random.random() < LOST:
-            self._world.note(f"{self.name} does not hear the next answer")
-            call()
-            task.unanswered = whole
-        else:
-            whole()
-
-    def lacks(self, random: Random, others: list[Worker]) -> None:
-        """One of its turns needs what its App lacks: it goes to the workers of another one."""
-        ready = [task for task in self._tasks if not task.unanswered]
-        if not ready:
-            return
-        task = random.choice(ready)
-        lacking = " ".join(dict.fromkeys([*task.turn.lacking.split(), self.app]))
-        workers = [other.name for other in others if other.app not in lacking]
-        call = partial(self._world.give_back, task.turn, "drain", 0, lacking, workers)
-        self._send(task, random, call, lambda: self._leave(task))
-
-    def _leave(self, task: Task) -> None:
-        if task in self._tasks:
-            self._tasks.remove(task)
+def fewer_for(file: str) -> dict[str, int] | None:
+    """The weights of those actors alone that use a script, where most do not."""
+    return next((weights for start, weights in FEWER.items() if file.startswith(start)), None)
 
 
 class Actors:
@@ -311,7 +80,9 @@ class Actors:
         self._world = world
         self._dead: list[str] = []
         self._submitted = 0
-        self._workers = [Worker(world, name, self._dead) for name in ("w1", "w2", "w3")]
+        self._workers = [Worker(world, name, self._dead, app) for name, app in APPS.items()]
+        self._stock = StockWorker(world, "stock", self._dead)
+        self._rounds: list[Round | None] = [None, None]  # of two deliverers
         self._wishes = 0
         self._acts: dict[str, Callable[[Random], None]] = {
             **{f"w{n}": worker.act for n, worker in enumerate(self._workers, 1)},
@@ -332,6 +103,8 @@ class Actors:
             "schedulers": self._schedule,
             "gate": self._gate,
             "apps": lambda random: random.choice(self._workers).lacks(random, self._workers),
+            "stock": self._stock.act,
+            "receivers": self._receivers,
         }
         self._schedulers: list[list[Due]] = [[], []]  # what each of them has found and not yet moved on
 
@@ -436,6 +209,38 @@ class Actors:
         answer = self._world.submit(session, turn, QUEUES[0], tenant=SCHEDULES[due.name])
         due.submitted = True
         due.turn, due.error = (turn, "") if isinstance(answer, int) else ("", answer)
+
+    def _receivers(self, random: Random) -> None:
+        """Users who set webhooks, and two deliverers. Each of them may die at any moment, or hear no answer."""
+        hooks, what = self._world.hooks, random.choices(["set", "remove", "deliver"], [2, 1, 14])[0]
+        if what == "set" or not hooks.hooks:
+            name = random.choice(list(WEBHOOKS))
+            hooks.write(name, *WEBHOOKS[name])
+        elif what == "remove":
+            hooks.remove(random.choice(list(WEBHOOKS)))
+        else:
+            number = random.randrange(2)
+            for _ in range(random.randint(1, 3)):
+                self._rounds[number] = self._deliver(self._rounds[number], f"d{number}", random)
+
+    def _deliver(self, one: Round | None, who: str, random: Random) -> Round | None:
+        """One act of a deliverer. Returns what it holds then."""
+        hooks = self._world.hooks
+        if one is None:
+            one = hooks.take(who)
+        elif one.heard:
+            what: What = random.choices(["delivered", "later", "dropped", "skipped"], [8, 3, 1, 1])[0]
+            heard, ms = one.heard, random.choice([1_000, 6_000, 60_000])
+            hooks.settle(one, what, ms)
+            if random.random() < LOST:
+                one.heard = heard
+                hooks.settle(one, what, ms)
+        elif one.left and self._world.model.now <= one.until:
+            hooks.send(one)
+        else:
+            hooks.release(one)
+            return None
+        return one if random.random() > DIES else None
 
     def _gate(self, random: Random) -> None:
         """Calls of two models, of which services limit one now and then."""

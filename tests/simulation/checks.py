@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
@@ -77,7 +77,8 @@ class Checks:
         self.read[session] = 0
         self.ends.update(ended)
 
-    def check(self, state: State) -> None:
+    def check(self, state: State, executions: Collection[tuple[str, str]]) -> None:
+        """``executions`` are what RQ's own workers call started: RQ's affair."""
         require(
             state.turns.keys() == self.model.turns.keys(), "accepted turns alone exist", list(state.turns)
         )
@@ -93,7 +94,7 @@ class Checks:
         woken = self.model.woken - state.all("ant:bell").keys()
         require(not woken, "who has what a turn needs is woken", woken)
         self._registries(state)
-        self._indexes(state)
+        self._indexes(state, executions)
 
     def _changed(self, name: str, known: Turn | Session, found: Any, facts: tuple[Any, ...]) -> bool:
         """Whether anything is other than it was when it was compared last: in the model, in Redis or in ``facts``."""
@@ -228,7 +229,7 @@ class Checks:
         }
         require(found == expected, "RQ's registries", found ^ expected)
 
-    def _indexes(self, state: State) -> None:
+    def _indexes(self, state: State, executions: Collection[tuple[str, str]]) -> None:
         """What lists many: queues, started jobs, what each worker holds, who is to be looked at."""
         sessions, turns = self.model.sessions.values(), self.model.turns.values()
         queues = {
@@ -242,7 +243,7 @@ class Checks:
             for queue, entries in state.all("rq:wip").items()
             for entry, score in entries.items()
             if score == inf or entry.split(":")[0] not in self.touched_by_rq
-        }
+        } - {*executions}
         require(started == running, "RQ's started jobs", started, running)
         held = {worker: {"": token} for worker, token in self.model.tokens.items()}
         for session in sessions:

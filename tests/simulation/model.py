@@ -7,7 +7,7 @@ event and message in Redis can be compared. Whatever else the scripts do is a mi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,6 +133,7 @@ class Model:
         self.notices: list[tuple[str, str, str, int]] = []
         self.quarantined: set[str] = set()
         self.clock = 0  # the time when a reaper looked last
+        self.also_moved: Callable[[Callable[[float], float]], None] = lambda moved: None
         self.slipped = 0  # how far the clock was put back and nothing was moved with it
         self.shares = Shares(self)
         self.unmoved_until = 0  # by then comes what was so near that a clock put back did not move it
@@ -370,8 +371,10 @@ class Model:
         only: str,
         queues: Sequence[str],
         app: str = "",
+        *,
+        listed: bool = False,
     ) -> tuple[list[str], list[str]]:
-        """The turns that are taken, and those that must run alone."""
+        """The turns that are taken, and those that must run alone. ``listed``: RQ lists ``only`` as failed."""
         if self.tokens.get(worker) == token:
             held = [session for session in self.sessions.values() if session.holder == worker]
             return (
@@ -384,7 +387,7 @@ class Model:
             queue = self.queues[self.turns[only].queue]
             if only in queue:
                 queue.remove(only)
-            self._take(self.turns[only], worker, token, lease_ms, taken, None)
+            self._take(self.turns[only], worker, token, lease_ms, taken, None, listed=listed)
             self._move_on(self.turns[only])
             return taken, alone
         for queue in (self.queues[name] for name in queues):
@@ -406,19 +409,22 @@ class Model:
 
     def _take(
         self, turn: Turn, worker: str, token: str, lease_ms: int, taken: list[str], alone: list[str] | None,
-        left: list[str] | None = None,
+        left: list[str] | None = None, listed: bool = True,
     ) -> None:  # fmt: skip
         session = turn.session
         if turn.damaged:
             return
-        if turn.status == "failed" and self.rq[turn.id] == "queued":
+        if turn.status == "failed" and self.wanted_again(turn, listed=listed):
             self.requeue(turn)
             queue = self.queues[turn.queue]
             if turn.position == 0 and turn.id in queue:
                 del queue[len(queue) - 1 - queue[::-1].index(turn.id)]
-        if turn.status in (*ENDED, "waiting", "suspended") and self.rq[turn.id] == "queued":
+        if turn.status in (*ENDED, "waiting", "suspended") and self.rq[turn.id] in ("queued", "started"):
             self.become(turn, turn.status)
         if not self._may_start(turn):
+            return
+        if turn.status == "retrying" and turn.share:
+            self.offer(turn, front=True)
             return
         if turn.crashes >= 2 and alone is not None and left is not None:
             left.append(turn.id)
@@ -437,6 +443,10 @@ class Model:
         self.become(turn, "running")
         self.publish(turn, "turn_started")
         taken.append(turn.id)
+
+    def wanted_again(self, turn: Turn, *, listed: bool) -> bool:
+        """Whether RQ's tools have requeued a failed turn. If RQ's own worker has taken it, it is marked as started."""
+        return self.rq[turn.id] == "queued" or (self.rq[turn.id] == "started" and not listed)
 
     def _may_start(self, turn: Turn) -> bool:
         session = turn.session
@@ -565,7 +575,7 @@ class Model:
         if stop := session.stop or (IN_RQ if self.rq[turn.id] == "canceled" else ""):
             return stop
         turn.given_back, turn.calls, turn.suspended_at = fence, list(calls), self.now
-        turn.own_usage = own or 0
+        turn.own_usage = turn.own_usage if own is None else own
         self.publish(turn, "turn_suspended")
         self.notices.append(("turn_suspended", session.id, turn.id, session.seq))
         self.let_go(session)
@@ -744,8 +754,10 @@ class Model:
         self.slipped = max(0, self.slipped - back)
         self.unmoved_until = self.now + NEAREST_MS
 
-        def moved(at: int) -> int:
+        def moved(at: Any) -> Any:
             return max(at - back, min(at, self.now + NEAREST_MS))
+
+        self.also_moved(moved)
 
         for session in self.sessions.values():
             if session.look_at is not None:

@@ -41,7 +41,10 @@ def make(seed: int, steps: int, weights: Mapping[str, int] = WEIGHTS) -> list[St
 
 def play(world: World, schedule: list[Step]) -> Failure | None:
     """Run a schedule from the beginning to the last turn's end. None where every promise held."""
-    world.reset()
+    try:
+        world.reset()
+    except Exception as error:  # noqa: BLE001
+        return Failure(error, world.log, 0)
     actors = Actors(world)
     for done, (actor, number) in enumerate([*schedule, SETTLE], 1):
         try:

@@ -40,7 +40,8 @@ _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, b
     "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
     **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined")},
     **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("line", "tenant", "active", "due", "suspended", "aside")},
-    "ant:schedules": (_scores, (_ZSET,)),
+    "ant:webhook": (_as_it_is, (_HASH,)),
+    **{f"ant:{kind}": (_scores, (_ZSET,)) for kind in ("schedules", "webhooks", "deliveries")},
     **{f"rq:{kind}": (_scores, (_ZSET,)) for kind in ("wip", *REGISTRIES)},
     "rq:queue": (_names, (_LIST,)),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 
-from simulation.actors import FIRST_WEIGHTS, WEIGHTS
+from simulation.actors import FIRST_WEIGHTS, WEIGHTS, fewer_for
 from simulation.checks import Broken
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
@@ -29,8 +29,6 @@ FOUND = [(1855, 60), (2266, 60), (503672, 60), (505521, 60)]
 
 # The actors that were there first: with fewer of them, each has more to say.
 FEWER = {name: WEIGHTS[name] for name in (*FIRST_WEIGHTS, "clock", "life", "damage", "editor")}
-
-BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 
 # One statement less, and the promise that breaks.
 SABOTAGE = [
@@ -102,6 +100,17 @@ SABOTAGE = [
         "if usage ~= '' then redis.call('HSET', key_turn(turn), 'session_usage', usage) end",
         "what a session has used",
     ),
+    ("webhooks/take", "redis.call('ZADD', key_webhooks(), now + lease_ms, name)", "webhooks are looked at"),
+    (
+        "webhooks/take",
+        "redis.call('HSET', key_webhook(name), 'held', '')",
+        "who holds a webhook",
+    ),
+    (
+        "include/requeue",
+        "    rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)",
+        "RQ's",
+    ),
     (
         "include/conclude",
         "notice('turn_' .. status, session, turn, seq, f.tenant)",
@@ -165,9 +174,7 @@ def test_a_schedule_replays_exactly(world):
 def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, statement, promise):
     folder = sabotage(tmp_path, file, statement)
     with scripts_from(folder):
-        actors = (
-            (BESIDE,) if file.startswith(("schedules/", "limits/", "include/scheduled")) else (WEIGHTS, FEWER)
-        )
+        actors = (few,) if (few := fewer_for(file)) else (WEIGHTS, FEWER)
         schedules = (make(seed, STEPS, weights) for weights in actors for seed in range(200))
         failures = (play(world, schedule) for schedule in schedules)
         assert any(failure and promise in str(failure.error) for failure in failures)

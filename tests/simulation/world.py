@@ -49,6 +49,7 @@ from antiphon.wire.suspension import decisions_of, suspend
 from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import Command, DirectRedis, Look, run
+from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Call, Model
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, tokens
@@ -83,7 +84,9 @@ class World:
     def reset(self) -> None:
         self.model = Model()
         self.checks = Checks(self.model)
-        self.beside = Beside(self)
+        self.beside, self.hooks = Beside(self), Hooks(self)
+        self.model.also_moved = self.hooks.move_back
+        self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
         self.state = State()
         self.log: list[str] = []
         self.damaged: dict[str, bytes] = {}  # what stood in the field of a turn
@@ -118,8 +121,9 @@ class World:
 
     def _seen(self, answers: list[Any]) -> None:
         self.state.take(answers)
-        self.checks.check(self.state)
+        self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
+        self.hooks.check(self.state)
 
     def check_now(self) -> None:
         """What the last call has left behind, before something else happens than a call."""
@@ -146,6 +150,7 @@ class World:
         self.wait(ms)
         self.model.slipped += max(0, -ms)
         self.beside.clock_jumped()
+        self.hooks.clock_jumped(ms)
         self.note(f"the clock was put {'back' if ms < 0 else 'forward'}")
 
     # what becomes of a session
@@ -294,6 +299,7 @@ class World:
         self, worker: str, token: str, limit: int, alone_limit: int, only: str = "", app: str = ""
     ) -> Claims:
         repeated = self.model.tokens.get(worker) == token
+        listed = bool(only) and self._lists_failure(only)
         claims = run(
             self.cell.claim(
                 worker,
@@ -306,7 +312,9 @@ class World:
                 app=app,
             )
         )
-        expected = self.model.claim(worker, token, LEASE_MS, limit, alone_limit, only, QUEUES, app)
+        expected = self.model.claim(
+            worker, token, LEASE_MS, limit, alone_limit, only, QUEUES, app, listed=listed
+        )
         answer = [turn.turn_id for turn in claims.turns], [str(turn) for turn in claims.alone]
         if repeated:
             for names in (*answer, *expected):
@@ -326,6 +334,11 @@ class World:
             )  # fmt: skip
             require(loaded == expected_load, "G6 a claim loads all that was done", loaded, expected_load)
         return claims
+
+    def _lists_failure(self, turn: str) -> bool:
+        """Whether RQ does. Its tools may have changed that."""
+        registry = f"rq:failed:{self.model.turns[turn].queue}"
+        return self.redis.call("ZSCORE", registry, turn) is not None
 
     def renew(self, worker: str, turns: Sequence[ClaimedTurn]) -> list[str]:
         leases = [(turn.session_id, turn.fence) for turn in turns]
@@ -480,16 +493,20 @@ class World:
     # RQ's tools, and what else happens to RQ's keys
 
     def rq_act(self, what: str, turn: str, queue: str) -> None:
-        """One act of RQ's own code. Afterwards the model believes what it sees of RQ's keys."""
+        """One act of RQ's own tools."""
+        self.rq_does(f"{what} {turn} {queue}", lambda: self._rq_acts()[what](turn, queue))
+
+    def rq_does(self, what: str, act: Callable[[], Any]) -> None:
+        """RQ's own code acts. Afterwards the model believes what it sees of RQ's keys."""
         self.check_now()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
-                self._rq_acts()[what](turn, queue)
+                act()
             except (NoSuchJobError, InvalidJobOperation, UsageError) as exc:
-                self.note(f"RQ: {what} {turn} {queue} -> {exc!r}")
+                self.note(f"RQ: {what} -> {exc!r}")
                 return
-        self.note(f"RQ: {what} {turn} {queue}")
+        self.note(f"RQ: {what}")
         before, listed = self.state.turns.copy(), self._registered()
         self.redis.call("PING")  # behind which the server has told of all that was changed
         self.state.take(self.redis.calls(self._reading()))
@@ -500,8 +517,9 @@ class World:
                 self.model.rq[name] = found.rq_status
         for name in QUEUES:
             self.model.queues[name][:] = self.state.at("rq:queue", name, [])
-        self.checks.check(self.state)
+        self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
+        self.hooks.check(self.state)
 
     def _registered(self) -> dict[str, list[bool]]:
         return {
@@ -557,6 +575,8 @@ class World:
         self.reap()
         self.check_now()
         self._check_notices()
+        self.hooks.settle_all()
+        self.check_now()
         self._check_keys()
 
     def _check_notices(self) -> None:

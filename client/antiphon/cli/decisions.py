@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from antiphon.client import SuspendedTurn
 from antiphon.errors import UsageError
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = ["approve", "reject", "waiting"]
+__all__ = ["approve", "reject", "tool_result", "waiting"]
 
 
 def waiting(argv: list[str]) -> int:
@@ -68,8 +69,25 @@ def reject(argv: list[str]) -> int:
     return _decide(options, lambda turn, call: turn.reject(call, by=options.by, reason=options.reason))
 
 
-def _parser(command: Callable[..., object]) -> Parser:
-    parser = command_parser(command)
+def tool_result(argv: list[str]) -> int:
+    """Give the result of a tool call that a turn's caller has to run
+
+    Without the id of a call, the turn must wait for one call only.
+    """
+    parser = _parser(tool_result, "tool-result")
+    parser.add_argument(
+        "--result", metavar="TEXT", required=True, help="what the model is told; '-' reads standard input"
+    )
+    parser.add_argument("--error", action="store_true", help="the tool has failed: the result says why")
+    options = parser.parse_args(argv)
+    text = sys.stdin.read() if options.result == "-" else options.result
+    return _decide(
+        options, lambda turn, call: turn.tool_result(call, text, by=options.by, is_error=options.error)
+    )
+
+
+def _parser(command: Callable[..., object], name: str | None = None) -> Parser:
+    parser = command_parser(command, name)
     parser.add_argument("turn", help="the turn's id")
     parser.add_argument("call", nargs="?", help="the call's id, as `antiphon waiting` shows it")
     parser.add_argument(

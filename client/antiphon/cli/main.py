@@ -28,10 +28,10 @@ MODULES = {
     "failed": ("failed", "requeue"),
     "batch": ("batch",),
     "standing": ("limits", "schedules", "webhooks"),
-    "decisions": ("waiting", "approve", "reject"),
+    "decisions": ("waiting", "approve", "reject", "tool-result"),
 }
 OWN = {
-    name: EntryPoint(name, f"antiphon.cli.{module}:{name}", GROUP)
+    name: EntryPoint(name, f"antiphon.cli.{module}:{name.replace('-', '_')}", GROUP)
     for module, names in MODULES.items()
     for name in names
 }

@@ -208,7 +208,8 @@ class AsyncTurn:
 
         When this returns, the run is accepted: ``status``, ``result`` and ``stream`` are those of the new run, and
         ``runs`` lists the failed one with its error. Raises ``UsageError`` if the turn has not failed or its session is
-        closed, and ``TurnNotFound`` a week after its end.
+        closed, ``WrongTenant`` if another tenant has begun a session of this name since, and ``TurnNotFound`` a week
+        after its end.
 
         >>> failed = await client.submit("user-456", "Hello", agent="nobody")
         >>> await failed.result(timeout=10)

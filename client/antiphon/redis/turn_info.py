@@ -40,13 +40,15 @@ class _Steered(Struct):
 
 
 class _Entry(Struct):
-    """An entry of a journal: a model call, the result of one of its tool calls, the calls that wait for decisions, what
-    was decided about one of them when the turn ended, or what the turn was steered with."""
+    """An entry of a journal: a model call, the result of one of its tool calls, a call that was about to start, the
+    calls that wait for decisions, what was decided about one of them when the turn ended, or what the turn was
+    steered with."""
 
     message: Message | None = None
     usage: Usage | None = None
     result: ToolResult | None = None
     created: int | None = None
+    call_id: str | None = None
     call_ids: list[str] | None = None
     decision: Decision | None = None
     request: _Steered | None = None
@@ -162,10 +164,13 @@ class _Step:
         self._results: dict[str, ToolResult] = {}
         self._decisions: dict[str, Decision] = {}
         self._opened: set[str] = set()
+        self._begun: set[str] = set()
         self._created: int | None = None
 
     def add(self, entry: _Entry) -> None:
         self._opened.update(entry.call_ids or ())
+        if entry.call_id is not None:
+            self._begun.add(entry.call_id)
         if entry.result is not None:
             self._results[entry.result.call_id] = entry.result
             self._created = entry.created
@@ -181,7 +186,8 @@ class _Step:
             return [self._answer]
         results = Message.tool(
             [
-                self._results.get(call.call_id) or at_the_end(call, self._opened, self._decisions)
+                self._results.get(call.call_id)
+                or at_the_end(call, self._opened, self._decisions, self._begun)
                 for call in calls
             ]
         )

@@ -13,6 +13,7 @@ __all__ = ["at_the_end", "decided_result", "noted"]
 NO_CODE = "This tool was not run: it is the caller's, who gave no result."
 NOT_DECIDED = "This tool was not run: the turn ended while the call waited for a decision."
 NOT_CONTINUED = "This tool was not run: the turn ended while another call waited for a decision."
+NOT_BEGUN = "This tool was not run: it was approved, and the turn ended before it began."
 NOT_RETURNED = "The turn ended before this call returned: it is unknown what it has done."
 
 
@@ -27,19 +28,25 @@ def decided_result(call: ToolCall, decision: Decision, has_code: bool = True) ->
     return _error(call, f"This tool was not run: {who}{why}")
 
 
-def at_the_end(call: ToolCall, opened: Collection[str], decisions: Mapping[str, Decision]) -> ToolResult:
+def at_the_end(
+    call: ToolCall, opened: Collection[str], decisions: Mapping[str, Decision], begun: Collection[str]
+) -> ToolResult:
     """Return the result of a call that had none when its turn ended.
 
-    ``opened`` are the calls of its step that have waited for decisions, ``decisions`` those about them. An approved
-    call may have run once all of them were decided.
+    ``opened`` are the calls of its step that have waited for decisions, ``decisions`` those about them, and ``begun``
+    those that may have started since.
     """
     if call.call_id not in opened:
         return _error(call, NOT_RETURNED)
     decision = decisions.get(call.call_id)
     if decision is None:
         return _error(call, NOT_DECIDED)
+    if (result := decided_result(call, decision)) is not None:
+        return result
+    if call.call_id in begun:
+        return _error(call, NOT_RETURNED)
     undecided = any(one not in decisions for one in opened)
-    return decided_result(call, decision) or _error(call, NOT_CONTINUED if undecided else NOT_RETURNED)
+    return _error(call, NOT_CONTINUED if undecided else NOT_BEGUN)
 
 
 def noted(decision: Decision | None) -> Decision | None:

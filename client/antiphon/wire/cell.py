@@ -26,6 +26,7 @@ from antiphon.wire.errors import (
     CancelledFirst,
     JournalConflict,
     JournalShorter,
+    begun_by_another,
     refused,
     store_error,
     unexpected,
@@ -304,7 +305,7 @@ class Cell:
                 raise unexpected("reap", answer)
 
     async def requeue(self, turn_id: TurnId) -> None:
-        """Begin a new run of a failed turn. Raises ``TurnNotFound``, and ``UsageError`` if the turn has not failed."""
+        """Begin a new run of a failed turn. Raises ``TurnNotFound``, and ``UsageError`` if that is not possible."""
         match await self._run("requeue", turn_id, new_again()):
             case [b"OK"]:
                 return
@@ -312,6 +313,8 @@ class Cell:
                 raise UsageError(f"Turn {turn_id} is {status.decode()}: only failed turns can be requeued.")
             case [b"SESSION_CLOSED", session]:
                 raise UsageError("The session is closed.", session_id=session.decode(), turn_id=turn_id)
+            case [b"OTHER_TENANT", session]:
+                raise begun_by_another(session.decode())
             case [b"TURN_NOT_FOUND"]:
                 raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
             case answer:

@@ -20,6 +20,7 @@ from antiphon.errors import (
     StoreUnsupported,
     TenantLimit,
     UsageError,
+    WrongTenant,
 )
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
@@ -28,6 +29,7 @@ __all__ = [
     "CancelledFirst",
     "JournalConflict",
     "JournalShorter",
+    "begun_by_another",
     "full",
     "refused",
     "store_error",
@@ -118,6 +120,14 @@ def tenant_limit(limit: str, number: int, retry_after: float, session_id: str) -
     return TenantLimit(text, limit=limit, retry_after=retry_after, session_id=session_id)
 
 
+def begun_by_another(session_id: str) -> WrongTenant:
+    """Why a failed turn cannot run again whose session has ended since."""
+    return WrongTenant(
+        "Another tenant has begun a session of this name: submit a new turn to another one.",
+        session_id=session_id,
+    )
+
+
 def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) -> AgentError:
     """Why a turn was not accepted."""
     match answer:
@@ -135,7 +145,7 @@ def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) ->
         case [b"SESSION_CLOSED"]:
             return UsageError("The session is closed.", session_id=session_id)
         case [b"OTHER_TENANT"]:
-            return other_tenant(session_id, tenant)
+            return other_tenant(session_id, tenant) if tenant else begun_by_another(session_id)
         case [b"FULL", limit]:
             return full(limit.decode(), session_id)
         case [b"TENANT_LIMIT", limit, number, wait_ms]:

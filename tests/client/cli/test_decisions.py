@@ -1,8 +1,9 @@
-"""`antiphon waiting`, `approve` and `reject`: people decide about tool calls in a terminal."""
+"""`antiphon waiting`, `approve`, `reject` and `tool-result`: people decide about tool calls in a terminal."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 
 import pytest
@@ -67,6 +68,29 @@ async def test_a_call_is_rejected_by_its_id(redis_url, run):
         assert await run("reject", "t1", "c2", "--reason", "No.") == "decided; the turn waits for 1 more\n"
         said = json.loads(await run("reject", "t1", "c1", "--json"))
         assert (said["call_id"], said["kind"], said["by"]) == ("c1", "reject", "the command line")
+
+
+async def test_the_result_of_a_callers_tool_is_given_as_text_or_from_a_pipe(redis_url, run, monkeypatch):
+    async with open_cell(redis_url) as cell:
+        await suspended(
+            cell, *(OpenCall(f"c{n}", "look", kind="tool") for n in (1, 2, 3)), OpenCall("c4", "pay")
+        )
+        await run("tool-result", "t1", "c1", "--result", "a tree", "--by", "ada")
+        monkeypatch.setattr("sys.stdin", io.StringIO('{"leaves": 3}\n'))
+        await run("tool-result", "t1", "c2", "--result", "-")
+        told = await run("tool-result", "t1", "c3", "--result", "no such file", "--error")
+        assert told == "decided; the turn waits for 1 more\n"
+        assert (await run("tool-result", "t1", "--result", "paid"))[0] == 2, "it waits for an approval"
+        assert (await run("tool-result", "t1", "c1", "--result", "a bush"))[0] == 2
+        assert (await run("tool-result", "t1", "c4"))[0] == 2, "without a result"
+        await run("reject", "t1", "c4")
+        made = [json.loads(one) for one in (await cell.take_one()).decisions]
+        assert [(one["kind"], one.get("content"), one.get("is_error"), one["by"]) for one in made] == [
+            ("result", "a tree", None, "ada"),
+            ("result", '{"leaves": 3}\n', None, "the command line"),
+            ("result", "no such file", True, "the command line"),
+            ("reject", None, None, "the command line"),
+        ]
 
 
 async def test_what_is_wrong_is_said_in_a_sentence(redis_url, run):

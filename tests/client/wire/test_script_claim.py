@@ -423,3 +423,41 @@ async def test_a_failed_turn_that_rqs_tools_offered_leaves_no_second_entry_when_
         turn = await cell.take_one()
         assert (turn.run, await cell.queue()) == (2, [])
         await cell.end(turn)
+
+
+async def test_a_failed_turn_that_a_stock_worker_took_from_rq_requeue_runs_again(redis_url):
+    """RQ's own worker marks a job as started before it asks. A failure that is still listed was not requeued."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.redis.hset("rq:job:t1", "status", "started")
+        assert (await cell.take(only="t1")).turns == [], "the entry was an old one"
+        assert await cell.redis.hget("rq:job:t1", "status") == b"failed"
+        await cell.redis.hset("rq:job:t1", "status", "started")
+        await cell.redis.zrem("rq:failed:antiphon", "t1")
+        turn = await cell.take_one(only="t1")
+        assert (turn.run, await cell.queue()) == (2, [])
+        await cell.end(turn)
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "cancelled", "waiting", "suspended"])
+async def test_what_a_stock_worker_must_not_run_is_shown_as_before(status, redis_url):
+    """It marks as started whatever it finds in the queue, and keeps the record for ever."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        if status == "waiting":
+            await cell.put("t2")
+        elif status == "suspended":
+            await cell.hold(await cell.take_one())
+        else:
+            await cell.end(await cell.take_one(), status)
+        turn = "t2" if status == "waiting" else "t1"
+        before = await cell.redis.hgetall(f"rq:job:{turn}"), await cell.redis.ttl(f"rq:job:{turn}") > 0
+        await cell.redis.hset(f"rq:job:{turn}", mapping={"status": "started", "worker_name": "stock"})
+        await cell.redis.persist(f"rq:job:{turn}")
+        assert (await cell.take(only=turn)).turns == []
+        after = await cell.redis.hgetall(f"rq:job:{turn}"), await cell.redis.ttl(f"rq:job:{turn}") > 0
+        assert after == before
+        if status in ("waiting", "suspended"):
+            await cell.cancel("t1", "enough")
+            await cell.cancel("t2", "enough") if turn == "t2" else None

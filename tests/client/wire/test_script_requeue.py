@@ -10,8 +10,8 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from support.cells import open_cell
 
-from antiphon.errors import TurnNotFound, UsageError
-from antiphon.wire.editing import Change, FieldChange, change_session
+from antiphon.errors import TurnNotFound, UsageError, WrongTenant
+from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 
 
 async def failed(cell, session="s", **options):
@@ -186,3 +186,47 @@ async def test_a_turn_that_is_unknown_leaves_nothing(redis_url):
         with pytest.raises(TurnNotFound):
             await cell.requeue("gone")
         assert await cell.contents() == before
+
+
+async def _failed_and_deleted(cell):
+    await cell.put("t1", tenant="acme")
+    await cell.end(await cell.take_one(), "failed")
+    await delete_session(cell, "s")
+
+
+@pytest.mark.parametrize("how", ["requeue", "submit", "rq"])
+async def test_a_session_that_begins_again_with_a_requeued_turn_belongs_to_its_tenant(how, redis_url):
+    async with open_cell(redis_url) as cell:
+        await _failed_and_deleted(cell)
+        if how == "requeue":
+            await cell.requeue("t1")
+        elif how == "submit":
+            await cell.put("t1", again="once more")
+        else:
+            await cell.redis.hset("rq:job:t1", "status", "queued")
+            await cell.redis.rpush("rq:queue:antiphon", "t1")
+        turn = await cell.take_one()
+        assert turn.run == 2
+        with pytest.raises(WrongTenant):
+            await cell.put("t2", tenant="other")
+        await cell.put("t3", tenant="acme")
+        await cell.end(turn)
+        await cell.end(await cell.take_one())
+
+
+@pytest.mark.parametrize("owner", ["other", ""])
+async def test_a_failed_turn_does_not_run_again_in_the_session_of_another_tenant(owner, redis_url):
+    async with open_cell(redis_url) as cell:
+        await _failed_and_deleted(cell)
+        await cell.put("t2", tenant=owner)
+        with pytest.raises(WrongTenant, match="Another tenant has begun"):
+            await cell.requeue("t1")
+        for tenant in ("", "acme"):
+            with pytest.raises(WrongTenant):
+                await cell.put("t1", again="once more", tenant=tenant)
+        await cell.redis.hset("rq:job:t1", "status", "queued")
+        await cell.redis.rpush("rq:queue:antiphon", "t1")
+        turn = await cell.take_one()
+        assert (turn.turn_id, await cell.status("t1"), await cell.inbox()) == ("t2", "failed", ["t2"])
+        assert await cell.redis.hget("rq:job:t1", "status") == b"failed"
+        await cell.end(turn)

@@ -353,6 +353,24 @@ async def test_a_tenant_at_its_limit_takes_its_place_nowhere(redis_url):
         assert (await cell.queue(), await cell.queue("other")) == ([], ["a2"]), "it has waited longest"
 
 
+@pytest.mark.parametrize("only", ["", "t1"])
+async def test_a_retry_that_rqs_scheduler_offers_waits_for_its_place_too(only, redis_url):
+    async with open_cell(redis_url) as cell:
+        await limit(cell, in_flight=1)
+        await cell.put("t1", "s1", tenant="a")
+        await cell.give_back(await cell.take_one(), "error", delay_ms=1_000)
+        await cell.put("t2", "s2", tenant="a")
+        second = await cell.take_one()
+        await cell.wait(1_000)
+        await cell.redis.rpush("rq:queue:antiphon", "t1")
+        assert (await cell.take(only=only)).turns == []
+        assert (await in_flight(cell), await cell.status("t1")) == (1, "waiting")
+        await cell.end(second)
+        first = await cell.take_one()
+        assert (first.turn_id, first.attempt, first.errors) == ("t1", 2, 1)
+        await cell.end(first)
+
+
 async def test_a_turn_that_waits_to_be_tried_again_is_not_in_flight(redis_url):
     async with open_cell(redis_url) as cell:
         await limit(cell, in_flight=1)

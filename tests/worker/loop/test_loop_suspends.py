@@ -14,7 +14,7 @@ from antiphon.tools import Context, tool
 from antiphon.tools.approval import ApprovalRule
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import Suspended, run_loop
-from antiphon_worker.loop.steps import ToolFinished, decode_entry, encode_entry
+from antiphon_worker.loop.steps import ToolFinished, ToolStarted, decode_entry, encode_entry
 from antiphon_worker.loop.tools.calls import TurnStopped
 from antiphon_worker.loop.tools.gate import Rules
 from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
@@ -322,11 +322,40 @@ async def test_a_turn_that_is_stopped_says_that_an_undecided_call_was_not_run():
         "This tool was not run: the turn ended while the call waited for a decision.",
         "seen",
     ]
-    for kind, told in [("approve", "unknown"), ("reject", "ada rejected the call"), ("result", "given")]:
+    for kind, told in [
+        ("approve", "before it began"),
+        ("reject", "ada rejected the call"),
+        ("result", "given"),
+    ]:
         decision = Decision("call_1", kind, by="ada", content="given")
         _, said = Unfinished([], entries, "", {"call_1": decision}).kept("partial")
         assert told in said[-1].tool_results[0].text
         assert [(one.by, one.content) for one in said[-1].decisions] == [("ada", "")]
+
+
+async def test_that_an_approved_call_has_begun_is_known_before_it_runs_and_written_once():
+    seen = []
+
+    @tool(approval=True)
+    async def buy() -> str:
+        """Buy."""
+        seen.append(turn.written(ToolStarted))
+        if len(seen) == 1:
+            raise Crash
+        return "bought"
+
+    turn = Turn(script([tool_call("buy")], "Done."), [buy])
+    [call] = await suspended(turn)
+    assert turn.written(ToolStarted) == []
+    approved = Decision(call.call_id, "approve", by="ada")
+    turn.decide(approved)
+    with pytest.raises(Crash):
+        await turn.attempt()
+    entries = [decode_entry(data) for data in turn.stored]
+    _, said = Unfinished([], entries, "", {call.call_id: approved}).kept("partial")
+    assert "unknown what it has done" in said[-1].tool_results[0].text
+    assert results_of(await turn.attempt())[0].text == "bought", "it may run again"
+    assert seen == [[ToolStarted(1, call.call_id, again=True)]] * 2
 
 
 # A turn of five steps with parallel tools, approvals and a tool of the caller.

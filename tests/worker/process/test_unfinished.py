@@ -3,9 +3,11 @@
 import signal
 
 import pytest
-from support.ensemble import open_ensemble, signal_process
+from support.ensemble import agent_spec, open_ensemble, signal_process
+from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderStreamBroken, TurnCancelled, TurnFailed
+from antiphon.input.request import WAITS
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,34 @@ async def test_a_call_that_a_crash_left_open_has_a_result_that_says_so(redis_url
         await (await ensemble.submit("s", "and on")).result(60)
         (asked,) = ensemble.stage.notes("asked", text="and on")
         assert "unknown what it has done" in asked["told"][0]
+
+
+async def approved(ensemble, text):
+    turn = await ensemble.submit("s", text, agent=agent_spec(approval=["pay"], version=WAITS))
+    await wait_until_async(lambda: is_suspended(turn), 60)
+    (call,) = (await turn.info()).calls
+    return turn, call.call_id
+
+
+async def is_suspended(turn):
+    return await turn.status() == "suspended"
+
+
+@pytest.mark.one_server
+async def test_an_approved_call_of_a_turn_that_ends_before_a_worker_continues_it_was_not_run(
+    redis_url, tmp_path
+):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        async with ensemble.worker():
+            turn, call = await approved(ensemble, "buy tool:pay")
+        await turn.approve(call, by="ada")
+        await turn.cancel("enough", keep="partial")
+        async with ensemble.worker():
+            with pytest.raises(TurnCancelled):
+                await turn.result(60)
+        assert ensemble.stage.notes("tool") == []
+        (result,) = [one for message in (await turn.info()).messages for one in message.tool_results]
+        assert result.text == "This tool was not run: it was approved, and the turn ended before it began."
 
 
 async def test_a_failed_turn_that_runs_again_on_workers_begins_a_run_with_new_attempts(redis_url, tmp_path):

@@ -187,6 +187,24 @@ async def test_rq_requeue_runs_a_failed_turn_again(redis, redis_url, tmp_path, p
         assert job_of(redis, turn).get_status() == "finished"
 
 
+@pytest.mark.one_server
+async def test_a_stock_worker_runs_a_requeued_turn_again(redis, redis_url, tmp_path, processes):
+    """It marks the job as started before our code looks at it."""
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "at first not fail:rejected*1")
+        async with ensemble.worker():
+            with pytest.raises(ProviderRejected):
+                await turn.result(60)
+        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+        FailedJobRegistry(queue=queue).requeue(turn.id)
+        worker = stock_worker(processes, ensemble, "--burst")
+        assert await asyncio.to_thread(worker.wait, 40) == 0
+        assert (await turn.result(1)).text
+        assert await ensemble.field(turn, "run") == "2"
+        assert job_of(redis, turn).get_status() == "finished"
+        await ensemble.whole("s")
+
+
 async def test_what_rq_empty_took_out_is_put_back(redis, redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         turns = [await ensemble.submit(f"s{i}", "still here") for i in range(3)]

@@ -58,11 +58,12 @@ class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
     fallback: int = 0
 
 
-class ToolStarted(Struct, tag="tool_started", tag_field="type"):
-    """A call of an ``at_most_once`` tool, written before it starts."""
+class ToolStarted(Struct, tag="tool_started", tag_field="type", omit_defaults=True):
+    """A call that is about to start: one of an ``at_most_once`` tool, or an approved one, which may run ``again``."""
 
     step: int
     call_id: str
+    again: bool = False
 
 
 class ToolFinished(Struct, tag="tool_finished", tag_field="type", omit_defaults=True):
@@ -159,13 +160,14 @@ def decode_entry(data: bytes) -> JournalEntry:
 class Step:
     """A finished model call, with what it was steered with before, and the results of its tool calls so far."""
 
-    __slots__ = ("created", "decisions", "entry", "opened", "results", "started", "steered")
+    __slots__ = ("begun", "created", "decisions", "entry", "opened", "results", "started", "steered")
 
     def __init__(self, entry: StepEntry, steered: Sequence[Message] = ()) -> None:
         self.entry = entry
         self.steered = [*steered]
         self.results: dict[str, ToolResult] = {}
-        self.started: set[str] = set()
+        self.started: set[str] = set()  # the calls that must not start again
+        self.begun: set[str] = set()  # the approved calls that may have started
         self.opened: set[str] = set()  # the calls that wait, or have waited, for a decision
         self.decisions: dict[str, Decision] = {}  # of calls with a result
         self.created: int | None = None  # when the last result came
@@ -189,7 +191,7 @@ class Step:
         ``decisions``, by the ids of the calls, are those of the last suspension.
         """
         for call in self.open_calls:
-            self.results[call.call_id] = at_the_end(call, self.opened, decisions)
+            self.results[call.call_id] = at_the_end(call, self.opened, decisions, self.started | self.begun)
             if call.call_id in self.opened and (decision := noted(decisions.get(call.call_id))):
                 self.decisions[call.call_id] = decision
         return self.messages
@@ -268,7 +270,7 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
         elif isinstance(entry, ToolStarted):
-            steps[-1].started.add(entry.call_id)
+            (steps[-1].begun if entry.again else steps[-1].started).add(entry.call_id)
         elif isinstance(entry, CallsOpened):
             steps[-1].opened.update(entry.call_ids)
         else:

@@ -126,7 +126,7 @@ class TurnJournal:
         self._steered = self._steered or answer == STEER
         if answer not in ("", STEER) and self._lease.stop is None:
             self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
-        if any(isinstance(entry, ToolStarted) for entry in entries):
+        if any(isinstance(entry, ToolStarted) and not entry.again for entry in entries):
             await self._on_disk()
 
     async def steered(self, step: int) -> list[Message]:

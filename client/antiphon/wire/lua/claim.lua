@@ -41,7 +41,7 @@ end
 
 local function take(turn, f)
   local session, status = f.session, f.status
-  if status == 'failed' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
+  if status == 'failed' and wanted_again(turn, f.queue) and not is_anothers(session, turn) then
     if requeue(session, turn, now) > 0 then return end
     redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
     f = read_turn(turn)
@@ -56,6 +56,8 @@ local function take(turn, f)
     left[#left + 1] = turn
     return
   end
+  -- RQ's scheduler has offered a retry: its tenant may have to wait for a place.
+  if status == 'retrying' and share_of(f.tenant, f.priority) then return offer(session, turn, now, true) end
   if tonumber(f.crashes) >= 2 and only == '' then
     if #alone >= tonumber(max_alone) then
       left[#left + 1] = turn

@@ -29,6 +29,7 @@ if known[1] then
   if tenant ~= '' and owner ~= tenant then return {'OTHER_TENANT'} end
   if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
   if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
+  if is_anothers(session, turn) then return {'OTHER_TENANT'} end
   if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
   if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
   local stopped = stopped_by(session, busy)

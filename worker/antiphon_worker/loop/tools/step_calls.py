@@ -99,9 +99,9 @@ class StepCalls:
     async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> None:
         """Run calls in parallel, and write each result to the journal."""
         number = step.entry.step
-        once = [ToolStarted(number, call.call_id) for call in calls if self.toolbox.at_most_once(call.name)]
-        if once:
-            await self.journal.append(once, [])
+        starting = self._starting(step, calls)
+        if starting:
+            await self.journal.append(starting, [])
         calls = [as_approved(call, self._decision(step, call.call_id)) for call in calls]
         running = [RunningCall(call, number, self.sink, self.context.turn_id) for call in calls]
         tasks = [asyncio.create_task(self._run_tool(one), name=f"tool {one.call.name}") for one in running]
@@ -124,6 +124,15 @@ class StepCalls:
             finally:
                 for one in running:
                     one.close()
+
+    def _starting(self, step: Step, calls: list[ToolCall]) -> list[ToolStarted]:
+        """What the journal has to know of these calls before they start."""
+        approved = step.opened - step.begun
+        return [
+            ToolStarted(step.entry.step, call.call_id, again=not once)
+            for call in calls
+            if (once := self.toolbox.at_most_once(call.name)) or call.call_id in approved
+        ]
 
     async def _run_tool(self, running: RunningCall) -> ToolResult:
         call = running.call

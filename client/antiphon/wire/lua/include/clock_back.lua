@@ -2,6 +2,7 @@
 -- Times written since the jump are already right and cannot be told from the others. Therefore no time is moved to less
 -- than NEAREST_MS from now, so that a holder that has just begun has time to renew.
 local BACK_MS, NEAREST_MS = 1000, 15000
+local MOST_DELIVERIES_MOVED = 1000 -- of a webhook; further ones come later
 
 local function moved(at, back, now)
   return string.format('%.0f', math.max(at - back, math.min(at, now + NEAREST_MS)))
@@ -27,15 +28,20 @@ local function move_back(session, back, now)
   if head then move_waits(head, back, now) end
 end
 
+local function move_scores(key, back, now, ...)
+  local members = redis.call('ZRANGEBYSCORE', key, string.format('%.0f', now), '+inf', 'WITHSCORES', ...)
+  for i = 1, #members, 2 do redis.call('ZADD', key, moved(tonumber(members[i + 1]), back, now), members[i]) end
+end
+
 -- Called by every reaper several times a second, so that `clock` is the time until then.
 local function follow_clock(now)
   local last = tonumber(redis.call('GET', key_clock()) or now) or now
   redis.call('SET', key_clock(), string.format('%.0f', now))
   local back = last - now
   if back < BACK_MS then return end
-  for _, key in ipairs({key_active(), key_due(), key_aside()}) do
-    local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #members, 2 do redis.call('ZADD', key, moved(tonumber(members[i + 1]), back, now), members[i]) end
+  for _, key in ipairs({key_active(), key_due(), key_aside(), key_webhooks()}) do move_scores(key, back, now) end
+  for _, name in ipairs(redis.call('ZRANGE', key_webhooks(), 0, -1)) do
+    move_scores(key_deliveries(name), back, now, 'LIMIT', 0, MOST_DELIVERIES_MOVED)
   end
   for _, session in ipairs(redis.call('ZRANGE', key_active(), 0, -1)) do guarded(move_back, session, back, now) end
   for _, turn in ipairs(redis.call('ZRANGE', key_aside(), 0, -1)) do guarded(move_waits, turn, back, now) end

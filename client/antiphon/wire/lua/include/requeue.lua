@@ -14,6 +14,14 @@ local function remember_run(turn)
   redis.call('HSET', key_turn(turn), 'runs', table.concat(lines, '\n'))
 end
 
+-- Whether the turn's session has ended since, and another tenant has begun one of that name.
+local function is_anothers(session, turn)
+  local whose = redis.call('HGET', key_turn(turn), 'tenant')
+  if not whose or is_over(session) then return false end
+  local created, owner = unpack(redis.call('HMGET', key_session(session), 'created', 'tenant'))
+  return created and owner ~= whose
+end
+
 -- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox. Returns its position.
 local function requeue(session, turn, now, behind)
   if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
@@ -29,8 +37,9 @@ local function requeue(session, turn, now, behind)
   for entry in string.gmatch(redis.call('HGET', key_turn(turn), 'steered') or '', '[^\n]+') do
     redis.call('RPUSH', key_journal(turn), entry) -- what its earlier runs were steered with belongs to its input
   end
-  redis.call('HSETNX', key_session(session), 'created', now)
   local tenant = redis.call('HGET', key_turn(turn), 'tenant')
+  local begun = redis.call('HSETNX', key_session(session), 'created', now) == 1
+  if begun and tenant then redis.call('HSET', key_session(session), 'tenant', tenant) end
   if tenant then redis.pcall('ZADD', key_tenant(tenant), now, turn) end
   if not redis.call('LPOS', key_turns(session), turn) then list_turn(session, turn) end
   return enter_inbox(session, turn, run, now, input_of(turn), nil, false, behind)
@@ -43,9 +52,17 @@ local function run_again(session, turn, now, again, behind)
   return requeue(session, turn, now, behind)
 end
 
--- RQ's tools have put a turn into the queue that has ended or waits for its session. Its record is corrected.
+-- Whether RQ's tools want a failed turn to run again. RQ's own worker marks each job that it takes as started. If that was an
+-- old entry of the queue, the failure is still registered.
+local function wanted_again(turn, queue)
+  local said = redis.call('HGET', key_rq_job(turn), 'status')
+  return said == 'queued' or said == 'started' and not redis.call('ZSCORE', key_rq_failed(queue), turn)
+end
+
+-- RQ's tools have offered, or taken, a turn that has ended or waits for its session. Its record is corrected.
 local function stay(turn, status, now)
-  if status ~= 'running' and redis.call('HGET', key_rq_job(turn), 'status') == 'queued' then
+  local said = redis.call('HGET', key_rq_job(turn), 'status')
+  if status ~= 'running' and (said == 'queued' or said == 'started') then
     rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
   end
 end

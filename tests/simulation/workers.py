@@ -1,0 +1,262 @@
+"""Workers of a schedule: what each of them knows, and which call it makes next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from antiphon.model import OpenCall
+from antiphon.wire.cell import STEER, SUPERSEDED, ClaimedTurn, Claims
+from simulation.world import Calls, World
+
+__all__ = ["DIES", "LOST", "REVISES", "Worker"]
+
+LOST = 0.12  # how often an answer is lost
+DIES = 0.04
+REVISES = "r"  # so begin the ids of turns that take the place of a part of the history
+LATE = 0.03  # how often a call that a network has kept comes again
+
+
+@dataclass
+class Task:
+    """A turn as its worker knows it; what the worker was not told it does not know."""
+
+    turn: ClaimedTurn
+    batch: int = 0
+    journal: list[bytes] = field(default_factory=list)
+    unanswered: Callable[[], None] | None = None  # must be repeated before anything newer
+    steered: bool = False  # others may wait to steer it
+
+
+class Worker:
+    """One worker after another under the same name; a dead one leaves its leases behind."""
+
+    def __init__(self, world: World, name: str, dead: list[str], app: str = "") -> None:
+        self._world = world
+        self._slot = name
+        self.app = app
+        self._dead = dead
+        self._lives = 0
+        self._calls = 0
+        self._sent: list[Callable[[], Any]] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._lives += 1
+        self.name = f"{self._slot}.{self._lives}"
+        self._tasks: list[Task] = []
+        self._unanswered: Callable[[], None] | None = None
+
+    def act(self, random: Random) -> Any:
+        if random.random() < DIES:
+            self._world.note(f"{self.name} dies")
+            self._dead.append(self.name)
+            return self._start()
+        if self._sent and random.random() < LATE:
+            self._world.note("a call of old arrives once more, and nobody hears the answer")
+            return random.choice(self._sent[-20:])()
+        if self._unanswered:
+            return self._unanswered()
+        if not self._tasks or random.random() < 0.2:
+            return self._claim(random)
+        if random.random() < 0.12:
+            return self._renew(random)
+        if random.random() < 0.12:
+            return self._emit_all(random)
+        task = random.choice(self._tasks)
+        if task.unanswered:
+            return task.unanswered()
+        if self._may_be_steered(task) and random.random() < 0.4:
+            return self._steer(task, random)
+        act = random.choices([self._emit, self._step, self._finish, self._give_back], [4, 3, 4, 2])[0]
+        return act(task, random)
+
+    def _may_be_steered(self, task: Task) -> bool:
+        """Whether it was told, or would be with its next write."""
+        session = self._world.model.turns[task.turn.turn_id].session
+        return task.steered or session.steer == task.turn.turn_id
+
+    def _number(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    def _claim(self, random: Random, only: str = "") -> None:
+        name, token, limit = self.name, f"{self.name}-{self._number()}", random.choice([1, 2, 8])
+        alone = random.choice([0, 1, 8])
+        self._sent.append(lambda: self._world.claim(name, token, limit, alone, only, self.app))
+
+        def answered(claims: Claims) -> None:
+            self._unanswered = None
+            known = {task.turn.fence for task in self._tasks}
+            self._tasks += [
+                Task(turn, journal=[*turn.journal], steered=turn.steered)
+                for turn in claims.turns
+                if turn.fence not in known
+            ]
+            if claims.alone:
+                self._unanswered = lambda: self._claim(random, only=claims.alone[0])
+
+        def call() -> None:
+            answered(self._world.claim(name, token, limit, alone, only, self.app))
+
+        if random.random() < LOST:
+            self._world.note(f"{self.name} does not hear the next answer")
+            self._world.claim(name, token, limit, alone, only, self.app)
+            self._unanswered = call
+        else:
+            call()
+
+    def _renew(self, random: Random) -> None:
+        answers = self._world.renew(self.name, [task.turn for task in self._tasks])
+        if random.random() < LOST:
+            return
+        lost = [task for task, answer in zip(self._tasks, answers, strict=True) if answer == SUPERSEDED]
+        for task in lost:
+            self._superseded(task, random)
+
+    def _superseded(self, task: Task, random: Random) -> None:
+        """Half of them stop, as they should. The others go on writing with the fence of old."""
+        if random.random() < 0.5 and task in self._tasks:
+            self._tasks.remove(task)
+
+    def _send(
+        self, task: Task, random: Random, call: Callable[[], Any], answered: Callable[[], None]
+    ) -> None:
+        self._sent.append(call)
+
+        def whole() -> None:
+            answer = call()
+            task.unanswered = None
+            if answer in (SUPERSEDED, "CONFLICT", False):
+                self._superseded(task, random)
+            elif answer == "STOPPED":
+                task.turn.stop = "it was cancelled before"
+            else:
+                task.steered = task.steered or answer == STEER
+                answered()
+
+        if random.random() < LOST:
+            self._world.note(f"{self.name} does not hear the next answer")
+            call()
+            task.unanswered = whole
+        else:
+            whole()
+
+    def _marks(self, random: Random) -> list[int]:
+        return [next(self._world.marks) for _ in range(random.randint(1, 3))]
+
+    def _emit(self, task: Task, random: Random) -> None:
+        batch, marks = task.batch + 1, self._marks(random)
+
+        def answered() -> None:
+            task.batch = batch
+
+        self._send(task, random, lambda: self._world.emit([(task.turn, batch, marks)])[0], answered)
+
+    def _emit_all(self, random: Random) -> None:
+        """One window of every session that waits for no answer."""
+        ready = [task for task in self._tasks if not task.unanswered]
+        windows = [(task.turn, task.batch + 1, self._marks(random)) for task in ready]
+        self._sent.append(lambda: self._world.emit(windows))
+        for task, answer in zip(ready, self._world.emit(windows), strict=True):
+            task.batch += 1
+            if answer == SUPERSEDED:
+                self._superseded(task, random)
+
+    def _step(self, task: Task, random: Random) -> None:
+        mark = next(self._world.marks)
+        entries = [f"{task.turn.turn_id}/{mark}/{n}".encode() for n in range(random.randint(1, 2))]
+        length = len(task.journal)
+
+        def answered() -> None:
+            task.journal += entries
+
+        self._send(task, random, lambda: self._world.append_step(task.turn, length, entries, mark), answered)
+
+    def _steer(self, task: Task, random: Random) -> None:
+        length = len(task.journal)
+        new: list[bytes] = []
+
+        def call() -> str:
+            stop, entries = self._world.steer(task.turn, length)
+            new[:] = entries
+            task.turn.stop = task.turn.stop or (stop if stop not in (SUPERSEDED, "CONFLICT") else "")
+            return stop if stop in (SUPERSEDED, "CONFLICT") else ""
+
+        def answered() -> None:
+            task.journal += new
+            task.steered = False
+
+        self._send(task, random, call, answered)
+
+    def _finish(self, task: Task, random: Random) -> None:
+        status = "cancelled" if task.turn.stop else random.choices(["finished", "failed"], [3, 1])[0]
+        keep = self._world.keep_of(task.turn) if status == "cancelled" else "steps"
+        kept = [] if status == "failed" or keep == "nothing" else [*task.journal]
+        if status == "finished" or keep == "partial":
+            kept.append(f"{task.turn.turn_id}/{task.turn.run}".encode())
+        revises = kept and task.turn.turn_id.startswith(REVISES)
+        stay = len(task.turn.history) // 2 if revises else None
+        calls: Calls = "told" if status == "finished" else "untold" if task.journal and not kept else ""
+        self._send(
+            task,
+            random,
+            lambda: self._world.finish(task.turn, status, kept, stay, calls),
+            lambda: self._leave(task),
+        )
+
+    def _give_back(self, task: Task, random: Random) -> None:
+        cause = random.choice(["drain", "error", "limit"])
+        delay_ms = 0 if cause == "drain" else random.choice([0, 500, 20_000])
+        self._send(
+            task, random, lambda: self._world.give_back(task.turn, cause, delay_ms), lambda: self._leave(task)
+        )
+
+    def suspend(self, random: Random) -> None:
+        """One of its turns waits for decisions, as the loop has found."""
+        ready = [task for task in self._tasks if not task.unanswered]
+        if not ready:
+            return
+        task, aside = random.choice(ready), random.random() < 0.5
+        calls = [
+            OpenCall(
+                f"c {n}", "tool", kind=random.choice(["approval", "tool"]),
+                seconds=random.choice([5.0, 50.0, 86_400.0]), at_limit=random.choice(["reject", "approve", "fail"]),
+            )
+            for n in range(random.randint(1, 3))
+        ]  # fmt: skip
+        call = partial(self._world.suspend, task.turn, calls, aside=aside)
+        self._sent.append(call)
+
+        def whole() -> None:
+            answer = call()
+            task.unanswered = None
+            if answer is None:
+                self._superseded(task, random)
+            elif answer == "":
+                self._leave(task)
+
+        if random.random() < LOST:
+            self._world.note(f"{self.name} does not hear the next answer")
+            call()
+            task.unanswered = whole
+        else:
+            whole()
+
+    def lacks(self, random: Random, others: list[Worker]) -> None:
+        """One of its turns needs what its App lacks: it goes to the workers of another one."""
+        ready = [task for task in self._tasks if not task.unanswered]
+        if not ready:
+            return
+        task = random.choice(ready)
+        lacking = " ".join(dict.fromkeys([*task.turn.lacking.split(), self.app]))
+        workers = [other.name for other in others if other.app not in lacking]
+        call = partial(self._world.give_back, task.turn, "drain", 0, lacking, workers)
+        self._send(task, random, call, lambda: self._leave(task))
+
+    def _leave(self, task: Task) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
