@@ -23,7 +23,17 @@ from antiphon_gateway.frontends import ag_ui, chat
 from antiphon_gateway.http.bodies import read_body, read_query
 from antiphon_gateway.http.operations import Answer, Call, Operation, Services, operation
 from antiphon_gateway.http.routes import Routes
-from antiphon_gateway.interface import decisions, events, failures, many, operating, sessions, turns
+from antiphon_gateway.interface import (
+    decisions,
+    events,
+    failures,
+    many,
+    operating,
+    schedules,
+    sessions,
+    turns,
+    webhooks,
+)
 from antiphon_gateway.interface.openapi import openapi
 from antiphon_gateway.openai import compaction, conversations, models, responses, socket
 from antiphon_gateway.openai.chat import completions
@@ -189,8 +199,8 @@ def _document() -> dict[str, Any]:
 
 def _operations() -> list[Operation]:
     rooms = (
-        sessions, turns, decisions, failures, operating, events, many, chat, ag_ui, responses, compaction,
-        conversations, models, completions, files,
+        sessions, turns, decisions, failures, schedules, webhooks, operating, events, many, chat, ag_ui, responses,
+        compaction, conversations, models, completions, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -58,14 +58,21 @@ BODIES = (
     {"metadata": {"x": 1}}, {"metadata": {"x": "1"}}, {"input": "x"}, {},
     {"items": [{"type": "message", "role": "user", "content": "x"}]},
     {"threadId": "s", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "x"}]},
+    {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
 )  # fmt: skip
 REFUSED_TO_ALL = {"delete_item"}
 EVERYTHING = ["read", "write", "admin"]
 
 
+@pytest.mark.lasting_keys("ant:schedule*", "ant:webhook*")
 async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
-    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b", "rights": EVERYTHING}) as (_, programs):
+    given = {"a": {"tenant": "a", "rights": EVERYTHING}, "b": {"tenant": "b", "rights": EVERYTHING}}
+    async with shared(redis_url, **given) as (_, programs):
         a, b = programs["a"], programs["b"]
+        await a.call("PUT", "/webhooks/hook", json={"url": "https://example.com/secret"})
+        await a.call(
+            "PUT", "/sessions/s/schedules/daily", json={"input": "secret", "agent": STAGE, "every": 3600}
+        )
         turn = await a.submit("s", "secret words", key="k")
         tried = 0
         for one in _operations():
@@ -81,6 +88,8 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
                 agent="stage",
                 item="m",
                 model="nothing",
+                schedule="daily",
+                webhook="hook",
             )
             calls = [{"json": body} for body in BODIES] if one.body else [{}]
             answers = [await b.http.request(one.method, path, **more) for more in calls]
@@ -303,6 +312,8 @@ async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url
                     agent="stage",
                     item="m",
                     model="nothing",
+                    schedule="daily",
+                    webhook="hook",
                 )
                 body = {"json": {"input": "x"}} if one.body else {}
                 assert await status(f"{path}?{query}", one.method, **body) == 401, one.name

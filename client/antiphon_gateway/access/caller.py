@@ -78,6 +78,16 @@ class Caller(Struct, frozen=True, kw_only=True):
         if not self.may_use(session):
             raise Refused(403, "forbidden", "This key may not use a session of this id.")
 
+    def check_every_session(self) -> None:
+        """Raise ``Refused`` with 403 unless the caller may use every session of its tenant.
+
+        >>> caller.check_every_session()
+        Traceback (most recent call last):
+        antiphon_gateway.problems.Refused: This is for keys of every session.
+        """
+        if self.sessions is not None or self.session is not None:
+            raise Refused(403, "forbidden", "This is for keys of every session.")
+
     def check_everywhere(self) -> None:
         """Raise ``Refused`` with 403 unless the caller may use every session of every tenant.
 
