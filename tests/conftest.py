@@ -15,6 +15,7 @@ from simulation.seeds import FIRST_SEED, first_seed
 from support.coroutines import run_coroutine_test
 from support.key_leaks import leaked_keys
 from support.network import forbid_other_machines
+from support.postgres import PostgresServer
 from support.processes import Processes
 from support.servers import Kind, RedisServer, installed_kinds
 
@@ -137,6 +138,13 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started = Processes(tmp_path)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that all tests of this process share; skips where it is not installed."""
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture
