@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
     config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
+    for name in ("benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of langchain-tests, whose plugin is left out")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
