@@ -15,8 +15,8 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.client": 797,  # two classes that are two forms of one, half of it docstrings
-    "antiphon.errors": 541,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.client": 800,  # two classes that are two forms of one, half of it docstrings
+    "antiphon.errors": 552,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
     "antiphon.session.session": 863,  # one class of 50 public names, three fifths of it docstrings
 }
 LONG_FUNCTIONS: dict[str, int] = {}
@@ -28,7 +28,7 @@ MOST_ENTRIES_IN_A_FOLDER = 14
 # Who may import whom: a room (a folder, or a module of the top level) imports only from rooms that stand in a later
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
-    "cli",
+    "cli ext",
     "client agent",
     "redis",
     "session",
@@ -65,6 +65,7 @@ GATEWAY_ORDER = [
 
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
+    "agents": ["antiphon.ext.openai_agents.*"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],

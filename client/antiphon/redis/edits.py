@@ -37,7 +37,7 @@ from antiphon.wire.records import readable
 __all__ = ["Edits", "Found", "found_in"]
 
 TAIL = 400
-NO_MESSAGES, WHOLE = (1, 0), (0, -1)
+NO_MESSAGES, WHOLE, LAST_TWO = (1, 0), (0, -1), (-2, -1)
 TRIES = 50
 
 
@@ -123,7 +123,7 @@ class Edits:
 
     async def edit(self, edit: Edit) -> None:
         """Change the session once the turns before this call have ended, or raise ``SessionBusy``."""
-        op, page = new_op(), NO_MESSAGES if edit.rewind is None else WHOLE
+        op, page = new_op(), WHOLE if edit.rewind is not None else LAST_TWO if edit.ends_with else NO_MESSAGES
         when = "any" if edit.beside_turns else "idle"
         while isinstance(
             busy := await self._try(
@@ -260,9 +260,11 @@ def _opened(found: Found, opening: Opening, parent: Found | None, session_id: st
     return change if change.fields or change.messages else None
 
 
-def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy:
+def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy | None:
     if edit.rewind is not None:
         return _rewound(found, edit.rewind, session_id)
+    if edit.ends_with is not None:
+        return _ended_with(found, edit.ends_with, session_id)
     changes = edit.changes(found.value)
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     events: list[Event] = [HistoryCleared()] if edit.clear else []
@@ -289,6 +291,24 @@ def _rewound(found: Found, message_id: str, session_id: str) -> Change | Busy:
     if kept < found.length:
         change.keep = kept
         change.bodies = [_body(HistoryRewound(message_id=message_id, kept=kept), session_id)]
+    return change
+
+
+def _ended_with(
+    found: Found, ends_with: Callable[[Message | None], list[Message]], session_id: str
+) -> Change | None:
+    """The history with other messages in the place of its last one, if there is one."""
+    seq = found.fields.get("seq", b"")  # as above
+    change = Change([FieldChange("seq", seq, seq)], length=found.length)
+    last = decode_history(found.history, max(found.length - 2, 0))
+    messages = ends_with(last[-1] if last else None)
+    if not last:
+        return None
+    before, kept = (last[0].id or "") if last[1:] else "", found.length - 1
+    events: list[Event] = [HistoryRewound(message_id=before, kept=kept)]
+    events += [MessageAdded(message=message) for message in messages]
+    change.keep, change.messages = kept, _encoded(messages)
+    change.bodies = [_body(event, session_id) for event in events]
     return change
 
 

@@ -117,12 +117,14 @@ class Edit(Struct):
 
     It waits for earlier turns; with ``if_busy="reject"`` it raises ``SessionBusy`` instead. What no turn sees does not
     wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current ones. ``remove``
-    names the variables to remove, and ``rewind`` the message that is to be the last one.
+    names the variables to remove, and ``rewind`` the message that is to be the last one. ``ends_with`` is called with
+    the last message or None, perhaps more than once, and returns the messages that take its place, if it has one.
     """
 
     add: list[Message] = field(default_factory=list)
     clear: bool = False
     rewind: str | None = None
+    ends_with: Callable[[Message | None], list[Message]] | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     remove: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +134,8 @@ class Edit(Struct):
     @property
     def beside_turns(self) -> bool:
         """Whether this changes nothing that a turn reads or writes: the metadata alone."""
-        return not (self.add or self.clear or self.rewind or self.variables or self.remove or self.files)
+        of_history = self.add or self.clear or self.rewind or self.ends_with
+        return not (of_history or self.variables or self.remove or self.files)
 
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
         """Return the fields that the edit sets, by name. ``known`` returns the current value of a field."""

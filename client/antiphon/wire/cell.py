@@ -128,19 +128,21 @@ class Cell:
         input_bytes: int = 0,
         again: str = "",
         priority: Priority = "normal",
+        cursor: int | None = None,
     ) -> int:
         """Accept a turn and return its position in the inbox. A ``ttl_ms`` of 0 is for ever, None keeps the session's.
 
         It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the
         session's agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if
         ``turn_queued`` is to carry it. ``again`` names the wish to run a failed turn with the same request again.
-        Raises ``KeyReused``, ``SessionBusy``, ``TenantLimit``, ``UsageError``, ``StoreError``.
+        With a ``cursor`` it is accepted only if that is the session's last event.
+        Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
         answer = await self._run(
             "submit", session_id, turn_id, digest, request, queue, agent_queue, default_queue, given(ttl_ms),
             inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
             if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
-            "" if priority == "normal" else priority,
+            "" if priority == "normal" else priority, given(cursor),
         )  # fmt: skip
         if answer[:1] == [b"ACCEPTED"]:
             return int(answer[1] or 0)

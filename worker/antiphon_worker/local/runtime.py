@@ -10,7 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -48,7 +47,7 @@ from antiphon.testing import Script
 from antiphon_worker.local.accepted import request_of, turn_of
 from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.open_turn import OpenTurn
-from antiphon_worker.local.session import LocalSession, commit, in_store, refresh
+from antiphon_worker.local.session import LocalSession, commit, edited, in_store, refresh
 from antiphon_worker.local.sessions import LocalSessions
 from antiphon_worker.local.submitted import SubmittedTurn
 from antiphon_worker.local.turn import LocalTurn
@@ -376,15 +375,7 @@ def _claim(live: LocalSession, session: SessionRef) -> None:
 async def _change(live: LocalSession, session: SessionRef, edit: Edit) -> None:
     _claim(live, session)
     _check_open(live)
-    state = live.state.shallow()
-    if edit.clear:
-        state.keep(0)
-    if edit.rewind is not None:
-        state.keep(kept_behind(state.messages, edit.rewind))
-    state.messages += edit.add
-    for name, value in edit.changes(partial(getattr, state)).items():
-        setattr(state, name, value)
-    await commit(live, state)
+    await commit(live, edited(live.state, edit))
 
 
 def _check_open(live: LocalSession) -> None:

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from antiphon.errors import AgentError, StoreError
 from antiphon.events import Event, TurnFailedEvent
+from antiphon.input.cuts import kept_behind
 from antiphon.input.values import now_ms
 from antiphon.model import Decision
 from antiphon.session.runtime import (
     DEFAULT_TTL_SECONDS,
     DelayedTurn,
+    Edit,
     Opening,
     RunningTurn,
     SessionInfo,
@@ -33,7 +35,7 @@ from antiphon_worker.local.suspension import Suspension, not_suspended
 from antiphon_worker.loop.run_turn import WindowPlace
 from antiphon_worker.loop.tools.calls import described
 
-__all__ = ["LocalSession", "commit", "in_store", "refresh"]
+__all__ = ["LocalSession", "commit", "edited", "in_store", "refresh"]
 
 KEPT_SUSPENSIONS = 1000
 
@@ -154,6 +156,25 @@ class LocalSession:
         if isinstance(event, TurnFailedEvent):
             self.failed.appendleft(turn.turn_id)
         return event
+
+
+def edited(state: SavedSession, edit: Edit) -> SavedSession:
+    """Return the state that an edit leaves."""
+    state = state.shallow()
+    if edit.clear:
+        state.keep(0)
+    if edit.rewind is not None:
+        state.keep(kept_behind(state.messages, edit.rewind))
+    if edit.ends_with is not None:
+        last = state.messages[-1].copied() if state.messages else None
+        messages = edit.ends_with(last)
+        if last is not None:
+            state.keep(len(state.messages) - 1)
+            state.messages += messages
+    state.messages += edit.add
+    for name, value in edit.changes(partial(getattr, state)).items():
+        setattr(state, name, value)
+    return state
 
 
 async def refresh(session: LocalSession) -> None:

@@ -1,0 +1,44 @@
+"""docs/frameworks.md runs as it stands, with the real SDKs, against the model server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from support.models import ModelProcess
+
+PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+REDIS = "redis://localhost:6379/0"
+
+
+def blocks_of(section):
+    """The Python code of a section of the page."""
+    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def run(workers_runtime, monkeypatch):
+    """Runs code of the page on a server of the tests."""
+
+    def run(code, names):
+        exec(compile(code.replace(REDIS, workers_runtime.url), "frameworks.md", "exec"), names)
+
+    return run
+
+
+@pytest.fixture
+def models(processes, monkeypatch):
+    server = ModelProcess(processes)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+def test_the_session_of_the_agents_sdk(run, models, capsys):
+    names = {}
+    run(blocks_of("OpenAI Agents SDK")[0], names)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(asyncio.run(names["session"].get_items())) == 4
