@@ -15,6 +15,7 @@ from simulation.seeds import FIRST_SEED, first_seed
 from support.coroutines import run_coroutine_test
 from support.key_leaks import leaked_keys
 from support.network import forbid_other_machines
+from support.postgres import PostgresServer
 from support.processes import Processes
 from support.servers import Kind, RedisServer, installed_kinds
 
@@ -39,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tests")
     config.addinivalue_line("markers", "one_server: run on the first Redis server only, not on all installed")
     config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
+    for name in ("benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of langchain-tests, whose plugin is left out")
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
@@ -137,6 +140,13 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started = Processes(tmp_path)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that all tests of this process share; skips where it is not installed."""
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -81,6 +81,8 @@ OWNERS = {
         for name in ("connection", "failures", "http1", "posting", "proxies", "transport")
     ],
     "httptools": ["antiphon_worker.providers.http.http1"],
+    "psycopg": ["antiphon.stores.postgres"],
+    "psycopg_pool": ["antiphon.stores.postgres"],
     "pydantic": ["antiphon.input.schema"],
     "pydantic_core": ["antiphon_worker.loop.output", "antiphon_worker.loop.schema_check"],
     "starlette": ["antiphon_gateway.*"],

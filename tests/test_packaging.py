@@ -28,9 +28,10 @@ FORBIDDEN = {
     "langchain_core",
     "numpy",
     "psycopg",
+    "psycopg_pool",
 }
 # These are imported on first access, by those who have installed the extra.
-OF_EXTRAS = {"antiphon.memory.faiss_store", "antiphon.memory.word_embeddings"}
+OF_EXTRAS = {"antiphon.memory.faiss_store", "antiphon.memory.word_embeddings", "antiphon.stores.postgres"}
 
 
 def python(program: str) -> str:

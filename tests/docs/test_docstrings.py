@@ -20,6 +20,7 @@ SEAMS = {
 EVERY = [one for front, names in FRONTS.items() for one in documented(front, names)]
 PUBLIC = [one for one in EVERY if one.name not in SEAMS]
 REDIS = "redis://localhost:6379/0"
+POSTGRES = "postgresql://localhost/antiphon"
 
 
 def example_expected(one) -> bool:
@@ -37,6 +38,9 @@ def test_a_public_name_says_what_happens_and_shows_it(one):
 @pytest.mark.parametrize("one", [one for one in PUBLIC if one.examples], ids=lambda one: one.name)
 def test_the_example_gives_what_it_says(one, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if any(POSTGRES in example.source for example in [*one.before, *one.examples]):
+        type_in(one, {POSTGRES: request.getfixturevalue("postgres").url})
+        return
     if not any(REDIS in example.source for example in [*one.before, *one.examples]):
         type_in(one)
         return

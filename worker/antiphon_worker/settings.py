@@ -41,7 +41,8 @@ class Settings:
     app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
     archive: str = _setting(
         "",
-        "Where to save sessions before they expire in Redis: sqlite:///path or redis://…; or use App(store=…)",
+        "Where to save sessions before they expire in Redis: sqlite:///path, redis://… or postgresql://…; or "
+        "App(store=…)",
         shown=False,
     )
     prices: str = _setting(

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-import re
-from functools import lru_cache
-
 from langchain_core.embeddings import Embeddings
 
-__all__ = ["WordEmbeddings"]
+from antiphon.memory.word_vectors import word_vector
 
-_WORD = re.compile(r"\w+")
-TRIGRAM_WEIGHT = 0.3
+__all__ = ["WordEmbeddings"]
 
 
 class WordEmbeddings(Embeddings):
@@ -44,23 +38,4 @@ class WordEmbeddings(Embeddings):
         >>> round(sum(value * value for value in words.embed_query("one")), 6)
         1.0
         """
-        vector = [0.0] * self.size
-        for word in _WORD.findall(text.lower()):
-            self._add(vector, word, 1.0 if len(word) > 3 else 0.2)
-            padded = f"^{word}$"
-            for start in range(len(padded) - 2):
-                self._add(vector, padded[start : start + 3], TRIGRAM_WEIGHT)
-        length = math.sqrt(sum(value * value for value in vector))
-        if not length:
-            vector[0] = length = 1.0
-        return [value / length for value in vector]
-
-    def _add(self, vector: list[float], token: str, weight: float) -> None:
-        place, sign = _hashed(token)
-        vector[place % self.size] += sign * weight
-
-
-@lru_cache(maxsize=100_000)
-def _hashed(token: str) -> tuple[int, int]:
-    digest = int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest())
-    return digest >> 1, 1 if digest & 1 else -1
+        return word_vector(text, self.size)

@@ -1,4 +1,4 @@
-"""Stores for saved sessions: in memory, in SQLite, in Redis, or your own."""
+"""Stores for saved sessions: in memory, in SQLite, in Redis, in PostgreSQL, or your own."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from antiphon.stores.base import SessionStore
     from antiphon.stores.memory import MemoryStore
+    from antiphon.stores.postgres import PostgresStore
     from antiphon.stores.redis import RedisStore
     from antiphon.stores.sqlite import SQLiteStore
 
-__all__ = ["MemoryStore", "RedisStore", "SQLiteStore", "SessionStore"]
+__all__ = ["MemoryStore", "PostgresStore", "RedisStore", "SQLiteStore", "SessionStore"]
 
-_MODULES = {"MemoryStore": "memory", "RedisStore": "redis", "SQLiteStore": "sqlite", "SessionStore": "base"}
+_MODULES = {
+    "MemoryStore": "memory",
+    "PostgresStore": "postgres",
+    "RedisStore": "redis",
+    "SQLiteStore": "sqlite",
+    "SessionStore": "base",
+}
 
 
 def __getattr__(name: str) -> Any:

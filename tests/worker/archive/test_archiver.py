@@ -16,7 +16,7 @@ from support.eventually import wait_until_async
 from antiphon.input.ids import SessionId
 from antiphon.model import Message, decode_message
 from antiphon.session.saved import read_saved
-from antiphon.stores import RedisStore, SQLiteStore
+from antiphon.stores import PostgresStore, RedisStore, SQLiteStore
 from antiphon.wire.archiving import begin_archiving
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 from antiphon_worker.archive import archiver
@@ -30,13 +30,18 @@ MINUTE = 60_000
 SOON = 600_000
 
 
-@pytest.fixture(params=["own", "sqlite", "redis"])
+@pytest.fixture(params=["own", "sqlite", "redis", "postgres"])
 def store(request, tmp_path, redis_url):
     match request.param:
         case "own":
             yield OwnStore()
         case "sqlite":
             with SQLiteStore(tmp_path / "archive.db") as opened:
+                yield opened
+        case "postgres":
+            with PostgresStore(request.getfixturevalue("postgres").url, table="archived") as opened:
+                for session_id in opened.list_sessions():
+                    opened.delete(session_id)
                 yield opened
         case _:
             with RedisStore(redis_url) as opened:

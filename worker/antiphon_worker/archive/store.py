@@ -99,7 +99,7 @@ class Archive:
 
 
 def store_at(url: str) -> SessionStore:
-    """Open the store that ``sqlite:///path`` or ``redis://host/0`` names. Raises ``SettingsError``."""
+    """Open the store of a URL (``sqlite:///path``, ``redis://…``, ``postgresql://…``). Raises ``SettingsError``."""
     scheme, _, path = url.partition("://")
     if scheme == "sqlite" and path:
         from antiphon.stores.sqlite import SQLiteStore
@@ -109,11 +109,16 @@ def store_at(url: str) -> SessionStore:
                 f"ANTIPHON_ARCHIVE (--archive) names {path!r}, whose directory does not exist: create it."
             )
         return SQLiteStore(path)
+    if scheme in ("postgresql", "postgres"):
+        from antiphon.stores.postgres import PostgresStore
+
+        return PostgresStore(url)
     if scheme in ("redis", "rediss", "unix"):
         from antiphon.stores.redis import RedisStore
 
         return RedisStore(url)
     raise SettingsError(
-        "ANTIPHON_ARCHIVE (--archive) must be sqlite:///path/of/a/file or redis://host:6379/0; "
+        "ANTIPHON_ARCHIVE (--archive) must be sqlite:///path/of/a/file, redis://host:6379/0 or "
+        "postgresql://host/database; "
         "give any other store to the App: App(store=…)."
     )

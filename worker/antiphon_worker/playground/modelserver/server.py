@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
+from antiphon_worker.playground.embeddings import EMBEDDINGS_PATHS, embeddings
 from antiphon_worker.playground.modelserver.answers import Ask, answer
 from antiphon_worker.playground.modelserver.chat import Chat
 from antiphon_worker.playground.modelserver.directives import Behaviour, Directives, Fault, read_directives
@@ -113,7 +114,7 @@ class ModelServer:
         if request.method == "GET":
             self._answer_get(connection, request.path)
             return
-        form = self._formats.get(request.path)
+        form = _FORMATS[0] if request.path in EMBEDDINGS_PATHS else self._formats.get(request.path)
         if form is None or request.method != "POST":
             connection.respond(404, encode(_FORMATS[0].error(404, f"There is no {request.path} here.")))
             return
@@ -125,7 +126,18 @@ class ModelServer:
         body: dict[str, Any] = msgspec.json.decode(request.body)
         if self.requests.maxlen:
             self.requests.append(RecordedRequest(request.path, dict(request.headers), body))
-        self._answer_ask(connection, request, form, form.read(body))
+        if request.path in EMBEDDINGS_PATHS:
+            self._embed(connection, body)
+        else:
+            self._answer_ask(connection, request, form, form.read(body))
+
+    def _embed(self, connection: Connection, body: dict[str, Any]) -> None:
+        found = embeddings(body)
+        if found is None:
+            error = _FORMATS[0].error(400, "input must be a text that is not empty, or a list of texts.")
+            connection.respond(400, encode(error), _request_id())
+        else:
+            connection.respond(200, encode(found), _request_id())
 
     def _answer_get(self, connection: Connection, path: str) -> None:
         if path == "/stats":
