@@ -30,7 +30,7 @@ async def test_a_turn_is_embedded_over_http_and_found_by_its_words(redis_url, tm
         memory = Memory(tmp_path / "memory", embeddings, scope="tenant", recall="start")
         async with AsyncClient(redis_url) as client, running_worker(redis_url, app_with(memory)):
             await (await client.submit("s1", "My cat is called Mia.", agent="host", tenant="acme")).result(20)
-            await wait_until_async(lambda: _found(memory, embeddings))
+            await wait_until_async(lambda: _found(memory, embeddings), 20)
             response = await (await client.submit("s2", "My cat?", agent="host", tenant="acme")).result(20)
         assert response.text == "You said: My cat?"
 
