@@ -11,7 +11,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY worker worker
-RUN pip install --no-cache-dir '.[worker,gateway]'
+RUN pip install --no-cache-dir '.[worker,gateway,metrics]'
 
 WORKDIR /app
 USER antiphon

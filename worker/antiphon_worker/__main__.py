@@ -16,6 +16,7 @@ from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
 from antiphon_worker.supervisor.pulse import Page, beating
+from antiphon_worker.upkeep.observing.logs import JSONFormatter
 
 log = logging.getLogger("antiphon.process")
 
@@ -35,7 +36,7 @@ def main() -> int:
     gc.disable()  # until all is loaded: nothing of it is garbage
     try:
         settings = Settings.load()
-        set_up_logging(settings.log_level)
+        set_up_logging(settings.log_level, settings.log_format)
         app = load_app(settings.app)
         app.archive(settings.archive)
     except AgentError as exc:
@@ -50,10 +51,11 @@ def main() -> int:
     return 0
 
 
-def set_up_logging(level: str) -> None:
+def set_up_logging(level: str, form: str = "text") -> None:
     """Log to standard error, each line with its ``action`` (``-`` where nothing has changed its state)."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT, defaults={"action": "-"}))
+    text = logging.Formatter(LOG_FORMAT, defaults={"action": "-"})
+    handler.setFormatter(JSONFormatter() if form == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("httpx2", "httpcore2", "openai", "anthropic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

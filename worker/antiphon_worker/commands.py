@@ -51,12 +51,15 @@ def worker(argv: list[str]) -> int:
     from antiphon_worker.__main__ import set_up_logging
     from antiphon_worker.app import load_app
     from antiphon_worker.supervisor.supervisor import Supervisor
+    from antiphon_worker.upkeep.observing.status import serving_status
 
-    set_up_logging(settings.log_level)
+    set_up_logging(settings.log_level, settings.log_format)
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     app.prices(settings.prices)
-    asyncio.run(Supervisor(settings).run())
+    supervisor = Supervisor(settings)
+    with serving_status(settings, supervisor.unhealthy, supervisor.unready):
+        asyncio.run(supervisor.run())
     return 0
 
 

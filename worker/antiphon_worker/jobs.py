@@ -63,7 +63,7 @@ class TurnWorker(RQWorker):
                 "antiphon_worker.rq.Worker runs many turns at once and does not support --max-jobs: leave it out."
             )
         settings = Settings.load({"queues": ",".join(self.queue_names())})
-        set_up_logging((logging_level or settings.log_level).lower())
+        set_up_logging((logging_level or settings.log_level).lower(), settings.log_format)
         if with_scheduler:
             self._start_scheduler(burst, logging_level)
         try:

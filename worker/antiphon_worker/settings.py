@@ -77,6 +77,14 @@ class Settings:
     )
     prefix: str = _setting(PREFIX, "First part of every key")
     log_level: str = _setting("info", "debug, info, warning or error")
+    log_format: str = _setting("text", "text, or json for a JSON object on each line")
+    status_port: int = _setting(
+        0, "Port for /health, /ready and, with antiphon[metrics], /metrics for Prometheus; 0 for none"
+    )
+    status_host: str = _setting("127.0.0.1", "The address on which status_port listens")
+    traces: bool = _setting(
+        False, "Export OpenTelemetry traces, as the OTEL_* variables say; needs antiphon[otel]"
+    )
 
     @classmethod
     def load(
@@ -117,6 +125,8 @@ class Settings:
             "log_level",
             "must be debug, info, warning or error",
         )
+        _require(self.log_format in ("text", "json"), "log_format", "must be text or json")
+        _require(0 <= self.status_port < 65536, "status_port", "must be a port, or 0 for none")
         _require(
             set(self.redis_urls) <= set(self.cell_urls),
             "cells",

@@ -65,6 +65,10 @@ def submit(argv: list[str]) -> int:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
     output.add_argument("--stream", action="store_true", help="print the answer as it arrives")
+    parser.add_argument(
+        "--json", action="store_true",
+        help="print the ids as JSON; with --wait the event of the turn's end, with --stream each event",
+    )  # fmt: skip
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_submit(options, agent_of(options, parser), _text(options.text)))
@@ -80,15 +84,29 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
             if_busy=options.if_busy,
         )  # fmt: skip
         follow = options.wait or options.stream
-        print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
+        if options.json and not follow:
+            print_json([{"turn_id": turn.id, "session_id": turn.session_id}])
+        elif not options.json:
+            print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
         unserved = await overview.unserved(client.connections.cell_of_turn(turn.id), turn.id)
         if unserved:
             print(unserved, file=sys.stderr)
+        if options.json and follow:
+            return await _print_json(turn, stream=options.stream)
         if options.wait:
             print(printable(await _answer(turn)))
         elif options.stream:
             await _print_answer(turn)
     return 0
+
+
+async def _print_json(turn: AsyncTurn, *, stream: bool) -> int:
+    """Print each event, or only the last one. Exit code 1 if the turn did not finish."""
+    last: Event | None = None
+    async for last in turn.stream():
+        if stream or last.terminal:
+            print(last.to_json().decode(), flush=True)
+    return 0 if isinstance(last, TurnFinished) else 1
 
 
 async def _answer(turn: AsyncTurn) -> str:
@@ -209,6 +227,7 @@ def cancel(argv: list[str]) -> int:
         "--keep", choices=["partial", "steps", "nothing"], default="steps",
         help="what stays in the history: all that was said, the finished steps (the default), or nothing",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print what came of it as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
 
@@ -216,6 +235,9 @@ def cancel(argv: list[str]) -> int:
         async with _cells(options) as cells:
             known = turn_id(options.turn)
             answer = await cells.of_turn(known).cancel(known, options.reason, options.keep)
+        if options.json:
+            print_json([{"turn_id": known, "answer": answer}])
+            return 0
         said = {"cancelled": "cancelled", "requested": "its worker ends it now"}
         print(said.get(answer, f"the turn had ended before: {answer}"))
         return 0

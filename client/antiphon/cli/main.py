@@ -18,17 +18,22 @@ from typing import TypeAlias
 from antiphon.cli.arguments import DEFAULT_URL, summary
 from antiphon.errors import AgentError, MissingPackage, UsageError
 
-__all__ = ["main"]
+__all__ = ["commands", "main"]
 
 Command: TypeAlias = Callable[[list[str]], int]
 
 GROUP = "antiphon.commands"
 MODULES = {
+    "watch.chat": ("chat",),
     "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
-    "failed": ("failed", "requeue"),
+    "watch.failed": ("failed", "requeue"),
     "batch": ("batch",),
     "standing": ("limits", "schedules", "webhooks"),
     "decisions": ("waiting", "approve", "reject", "tool-result"),
+    "watch.top": ("top",),
+    "watch.explain": ("explain",),
+    "watch.workers": ("workers", "queues"),
+    "watch.completion": ("completion",),
 }
 OWN = {
     name: EntryPoint(name, f"antiphon.cli.{module}:{name.replace('-', '_')}", GROUP)
@@ -73,6 +78,11 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"There is no command {first!r}.{hint} `antiphon --help` lists them.")
     return _load(points[first])(arguments[1:])
+
+
+def commands() -> list[EntryPoint]:
+    """Return the commands of this installation, those of the client first."""
+    return [*_points().values()]
 
 
 def _points() -> dict[str, EntryPoint]:

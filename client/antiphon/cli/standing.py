@@ -34,6 +34,7 @@ def limits(argv: list[str]) -> int:
     parser.add_argument("--waiting", metavar="N", type=int, help="turns that were accepted and wait")
     parser.add_argument("--per-minute", metavar="N", type=int, help="turns submitted in any 60 seconds")
     parser.add_argument("--none", action="store_true", help="take all its limits away")
+    parser.add_argument("--json", action="store_true", help="print the limits as a line of JSON")
     add_redis(parser)
     return asyncio.run(_limits(parser.parse_args(argv)))
 
@@ -44,6 +45,9 @@ async def _limits(options: argparse.Namespace) -> int:
         if options.none or any(number is not None for number in asked.values()):
             await client.set_tenant_limits(options.tenant, **{} if options.none else asked)
         found = msgspec.structs.asdict(await client.tenant_limits(options.tenant))
+    if options.json:
+        print_json([found])
+        return 0
     rows = [(name.replace("_", " "), "none" if number is None else number) for name, number in found.items()]
     print("\n".join(table(["limit", "turns"], rows)))
     return 0

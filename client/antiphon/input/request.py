@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +31,7 @@ __all__ = [
     "queue_of",
     "shown_request",
     "travelling_agent",
+    "with_trace",
 ]
 
 
@@ -110,7 +112,8 @@ class TurnRequest(Struct, omit_defaults=True):
     turn takes the place of a part of the history: the id of the message that it replaces with all behind it, or
     ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are tools of the caller beside
     those of the agent; such a request has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` says whether the next
-    turns of the session pass this one by while it is suspended.
+    turns of the session pass this one by while it is suspended. ``trace`` is the W3C ``traceparent`` of the span in
+    which it was submitted, if its process uses OpenTelemetry.
     """
 
     messages: list[Message]
@@ -123,6 +126,7 @@ class TurnRequest(Struct, omit_defaults=True):
     caller_tools: list[CallerTool] = field(default_factory=list)
     while_suspended: WhileSuspended = "wait"
     version: int | str = 1
+    trace: str = ""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -188,6 +192,21 @@ def encode_request(request: TurnRequest) -> bytes:
         for model in request.agent.fallback:
             check_secrets(model.params)
     return payload
+
+
+def with_trace(request: bytes) -> bytes:
+    """Add the W3C ``traceparent`` of the current span to an encoded request, if there is one.
+
+    It is no part of what a key compares: a repetition from another span is the same turn. A process that has not
+    imported OpenTelemetry does nothing here.
+    """
+    propagate = sys.modules.get("opentelemetry.propagate")
+    if propagate is None:
+        return request
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    trace = carrier.get("traceparent", "")
+    return request[:-1] + b',"trace":"' + trace.encode() + b'"}' if trace.isascii() and trace else request
 
 
 def check_request(request: TurnRequest, size: int) -> None:

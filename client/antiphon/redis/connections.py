@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.errors import ClientClosed, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_turn_id, turn_id_of_key
-from antiphon.input.request import AgentSpec, encode_request, input_bytes, queue_of
+from antiphon.input.request import AgentSpec, encode_request, input_bytes, queue_of, with_trace
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import SessionRef
@@ -82,7 +82,7 @@ class Connections:
         payload = encode_request(request)
         new_id = new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
         await self.cell_of_turn(new_id).submit(
-            session.id, new_id, payload, digest=hashlib.sha256(payload).hexdigest(),
+            session.id, new_id, with_trace(payload), digest=hashlib.sha256(payload).hexdigest(),
             queue=work.queue or "", agent_queue=queue_of(agent), default_queue=self._queue,
             ttl_ms=session.ttl_ms, if_busy=work.if_busy,
             due_in_ms=_milliseconds(work.delay), agent=b"" if agent is None else msgspec.json.encode(agent),

@@ -172,7 +172,7 @@ class Work(Struct):
         return request
 
 
-_TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name != "version"]
+_TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name not in ("version", "trace")]
 _travelling_of: Callable[[Work], tuple[Any, ...]] = attrgetter(*_TRAVELLING)
 
 

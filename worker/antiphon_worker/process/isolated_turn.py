@@ -22,6 +22,7 @@ from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.settings import Settings
 from antiphon_worker.trouble.rate_limits import AskedLimits
+from antiphon_worker.upkeep.observing.observer import observer_of
 
 __all__ = ["run_isolated_turns", "run_one_turn", "run_turn_alone"]
 
@@ -134,7 +135,7 @@ async def _run_held(
     keeper.add(lease)
     services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
     giving_back = asyncio.create_task(_give_back_when(stopping, lease))
-    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell))
+    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), observer=observer_of(settings))
     work = asyncio.create_task(runner.run(turn, lease))
     try:
         await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)

@@ -3,6 +3,7 @@ in the log."""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any, TypeAlias
 
@@ -31,13 +32,17 @@ __all__ = [
     "Superseded",
     "Tries",
     "Waiting",
+    "code_of",
     "encodable",
     "facts_of",
+    "log_end",
     "said_by",
     "seconds_until_newer",
     "seconds_until_retry",
     "stopped",
 ]
+
+log = logging.getLogger("antiphon.turn")
 
 SHORTEST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 30.0  # for a worker of a newer release
 
@@ -135,6 +140,40 @@ def facts_of(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:
             return {}, ""
     facts["provider"] = provider or None
     return {fact: value for fact, value in facts.items() if value is not None}, said
+
+
+def code_of(outcome: Outcome) -> str:
+    """Return the code of the error that an outcome is about, or nothing."""
+    match outcome:
+        case Failed(code) | GivenBack(code=code):
+            return code
+        case Retry(error):
+            return str(error.code)
+        case _:
+            return ""
+
+
+def log_end(turn: ClaimedTurn, outcome: Outcome, provider: str, took: float) -> None:
+    """Log the outcome of an attempt, which took so many seconds; an end counts all attempts and the time between."""
+    name = str(outcome.__struct_config__.tag)
+    if isinstance(outcome, Finished | Failed | Cancelled):
+        took += turn.spent_ms / 1000
+    fields = {
+        "action": f"turn_{name}",
+        "session": turn.session_id,
+        "turn": turn.turn_id,
+        "fence": turn.fence,
+    }
+    facts, said = facts_of(outcome, provider)
+    log.log(
+        logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
+        "turn %s of session %s: %s after %.2f s%s",
+        turn.turn_id, turn.session_id, name.replace("_", " "), took,
+        "".join(f", {fact} {value}" for fact, value in facts.items()),
+        extra=fields | facts,
+    )  # fmt: skip
+    if said:
+        log.debug("turn %s of session %s: %s", turn.turn_id, turn.session_id, said, extra=fields | facts)
 
 
 def seconds_until_retry(

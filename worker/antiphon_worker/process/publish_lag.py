@@ -31,5 +31,9 @@ class Lag:
         """Return whether the delays of the last second were too long."""
         return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
 
+    def seconds(self, now: float) -> float:
+        """Return the smoothed delay, or 0 if there was none in the last second."""
+        return self._smooth if self._fresh(now) else 0.0
+
     def _fresh(self, now: float) -> bool:
         return now - self._noted_at <= FORGET_SECONDS

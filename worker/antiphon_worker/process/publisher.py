@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -20,7 +22,7 @@ from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.process.publish_lag import Lag
 
-__all__ = ["Publisher", "TurnSink"]
+__all__ = ["Publisher", "TurnSink", "WatchedSink"]
 
 log = logging.getLogger("antiphon.publisher")
 
@@ -182,6 +184,25 @@ class TurnSink:
         return front
 
 
+class WatchedSink(TurnSink):
+    """A sink whose events somebody watches: each once, of the pieces of a delta only the first, without its text.
+
+    What goes wrong while watching does not harm the turn.
+    """
+
+    def __init__(
+        self, turn: ClaimedTurn, lease: Lease, publisher: Publisher, see: Callable[[Event], None]
+    ) -> None:
+        super().__init__(turn, lease, publisher)
+        self._see = see
+
+    def body(self, event: Event) -> bytes:
+        """Encode an event for the scripts, and let the watcher see it."""
+        with suppress(Exception):
+            self._see(event)
+        return super().body(event)
+
+
 class Publisher:
     """Sends the events of all sinks of one process."""
 
@@ -200,6 +221,11 @@ class Publisher:
     def late(self) -> bool:
         """Return whether deltas are sent too late, because this process or its Redis is overloaded."""
         return self._lag.high(time.monotonic())
+
+    @property
+    def lag(self) -> float:
+        """How late deltas were sent in the last second, in seconds."""
+        return self._lag.seconds(time.monotonic())
 
     def wake(self, sink: TurnSink) -> None:
         """Register a sink that has something to send."""

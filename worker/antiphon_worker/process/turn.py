@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -57,16 +57,18 @@ from antiphon_worker.process.outcomes import (
     Superseded,
     Tries,
     Waiting,
+    code_of,
     encodable,
-    facts_of,
+    log_end,
     said_by,
     seconds_until_newer,
     stopped,
 )
-from antiphon_worker.process.publisher import Publisher, TurnSink
+from antiphon_worker.process.publisher import Publisher, TurnSink, WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
 from antiphon_worker.rq.parts import AppParts, how_to_start, workers_with
 from antiphon_worker.settings import Settings
+from antiphon_worker.upkeep.observing.observer import Observer
 
 __all__ = ["TurnRunner"]
 
@@ -78,41 +80,35 @@ class TurnRunner:
 
     def __init__(
         self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None,
-        cells: Cells | None = None,
+        cells: Cells | None = None, observer: Observer | None = None,
     ) -> None:  # fmt: skip
         self.cell = cell
         self.publisher = publisher
         self.app = app
         self.settings = settings
         self.gate = gate
+        self.observer = observer
         self.archive = app.archive(settings.archive)
         self.prices = app.prices(settings.prices)
         self.parts = AppParts.of(cell.keys.prefix, **app.parts())
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
         self._warned = False
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
+        self.tokens = 0  # of attempts that have ended
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""
         began = time.monotonic()
         run = _Run(self, turn, lease)
         outcome = await run.run()
-        name, took = str(outcome.__struct_config__.tag), time.monotonic() - began
+        took = time.monotonic() - began
         self._count(outcome, took)
-        if isinstance(outcome, Finished | Failed | Cancelled):
-            took += turn.spent_ms / 1000  # all attempts, and the time between them
-        where = {"session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence}
-        fields = {"action": f"turn_{name}"} | where
-        facts, said = facts_of(outcome, run.provider)
-        log.log(
-            logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
-            "turn %s of session %s: %s after %.2f s%s",
-            turn.turn_id, turn.session_id, name.replace("_", " "), took,
-            "".join(f", {fact} {value}" for fact, value in facts.items()),
-            extra=fields | facts,
-        )  # fmt: skip
-        if said:
-            log.debug("turn %s of session %s: %s", turn.turn_id, turn.session_id, said, extra=fields | facts)
+        self.tokens += run.meter.tokens if run.meter else 0
+        log_end(turn, outcome, run.provider, took)
+        name = str(outcome.__struct_config__.tag)
+        if run.watch is not None:
+            with suppress(Exception):  # what watches a turn never harms it
+                run.watch.end(name, code_of(outcome), run.provider)
         return name
 
     def warn_of_newer(self, why: NewerRecord) -> None:
@@ -138,10 +134,14 @@ class _Run:
         self._cell = runner.cell
         self._turn = turn
         self._lease = lease
-        self._sink = TurnSink(turn, lease, runner.publisher)
+        watch = self.watch = runner.observer.begin(turn) if runner.observer else None
+        self._sink = (
+            TurnSink(turn, lease, runner.publisher) if watch is None
+            else WatchedSink(turn, lease, runner.publisher, watch.event)
+        )  # fmt: skip
         self._request: TurnRequest | None = None
         self._journal: TurnJournal | None = None
-        self._meter: Meter | None = None
+        self.meter: Meter | None = None
         self._began = time.monotonic()
         self._tries = Tries(turn, runner.settings)
         self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
@@ -256,7 +256,7 @@ class _Run:
             before = variables_of_session(turn)
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
-            tools, rules, self._meter = app.tools(agent.tools), app.rules(agent), meter
+            tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
             inp = loop_input(agent, request, tools, own_system(turn), before, rules, meter)
             inp.timeouts, inp.gate = agent.timeouts or app.timeouts, self._runner.gate
             if agent.fallback:
@@ -358,7 +358,7 @@ class _Run:
         try:
             self._request = self._request or decode_request(self._turn.request)
             entries = self._journal.entries if self._journal else [*map(decode_entry, self._turn.journal)]
-            used = self._meter.used if self._meter else None
+            used = self.meter.used if self.meter else None
             return Unfinished(self._request.messages, entries, self._sink.said(), self._decisions(), used)
         except AgentError:
             return Unfinished([], [], "")

@@ -29,6 +29,7 @@ from antiphon_worker.supervisor.child import Given
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 from antiphon_worker.trouble.rate_limits import RateLimits
 from antiphon_worker.upkeep.deliverer import Deliverer
+from antiphon_worker.upkeep.observing.observer import observer_of, watch_redis
 from antiphon_worker.upkeep.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -81,12 +82,13 @@ class Worker:
         1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
         4. give them back  5. stop renewing and publishing  6. close the connections
         """
-        cell = self._open_cell()
+        observer = observer_of(self.settings)
+        cell = watch_redis(self._open_cell(), observer)
         feed, publisher = LiveFeed(cell.redis), Publisher(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         gate = RateLimits(cell)
         cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
-        runner = TurnRunner(cell, publisher, self._app, self.settings, gate, cells)
+        runner = TurnRunner(cell, publisher, self._app, self.settings, gate, cells, observer)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
@@ -96,7 +98,7 @@ class Worker:
         control = Control(cell, feed, self.name, consumer, self.drain)
         presence = Presence(
             cell, self.name, self.settings.queues, runner.parts.encoded(),
-            lambda: consumer.busy, consumer.running, lambda: runner.ended,
+            lambda: consumer.busy, consumer.running, lambda: runner.ended, lambda: (runner.tokens, publisher.lag),
         )  # fmt: skip
         try:
             async with asyncio.TaskGroup() as group:

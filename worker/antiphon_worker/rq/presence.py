@@ -37,6 +37,7 @@ class Presence:
         busy: Callable[[], int],
         running: Callable[[], list[tuple[str, str]]],
         ended: Callable[[], tuple[int, int, float]],
+        load: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
     ) -> None:
         self._cell = cell
         self._worker = worker
@@ -45,6 +46,7 @@ class Presence:
         self._running = running  # turns and their fences, which are RQ's ids of executions
         self._shown: dict[tuple[str, str], float] = {}  # those in RQ's records, and since when
         self._ended = ended  # finished turns, failed turns, and the seconds of both
+        self._load = load  # tokens of attempts that have ended, and how many seconds late events are
         self._parts = parts  # what the worker's App has
         self._address = ""
         self._birth = _now()
@@ -73,6 +75,7 @@ class Presence:
     async def _beat(self, state: str, running: list[tuple[str, str]]) -> None:
         key = rq_key("rq_worker", self._worker)
         finished, failed, seconds = self._ended()
+        tokens, lag = self._load()
         await self._find_address()
         pipe = self._cell.redis.pipeline(transaction=True)
         pipe.hset(
@@ -83,6 +86,7 @@ class Presence:
                 "python_version": platform.python_version(), "state": state, FIELD: self._parts,
                 "current_job": running[0][0] if running else "",  # for versions of RQ without an index of executions
                 "successful_job_count": finished, "failed_job_count": failed, "total_working_time": seconds,
+                "ant_tokens": tokens, "ant_lag": f"{lag:.4f}",
             },
         )  # fmt: skip
         pipe.expire(key, TTL_SECONDS)

@@ -57,6 +57,11 @@ class Page:
         loop, thread = _COUNTERS.unpack_from(self._memory)
         return loop, thread
 
+    @property
+    def begun(self) -> bool:
+        """Whether the event loop has begun to beat; False also after the process has ended."""
+        return not self._memory.closed and self.counters[0] > 0
+
     def count(self, which: int, number: int) -> None:
         struct.pack_into("=Q", self._memory, which * 8, number)
 

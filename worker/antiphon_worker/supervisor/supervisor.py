@@ -29,6 +29,7 @@ log = logging.getLogger("antiphon.supervisor")
 OPEN_FILES = 65_536
 START_SECONDS, STEADY_SECONDS = 1.0, 10.0
 SAFE_POINT_SECONDS, GIVE_BACK_SECONDS, LAST_SECONDS = 4.0, 3.0, 2.0  # after the drain's deadline
+ALONE_SECONDS = 15.0  # without any worker process: longer than a start and the pause before it
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
@@ -43,6 +44,7 @@ class Supervisor:
         self._giving: set[asyncio.Task[None]] = set()
         self._patience = Patience(settings.stall_timeout, settings.lease)
         self._draining = False
+        self._last = time.monotonic()  # when a child began or ended last
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -63,6 +65,18 @@ class Supervisor:
         await self._spares.aclose()
         if self._ending is not None:
             self._ending.cancel()
+
+    def unhealthy(self) -> str:
+        """Why this worker cannot work, or nothing. Any thread may ask."""
+        alone = not self._draining and not self._children and time.monotonic() - self._last > ALONE_SECONDS
+        return "No worker process runs." if alone else ""
+
+    def unready(self) -> str:
+        """Why this worker takes no turns, or nothing. Any thread may ask."""
+        if self._draining:
+            return "It drains."
+        ready = [child.page.begun for child in [*self._children.values()]]
+        return "" if ready and (all(ready) or not self._settings.stall_timeout) else "Its processes start."
 
     def drain(self) -> None:
         """Drain the children; a second call aborts them. Those that do not end in time are killed."""
@@ -133,6 +147,7 @@ class Supervisor:
         """Run one worker process to its end, and return its exit code too. Raises ``OSError`` if it cannot start."""
         child = await self._spares.take()
         self._children[child.name] = child
+        self._last = time.monotonic()
         loop = asyncio.get_running_loop()
         loop.add_reader(child.line, self._asked, child, url)
         if self._draining:
@@ -143,6 +158,7 @@ class Supervisor:
             return child, await child.ended(self._patience)
         finally:
             del self._children[child.name]
+            self._last = time.monotonic()
             loop.remove_reader(child.line)
             child.line.close()
 

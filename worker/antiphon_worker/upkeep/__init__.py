@@ -1,1 +1,1 @@
-"""What workers do beside turns: they submit the turns of schedules, and tell webhooks of the ends of turns."""
+"""What workers do beside turns: they submit those of schedules, tell webhooks of ends, and let operators see."""

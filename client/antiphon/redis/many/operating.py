@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.redis.connections import Connections
+from antiphon.wire.lists.in_flight import Counts, TurnRow, counts, turn_rows
 from antiphon.wire.lists.queues import QueueRow, WorkerRow, queue_rows, worker_rows
 
-__all__ = ["QueueState", "list_queues", "list_workers"]
+__all__ = ["Overview", "QueueState", "list_queues", "list_workers", "overview"]
 
 
 class QueueState(Struct):
@@ -46,3 +47,28 @@ async def list_queues(connections: Connections) -> list[QueueState]:
 async def list_workers(connections: Connections) -> list[WorkerRow]:
     """Read the live workers of all cells; a worker process serves one cell. Raises ``StoreError``."""
     return [row for cell in connections.cells for row in await worker_rows(cell)]
+
+
+class Overview(Struct):
+    """What a deployment does at one moment. ``at`` is in ms since 1970, by the clock of the first Redis.
+
+    ``turns`` are the current turns of at most as many sessions as were asked for, and ``counts`` those of all.
+    """
+
+    at: int
+    queues: list[QueueState]
+    workers: list[WorkerRow]
+    turns: list[TurnRow]
+    counts: Counts = field(default_factory=Counts)
+
+
+async def overview(connections: Connections, limit: int = 200) -> Overview:
+    """Read queues, workers and current turns of all cells. Raises ``StoreError``."""
+    total, turns = Counts(), list[TurnRow]()
+    for cell in connections.cells:
+        turns += await turn_rows(cell, limit)
+        found = await counts(cell)
+        for name in Counts.__struct_fields__:
+            setattr(total, name, getattr(total, name) + getattr(found, name))
+    at = await next(iter(connections.cells)).server_ms()
+    return Overview(at, await list_queues(connections), await list_workers(connections), turns, total)

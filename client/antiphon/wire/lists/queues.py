@@ -20,7 +20,7 @@ FRONT = 100
 
 _REGISTRIES = ("rq_started", "rq_deferred", "rq_scheduled", "rq_failed")
 _FIELDS = ("birth", "last_heartbeat", "queues", "pid", "hostname", "state", "version", "successful_job_count",
-           "failed_job_count", "total_working_time")  # fmt: skip
+           "failed_job_count", "total_working_time", "ant_tokens", "ant_lag")  # fmt: skip
 
 
 class QueueRow(Struct):
@@ -44,7 +44,8 @@ class WorkerRow(Struct):
     """A live worker process. ``since`` is its start and ``heard`` its last sign of life, in ms since 1970.
 
     ``running`` is how many turns it holds, ``turns`` the ids of up to 20 that run for a second or longer. ``finished``
-    and ``failed`` are turns since its start, and ``seconds`` the time that they took together.
+    and ``failed`` are turns since its start, and ``seconds`` the time that they took together. ``tokens`` are those of
+    the attempts that have ended. ``lag`` is how late events were published in the last second, in seconds.
     """
 
     name: str
@@ -60,6 +61,8 @@ class WorkerRow(Struct):
     finished: int
     failed: int
     seconds: float
+    tokens: int = 0
+    lag: float = 0.0
 
 
 async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
@@ -127,6 +130,7 @@ def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> W
         values["state"], values["version"], _ms(values["birth"]), _ms(values["last_heartbeat"]),
         max(_count(held) - _count(token), len(turns)), turns, _number(values["successful_job_count"]),
         _number(values["failed_job_count"]), _seconds(values["total_working_time"]),
+        _number(values["ant_tokens"]), _seconds(values["ant_lag"]),
     )  # fmt: skip
 
 

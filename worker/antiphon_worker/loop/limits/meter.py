@@ -67,6 +67,7 @@ class Meter:
         self._before = before
         self._ends_at = None if limits.seconds is None else time.monotonic() - spent + limits.seconds
         self._used: list[Usage] = []
+        self.tokens = 0  # of the model calls of this attempt
         calls = limits.parallel_calls
         self.room = _NO_WAIT if calls is None else asyncio.Semaphore(calls)  # for one tool call
 
@@ -92,6 +93,7 @@ class Meter:
         if price is not None and usage.cost is None:
             usage = msgspec.structs.replace(usage, cost=price.of(usage))
         self._used.append(usage)
+        self.tokens += usage.input_tokens + usage.output_tokens
         return usage
 
     @property

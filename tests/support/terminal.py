@@ -1,0 +1,89 @@
+"""A real terminal for a command: a pty, and what a person would see on its screen."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Mapping
+from typing import Self
+
+import pyte
+from support.eventually import wait_until
+from support.guard import guard, release
+from support.processes import COMMAND
+
+__all__ = ["Terminal"]
+
+
+class Terminal:
+    """``antiphon …`` in a terminal of its own."""
+
+    def __init__(
+        self, *argv: str, env: Mapping[str, str] | None = None, columns: int = 130, lines: int = 40
+    ) -> None:
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+        self.raw = b""
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        variables = {**os.environ, "TERM": "xterm-256color", **(env or {})}
+        for name in ("COLUMNS", "LINES"):
+            variables.pop(name, None)
+        self._process = subprocess.Popen(
+            [str(COMMAND), *argv], stdin=slave, stdout=slave, stderr=slave, env=variables,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )  # fmt: skip
+        guard(self._process.pid)
+        os.close(slave)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        release(self._process.pid)
+        self._reader.join(5)
+        os.close(self._master)
+
+    @property
+    def text(self) -> str:
+        """What stands on the screen."""
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    def send(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, text: str) -> str:
+        """The screen, once it shows this."""
+        return self.wait(lambda shown: text in shown, f"the screen shows {text!r}")
+
+    def wait(self, condition, what: str) -> str:
+        try:
+            wait_until(lambda: condition(self.text), 5, what)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n{self.text}") from None
+        return self.text
+
+    def ended(self) -> int:
+        """The exit code, once it has ended."""
+        return self._process.wait(30)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # the command has ended
+                return
+            if not data:
+                return
+            self.raw += data
+            self._stream.feed(data)

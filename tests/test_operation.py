@@ -1,0 +1,253 @@
+"""The files in deploy/: what they promise holds in the code, and servers and tools take them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError
+from support.ports import free_port
+from support.processes import COMMAND
+from support.servers import RedisServer
+from support.source_tree import ROOT
+
+from antiphon import Agent
+from antiphon.cli.main import main
+from antiphon.client import Client
+from antiphon_gateway.settings import GatewaySettings
+from antiphon_gateway.settings import variable_of as gateway_variable
+from antiphon_worker.settings import Settings, variable_of
+from antiphon_worker.supervisor.supervisor import killed_after
+from antiphon_worker.upkeep.observing import gauges, metrics
+
+DEPLOY = ROOT / "deploy"
+KUBERNETES = {
+    (one["kind"], one["metadata"]["name"]): one
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for one in yaml.safe_load_all(path.read_text())
+}
+ALERTS = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD = json.loads((DEPLOY / "grafana" / "antiphon.json").read_text())
+UNIT = (DEPLOY / "systemd" / "antiphon-worker.service").read_text()
+OVERRIDE = yaml.safe_load((DEPLOY / "compose.acl.yml").read_text())["services"]
+WORKER = KUBERNETES["Deployment", "antiphon-worker"]
+GATEWAY = KUBERNETES["Deployment", "antiphon-gateway"]
+VARIABLES = {variable_of(name) for name in Settings.__dataclass_fields__} | {
+    gateway_variable(name) for name in GatewaySettings.__dataclass_fields__
+}
+
+
+def known_series() -> dict[str, set[str]]:
+    """Every series that workers serve, with its labels."""
+    found: dict[str, set[str]] = {"antiphon_redis_up": set(), "antiphon_publish_lag_seconds": {"worker"}}
+    for table, labels in ((gauges._QUEUE, {"queue"}), (gauges._COUNTS, set())):
+        found |= {name: set(labels) for name, _ in table.values()}
+    for value in vars(metrics).values():
+        if isinstance(value, metrics.Counter):
+            found[f"{value._name}_total"] = {*value._labelnames}
+        elif isinstance(value, metrics.Histogram):
+            found |= {f"{value._name}_{part}": {*value._labelnames} for part in ("count", "sum")}
+            found[f"{value._name}_bucket"] = {*value._labelnames, "le"}
+    return found
+
+
+SERIES = known_series()
+
+
+def wrong(expression: str) -> list[str]:
+    """What an expression of PromQL names that no worker serves."""
+    used = re.findall(r"(antiphon_\w+)(?:\{([^}]*)\})?", expression)
+    labels = {
+        label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")
+    }
+    known = set().union(*(SERIES.get(name, set()) for name, _ in used))
+    unknown = [name for name, _ in used if name not in SERIES]
+    unknown += [
+        f"{name}{{{label}}}"
+        for name, selector in used
+        for label in re.findall(r"(\w+)\s*[=!]", selector)
+        if label not in SERIES.get(name, set())
+    ]
+    return unknown + sorted(labels - known) + ([] if used else ["nothing is asked for"])
+
+
+def test_a_name_that_no_worker_serves_is_found():
+    assert len(SERIES) > 25
+    assert wrong('sum(rate(antiphon_turns_total{outcome="failed"}[5m]))') == []
+    assert wrong("max by (queu) (antiphon_queue_depth)") == ["queu"]
+    assert wrong('antiphon_nothing{a="b"}') == ["antiphon_nothing", "antiphon_nothing{a}"]
+    assert wrong("vector(1)") == ["nothing is asked for"]
+
+
+@pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
+def test_the_dashboard_shows_metrics_that_exist(panel):
+    for target in panel["targets"]:
+        assert wrong(target["expr"]) == []
+        legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert legend <= set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"]))))
+
+
+def test_the_dashboard_shows_every_metric():
+    shown = json.dumps(DASHBOARD)
+    parts = ("_count", "_sum", "_bucket")
+    bases = {re.sub(rf"({'|'.join(parts)})$", "", name) for name in SERIES}
+    assert [name for name in sorted(bases) if name not in shown] == []
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_asks_for_metrics_that_exist_and_has_its_runbook(alert):
+    assert wrong(alert["expr"]) == []
+    assert alert["labels"]["severity"] in ("page", "ticket")
+    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    assert anchor == alert["alert"].lower()
+    section = re.search(
+        rf"^## {alert['alert']}$(.*?)(?=^## |\Z)", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert section, f"{page} has no section {alert['alert']}"
+    assert all(f"**{part}**" in section[1] for part in ("Means", "Look", "Do"))
+
+
+def test_the_runbook_has_no_section_without_an_alert():
+    sections = re.findall(r"^## (.*)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert sections == [alert["alert"] for alert in ALERTS]
+
+
+def container(deployment):
+    (only,) = deployment["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+@pytest.mark.parametrize("deployment", [WORKER, GATEWAY], ids=["worker", "gateway"])
+def test_a_deployment_runs_a_command_with_settings_that_exist(deployment):
+    spec, only = deployment["spec"], container(deployment)
+    assert (
+        subprocess.run(
+            [COMMAND, *only["args"], "--help"], capture_output=True, timeout=60, check=False
+        ).returncode
+        == 0
+    )
+    assert {one["name"] for one in only["env"]} <= VARIABLES
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    assert spec["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert {one["name"] for one in only["volumeMounts"]} == {
+        one["name"] for one in spec["template"]["spec"]["volumes"]
+    }
+    ports = {one["name"] for one in only["ports"]}
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert next(iter(one["port"] for one in only[probe].values() if isinstance(one, dict))) in ports
+
+
+def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_killed():
+    environ = {one["name"]: one["value"] for one in container(WORKER)["env"]}
+    settings = Settings.load(environ=environ)
+    needed = killed_after(settings) + 5
+    assert WORKER["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= needed
+    assert int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)[1]) >= needed
+    assert "KillMode=mixed" in UNIT
+    drain = GatewaySettings().drain
+    assert GATEWAY["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= drain + 5
+    assert container(WORKER)["ports"][0]["containerPort"] == settings.status_port
+    annotations = WORKER["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(settings.status_port)
+    assert container(WORKER)["readinessProbe"]["httpGet"]["path"] == "/ready"
+    assert container(WORKER)["livenessProbe"]["httpGet"]["path"] == "/health"
+
+
+def test_the_other_objects_mean_these_deployments():
+    labels = WORKER["spec"]["template"]["metadata"]["labels"]
+    assert KUBERNETES["PodDisruptionBudget", "antiphon-worker"]["spec"]["selector"]["matchLabels"] == labels
+    service = KUBERNETES["Service", "antiphon-gateway"]["spec"]
+    assert service["selector"] == GATEWAY["spec"]["template"]["metadata"]["labels"]
+    assert service["ports"][0]["targetPort"] == container(GATEWAY)["ports"][0]["name"]
+    assert container(GATEWAY)["ports"][0]["containerPort"] == GatewaySettings().port
+
+
+def test_keda_scales_on_metrics_that_exist():
+    scaled = KUBERNETES["ScaledObject", "antiphon-worker"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
+    assert scaled["minReplicaCount"] >= 1, "without a worker there are no metrics"
+    asked = [one["metadata"]["query"] for one in scaled["triggers"]]
+    assert [wrong(query) for query in asked] == [[], []]
+    assert ["depth" in asked[0], "oldest" in asked[1]] == [True, True]
+    (queue,) = set(re.findall(r'queue="(\w+)"', " ".join(asked)))
+    assert queue in next(one["value"] for one in container(WORKER)["env"] if one["name"] == "ANTIPHON_QUEUES")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit(tmp_path):
+    unit = tmp_path / "antiphon-worker.service"
+    there = UNIT.replace("/opt/antiphon/bin/antiphon", str(COMMAND)).replace("User=antiphon", "User=root")
+    unit.write_text(there)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if "antiphon" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr
+    unit.write_text(there.replace("KillMode=mixed", "KilMode=mixed"))
+    spoiled = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "KilMode" in spoiled.stderr
+
+
+def test_the_unit_runs_a_command_that_exists():
+    command = re.search(r"^ExecStart=/opt/antiphon/bin/(.*)$", UNIT, re.MULTILINE)[1].split()
+    assert command[0] == COMMAND.name
+    assert command[1:] == ["worker"]
+
+
+def test_the_override_of_compose_changes_only_services_that_exist():
+    base = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert OVERRIDE.keys() == base.keys()
+    options = OVERRIDE["redis"]["command"]
+    assert [one for one in base["redis"]["command"] if one not in options] == []
+    for service, user in (("worker", "worker"), ("gateway", "client")):
+        (url,) = OVERRIDE[service]["environment"]
+        assert re.fullmatch(rf"ANTIPHON_REDIS_URL=redis://{user}:\$\{{\w+:\?[^}}]+\}}@redis:6379/0", url)
+
+
+def test_the_users_of_the_override_run_turns_and_nobody_else_enters(
+    server_kind, processes, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("ANTIPHON_ACL_PASSWORD", "geheim")
+    for role in ("worker", "client", "operator"):
+        assert main(["redis", "acl", role, "--file"]) == 0
+    users = tmp_path / "users.acl"
+    users.write_text("user default on nopass ~* &* +@all\n")
+    with RedisServer(server_kind, config={"aclfile": str(users)}) as server:
+        place = f"127.0.0.1:{server.port}/0"
+        users.write_text("user default off\n" + capsys.readouterr().out)
+        with Redis.from_url(server.url) as redis:
+            assert redis.execute_command("ACL LOAD")
+        port = free_port()
+        worker = processes.worker(f"redis://worker:geheim@{place}", "--status-port", str(port))
+        worker.wait_for_output("takes turns")
+        with Client(f"redis://client:geheim@{place}") as client:
+            assert client.submit("s", "Hello", agent=Agent("scripted", "any")).result(30).text
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert "antiphon_redis_up 1.0" in answer.read().decode()
+        assert main(["top", "--once", "--json", "--redis-url", f"redis://operator:geheim@{place}"]) == 0
+        assert json.loads(capsys.readouterr().out)["overview"]["workers"]
+        with Redis.from_url(f"redis://client:geheim@{place}") as redis, pytest.raises(NoPermissionError):
+            redis.get("other")
+        with Redis.from_url(f"redis://{place}") as redis, pytest.raises(AuthenticationError):
+            redis.ping()

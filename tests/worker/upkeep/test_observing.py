@@ -1,0 +1,219 @@
+"""What operators see of workers: metrics, health, JSON logs and traces; none of it holds what users wrote."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.cells import open_cell
+from support.eventually import wait_until
+from support.here import running_worker
+from support.ports import free_port
+from support.stage import Stage, make_app
+
+from antiphon.client import AsyncClient, Client
+from antiphon.errors import AgentError
+from antiphon.input.request import decode_request
+from antiphon_worker.process.publisher import TurnSink
+from antiphon_worker.upkeep.observing import observer as observing
+from antiphon_worker.upkeep.observing.logs import FIELDS, JSONFormatter
+from antiphon_worker.upkeep.observing.traces import Traces
+
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+
+SECRET = "geheimnis"
+
+
+def get(port, path):
+    """The status and the body of an answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
+
+
+def values(metrics):
+    """Each sample of the exposition by its name with labels."""
+    lines = [line for line in metrics.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, processes, tmp_path):
+    stage, port = Stage(tmp_path / "stage"), free_port()
+    worker = processes.worker(
+        redis_url, "--status-port", str(port), "--log-format", "json", "--retry-delay", "0.01", env=stage.env
+    )
+    wait_until(lambda: "status_served" in worker.output, 20)
+    wait_until(lambda: get(port, "/ready") == (200, "ok\n"), 20, "the worker is ready")
+    assert get(port, "/health") == (200, "ok\n")
+    assert get(port, "/secret")[0] == 404
+    with Client(redis_url) as client:
+        agent = "stage"
+        assert client.submit("s", f"tool:note {SECRET}", agent=agent).result(30).text
+        with pytest.raises(AgentError):
+            client.submit("s", f"fail:rejected {SECRET}", agent=agent).result(30)
+        assert client.submit("s", f"fail:limited*1 {SECRET}", agent=agent).result(60).text
+        lonely = client.submit("s", SECRET, agent=agent, queue="lonely")
+        wait_until(lambda: 'antiphon_queue_depth{queue="lonely"} 1.0' in get(port, "/metrics")[1], 10)
+        assert lonely.cancel() == "cancelled"
+    status, text = get(port, "/metrics")
+    found = values(text)
+    assert status == 200
+    assert found['antiphon_turns_total{code="",outcome="finished"}'] == 2
+    assert found['antiphon_turns_total{code="provider_rejected",outcome="failed"}'] == 1
+    assert found['antiphon_provider_errors_total{code="provider_rate_limited",provider="stage"}'] == 1
+    assert found['antiphon_tool_calls_total{result="ok"}'] == 1
+    assert found['antiphon_tokens_total{direction="output",model="stage-1"}'] == 3
+    assert found["antiphon_first_delta_seconds_count"] == 4
+    assert found['antiphon_redis_seconds_count{command="EVALSHA"}'] > 5
+    assert found["antiphon_redis_up"] == 1
+    assert found['antiphon_queue_workers{queue="antiphon"}'] == 1
+    assert SECRET not in text
+    records = [json.loads(line) for line in worker.output.splitlines()]
+    assert all([*record][: len(FIELDS)] == [*FIELDS] for record in records)
+    (failed,) = [one for one in records if one["action"] == "turn_failed"]
+    assert (failed["session"], failed["code"], failed["level"]) == ("s", "provider_rejected", "warning")
+    assert SECRET not in worker.output
+    before = worker.workers()
+    os.kill(before[0], signal.SIGKILL)  # what it has counted stays counted
+    wait_until(lambda: worker.workers() not in ([], before), 20, "another process takes its place")
+    assert values(get(port, "/metrics")[1])['antiphon_turns_total{code="",outcome="finished"}'] == 2
+
+
+def test_a_worker_that_drains_is_alive_and_not_ready(redis_url, processes, tmp_path):
+    stage, port = Stage(tmp_path / "stage"), free_port()
+    worker = processes.worker(redis_url, env=stage.env | {"ANTIPHON_STATUS_PORT": str(port)})
+    worker.wait_for_output("takes turns")
+    with Client(redis_url) as client:
+        turn = client.submit("s", "gate:last", agent="stage")
+        wait_until(lambda: stage.notes("waits", gate="last"), 20)
+        worker.send_signal(signal.SIGTERM)
+        wait_until(lambda: get(port, "/ready") == (503, "It drains.\n"), 10)
+        assert get(port, "/health") == (200, "ok\n")
+        stage.open("last")
+        assert turn.result(30).text
+    assert worker.wait() == 0
+
+
+def test_a_port_that_is_taken_is_named(redis_url, processes, tmp_path):
+    port = free_port()
+    first = processes.worker(redis_url, "--status-port", str(port))
+    first.wait_for_output("status on port")
+    second = processes.worker(redis_url, "--status-port", str(port))
+    assert second.wait() == 2
+    assert f"cannot be served on 127.0.0.1:{port}" in second.output
+
+
+def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
+    program = (
+        "import sys, antiphon_worker.process.worker, antiphon_worker.commands\n"
+        "from antiphon_worker.settings import Settings\n"
+        "from antiphon_worker.upkeep.observing.observer import observer_of\n"
+        "assert observer_of(Settings()) is None\n"
+        "print([name for name in sys.modules if name.startswith(('prometheus', 'wsgiref')) "
+        "or name.endswith(('observing.metrics', 'observing.traces', 'observing.status'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+class _Broken:
+    """A watcher that fails at everything."""
+
+    def begin(self, turn):
+        return self
+
+    def event(self, event):
+        raise RuntimeError(SECRET)
+
+    def command(self, name, seconds):
+        """Redis is not its business."""
+
+    def end(self, outcome, code, provider):
+        raise RuntimeError(SECRET)
+
+
+async def test_a_watcher_that_fails_does_not_harm_a_turn(redis_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda _: _Broken())
+    async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
+        assert (await (await client.submit("s", "Hello", agent="stage")).result(30)).text
+
+
+@pytest.fixture
+def spans():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider.get_tracer("test"), exporter
+
+
+async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool(
+    redis_url, tmp_path, monkeypatch, spans
+):
+    tracer, exporter = spans
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda _: Traces(tracer))
+    async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
+        with tracer.start_as_current_span("request of a user") as root:
+            turn = await client.submit("s", f"tool:note {SECRET}", agent="stage", key="1")
+        with tracer.start_as_current_span("the same again"):
+            assert (await client.submit("s", f"tool:note {SECRET}", agent="stage", key="1")).id == turn.id
+        await turn.result(30)
+        failing = await client.submit("s", f"fail:rejected {SECRET}", agent="stage")
+        with pytest.raises(AgentError):
+            await failing.result(30)
+    made = exporter.get_finished_spans()
+    ours = {span.name: span for span in made if span.context.trace_id == root.get_span_context().trace_id}
+    assert {*ours} == {
+        "request of a user", "antiphon.queue", "invoke_agent", "chat stage-1", "execute_tool note",
+    }  # fmt: skip
+    worker = ours["invoke_agent"]
+    assert worker.parent.span_id == root.get_span_context().span_id
+    assert ours["execute_tool note"].parent.span_id == worker.context.span_id
+    chat = ours["chat stage-1"]
+    assert chat.attributes["gen_ai.usage.output_tokens"] == 1
+    assert chat.attributes["gen_ai.conversation.id"] == "s"
+    assert chat.start_time <= chat.end_time <= worker.end_time
+    (failed,) = [span for span in made if span.attributes.get("error.type")]
+    assert failed.attributes["error.type"] == "provider_rejected"
+    assert failed.status.status_code is trace.StatusCode.ERROR
+    assert all(span.end_time for span in made)
+    assert SECRET not in "".join(span.to_json() for span in made)
+
+
+async def test_without_a_span_a_request_has_no_trace(redis_url):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "Hello", agent="any", delay=60)
+        request = (await cell.turn(turn.id)).fields["request"]
+        assert decode_request(request).trace == ""
+        await turn.cancel()
+
+
+def test_a_line_of_the_log_is_one_object_whatever_it_holds():
+    record = logging.makeLogRecord(
+        {"msg": "a %s\nb", "args": ("c",), "levelname": "INFO", "odd": object(), "action": "x", "name": "n"}
+    )
+    line = JSONFormatter().format(record)
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["message"], told["action"], told["odd"][:7]) == ("a c\nb", "x", "<object")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["time"])
+
+
+def test_a_sink_that_nobody_watches_has_no_code_for_it():
+    assert "_see" not in TurnSink.body.__code__.co_names
+    assert observing.watch_redis("cell", None) == "cell"

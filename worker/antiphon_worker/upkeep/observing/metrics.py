@@ -1,0 +1,120 @@
+"""Counts what happens to turns, for Prometheus.
+
+The processes of a worker write into files of one folder, which the supervisor adds up: see ``prometheus_client``'s
+multiprocess mode. What a dead process has counted stays counted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import cache
+
+from prometheus_client import Counter, Histogram
+
+from antiphon.errors import AgentError, ProviderError
+from antiphon.events import (
+    Event,
+    ItemEvent,
+    ReasoningDelta,
+    RefusalDelta,
+    StepFinished,
+    TextDelta,
+    ToolCallDelta,
+    ToolResultEvent,
+)
+from antiphon.wire.cell import ClaimedTurn
+
+__all__ = ["Metrics"]
+
+_FIRST = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
+_NAME = re.compile(r"[\w.:/@+-]{1,100}")
+_COMMANDS = {"EVALSHA", "EVAL", "HGET", "HMGET", "BLPOP"}
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+_SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+TURNS = Counter("antiphon_turns", "Attempts at turns by how they ended", ["outcome", "code"])
+TURN_SECONDS = Histogram(
+    "antiphon_turn_seconds", "How long attempts took from their claim", ["outcome"], buckets=_SECONDS
+)
+FIRST_DELTA = Histogram(
+    "antiphon_first_delta_seconds",
+    "From the claim of an attempt to the first piece of its answer",
+    buckets=_SECONDS,
+)
+MODEL_CALLS = Counter("antiphon_model_calls", "Model calls that were answered", ["model"])
+TOKENS = Counter("antiphon_tokens", "Tokens as model services counted them", ["model", "direction"])
+COST = Counter("antiphon_cost_dollars", "What model calls with a known price cost", ["model"])
+PROVIDER_ERRORS = Counter(
+    "antiphon_provider_errors", "Attempts that an error of a model service ended", ["provider", "code"]
+)
+TOOL_CALLS = Counter("antiphon_tool_calls", "Tool calls that returned", ["result"])
+LEASE_LOSSES = Counter("antiphon_lease_losses", "Attempts whose lease another worker had taken")
+REDIS = Histogram("antiphon_redis_seconds", "Round trips to Redis", ["command"], buckets=_SHORT)
+
+
+class Metrics:
+    """The ``Observer`` that counts."""
+
+    def begin(self, turn: ClaimedTurn) -> _Watch:
+        return _Watch()
+
+    def command(self, name: str, seconds: float) -> None:
+        REDIS.labels(name if name in _COMMANDS else "other").observe(seconds)
+
+
+class _Watch:
+    """Counts one attempt."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._heard = False
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, _FIRST):
+            if not self._heard:
+                self._heard = True
+                FIRST_DELTA.observe(time.monotonic() - self._began)
+        elif isinstance(event, StepFinished):
+            _count_step(event)
+        elif isinstance(event, ToolResultEvent):
+            TOOL_CALLS.labels("error" if event.is_error else "ok").inc()
+
+    def end(self, outcome: str, code: str, provider: str) -> None:
+        known = code if not code or code in _codes() else "other"
+        TURNS.labels(outcome, known).inc()
+        TURN_SECONDS.labels(outcome).observe(time.monotonic() - self._began)
+        if outcome == "superseded":
+            LEASE_LOSSES.inc()
+        if code in _codes_of_providers():
+            PROVIDER_ERRORS.labels(_name(provider), known).inc()
+
+
+def _count_step(event: StepFinished) -> None:
+    model, used = _name(event.model), event.usage
+    MODEL_CALLS.labels(model).inc()
+    TOKENS.labels(model, "input").inc(used.input_tokens)
+    TOKENS.labels(model, "output").inc(used.output_tokens)
+    if used.cost:
+        COST.labels(model).inc(used.cost)
+
+
+def _name(text: str) -> str:
+    """A name that a label may have: what a service says is not a label until it looks like a name."""
+    return text if _NAME.fullmatch(text) else "other"
+
+
+@cache
+def _codes() -> frozenset[str]:
+    """The codes of errors: an App may raise others, which could hold anything."""
+    own = {"drained", "newer_release", "worker_crashed", "worker_died", "loop_stalled", "internal_error"}
+    return frozenset(_codes_below(AgentError) | own)
+
+
+@cache
+def _codes_of_providers() -> frozenset[str]:
+    return frozenset(_codes_below(ProviderError))
+
+
+def _codes_below(kind: type[AgentError]) -> set[str]:
+    return {str(kind.code)}.union(*(_codes_below(child) for child in kind.__subclasses__()))

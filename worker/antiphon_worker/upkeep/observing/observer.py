@@ -1,0 +1,99 @@
+"""What watches the turns of a process. Without a watcher, a turn does nothing for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from antiphon.errors import MissingPackage
+from antiphon.events import Event
+from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon_worker.settings import Settings
+
+__all__ = ["METRICS_FOLDER", "Observer", "TurnWatch", "observer_of", "watch_redis"]
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable with which a supervisor tells its processes that it serves metrics, and where they put them."""
+
+
+class TurnWatch(Protocol):
+    """Watches one attempt at a turn."""
+
+    def event(self, event: Event) -> None:
+        """See an event before it is published; of the pieces of a delta only the first, without its text."""
+        ...
+
+    def end(self, outcome: str, code: str, provider: str) -> None:
+        """See how the attempt ended; ``code`` is that of the error, if there was one."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches the turns of a process."""
+
+    def begin(self, turn: ClaimedTurn) -> TurnWatch: ...
+
+    def command(self, name: str, seconds: float) -> None:
+        """See a round trip to Redis."""
+        ...
+
+
+class _Several:
+    """Several watchers of one attempt, or of a process, as one."""
+
+    def __init__(self, watchers: Sequence[Any]) -> None:
+        self._watchers = watchers
+
+    def begin(self, turn: ClaimedTurn) -> TurnWatch:
+        return _Several([one.begin(turn) for one in self._watchers])
+
+    def command(self, name: str, seconds: float) -> None:
+        for one in self._watchers:
+            one.command(name, seconds)
+
+    def event(self, event: Event) -> None:
+        for one in self._watchers:
+            one.event(event)
+
+    def end(self, outcome: str, code: str, provider: str) -> None:
+        for one in self._watchers:
+            one.end(outcome, code, provider)
+
+
+def observer_of(settings: Settings) -> Observer | None:
+    """Return what watches this process, or None if the settings ask for nothing. Raises ``MissingPackage``."""
+    watchers: list[Observer] = []
+    if os.environ.get(METRICS_FOLDER) and settings.status_port:
+        from antiphon_worker.upkeep.observing.metrics import Metrics
+
+        watchers.append(Metrics())
+    if settings.traces:
+        if importlib.util.find_spec("opentelemetry.sdk") is None:
+            raise MissingPackage("Traces need a package: pip install 'antiphon[otel]'.")
+        from antiphon_worker.upkeep.observing.traces import Traces
+
+        watchers.append(Traces.of_environment())
+    if len(watchers) < 2:
+        return watchers[0] if watchers else None
+    return _Several(watchers)
+
+
+def watch_redis(cell: Cell, observer: Observer | None) -> Cell:
+    """Let an observer see the scripts and short commands of a cell; without one, the cell stays as it is."""
+    if observer is None:
+        return cell
+    redis: Any = cell.redis
+    execute = redis.execute_command
+
+    async def execute_command(*args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await execute(*args, **options)
+        finally:
+            observer.command(str(args[0]), time.perf_counter() - began)
+
+    redis.execute_command = execute_command
+    return cell
