@@ -33,7 +33,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
-        chaos = Chaos(options.seed, options.seconds, folder, server=options.server, clock=options.clock)
+        chaos = Chaos(
+            options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True
+        )
         if options.plan:
             print("\n".join(map(str, chaos.plan)))
             return 0

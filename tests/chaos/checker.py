@@ -15,8 +15,9 @@ from antiphon.errors import TurnNotFound
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import TurnId
 from antiphon.model import Message
+from antiphon_worker.upkeep.deliverer import AT_ONCE
 from chaos.driver import Chaos
-from chaos.load import Conversation
+from chaos.load import ASKS, Conversation
 from chaos.recovery import recoveries, spreads
 
 __all__ = ["Report", "check"]
@@ -40,6 +41,9 @@ class Report:
     cancelled: int = 0
     steered: int = 0
     stopped: int = 0
+    decided: int = 0
+    delivered: int = 0
+    delivered_twice: int = 0
     repeated_submits: int = 0
     attempts_lost_to_crashes: int = 0
     lost: int = 0
@@ -92,6 +96,8 @@ async def check(chaos: Chaos) -> Report:
             _check_reader(one, logs[one.session], report)
             _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
     _check_tools(chaos, report)
+    _check_decisions(chaos, report)
+    _check_webhook(chaos, logs, report)
     _check_keys(chaos.server.url, report)
     _check_places(chaos, report)
     if not chaos.clock:  # the log's times are the server's
@@ -195,6 +201,39 @@ def _check_tools(chaos: Chaos, report: Report) -> None:
         if times > 1:
             report.repeated += 1
             report.wrong.append(f"turn {turn} paid {times} times")
+
+
+def _check_decisions(chaos: Chaos, report: Report) -> None:
+    """Of several decisions about a call one counts, for everybody; and what it says is what was done."""
+    paid = {note["turn"] for note in chaos.stage.notes("tool", tool="pay")}
+    asked = {turn.turn_id for one in chaos.conversations for turn in one.turns if turn.text.endswith(ASKS)}
+    report.decided = len(chaos.people.made)
+    for (turn, call), made in chaos.people.made.items():
+        if len(made) != 1:
+            report.wrong.append(f"turn {turn}: the call {call} was decided in several ways: {sorted(made)}")
+        elif turn in paid and {kind for _, kind in made} != {"approve"}:
+            report.wrong.append(f"turn {turn} has paid, and the call was rejected")
+    approved = {turn for turn, _ in chaos.people.made}
+    if unasked := (paid & asked) - approved:
+        report.wrong.append(f"turns have paid that nobody approved: {sorted(unasked)}")
+
+
+def _check_webhook(chaos: Chaos, logs: dict[str, list[Event]], report: Report) -> None:
+    """Its receiver is told of every end. What it acknowledges comes again only if a deliverer has died or was cut
+    off with the answer in its hand, and then a few at a time."""
+    if chaos.receiver is None:
+        return
+    told = Counter(chaos.receiver.ids)
+    ends = {f"{event.turn_id}-{event.seq}" for log in logs.values() for event in log if event.terminal}
+    report.delivered = len(told)
+    report.delivered_twice = sum(told.values()) - len(told)
+    if missed := ends - told.keys():
+        report.wrong.append(f"the webhook was not told of {len(missed)} ends: {sorted(missed)[:5]}")
+    deaths = len(chaos.deaths) + sum(
+        "redis" in hit.fault.kind or "worker" in hit.fault.kind for hit in chaos.hits
+    )
+    if report.delivered_twice > AT_ONCE * deaths:
+        report.wrong.append(f"the webhook was told {report.delivered_twice} times what it had acknowledged")
 
 
 def _check_places(chaos: Chaos, report: Report) -> None:

@@ -15,6 +15,7 @@ from support.ensemble import Ensemble, Supervised, signal_process
 from support.eventually import wait_until_async
 from support.processes import Processes, worker_name
 from support.proxy import Proxy
+from support.receiver import Receiver
 from support.servers import RedisServer
 from support.stage import Stage
 
@@ -22,6 +23,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from chaos.load import Conversation
+from chaos.people import People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
 
@@ -32,6 +34,7 @@ STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
 SETTLE_SECONDS = 90.0
+TOLD_SECONDS = 60.0  # a webhook whose deliverer has died is held for 22 seconds
 
 
 class Hit:
@@ -48,7 +51,14 @@ class Chaos:
     """One run. Use it as a context manager: what it starts ends with it."""
 
     def __init__(
-        self, seed: int, seconds: float, directory: Path, *, server: str = "valkey", clock: bool = False
+        self,
+        seed: int,
+        seconds: float,
+        directory: Path,
+        *,
+        server: str = "valkey",
+        clock: bool = False,
+        webhook: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
@@ -63,6 +73,7 @@ class Chaos:
         self._stack = ExitStack()
         self._later: set[asyncio.Task[None]] = set()
         self.free_places = 0
+        self.receiver = Receiver() if webhook else None
         self._clock_offset = 0.0
 
     def __enter__(self) -> Self:
@@ -71,6 +82,8 @@ class Chaos:
         )
         self.to_workers = self._stack.enter_context(Proxy(self.server.port))
         self.to_clients = self._stack.enter_context(Proxy(self.server.port))
+        if self.receiver:
+            self._stack.enter_context(self.receiver)
         self._stack.callback(self._processes.close)  # first of all: nobody connects to a proxy that ends
         return self
 
@@ -84,6 +97,8 @@ class Chaos:
             self.hosts = [self._start_host() for _ in range(HOSTS)]
             for host in self.hosts:
                 await asyncio.to_thread(host.ready, PROCESSES)
+            if self.receiver:
+                await client.webhooks().set("chaos", self.receiver.url, private=True)
             began = time.monotonic()
             self.conversations = [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
             readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
@@ -91,10 +106,14 @@ class Chaos:
                 asyncio.create_task(one.talk(lambda: time.monotonic() - began > self.seconds))
                 for one in self.conversations
             ]
+            self.people = People(client, self.seed)
+            deciding = asyncio.create_task(self.people.decide_all())
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
             await self._settle(talkers)
+            deciding.cancel()
+            await asyncio.gather(deciding, return_exceptions=True)
             self.free_places = await self._count_free_places()
             for reader in readers:
                 reader.cancel()
@@ -238,6 +257,8 @@ class Chaos:
             await wait_until_async(self._all_ended, deadline - time.monotonic(), "every turn has ended", 0.2)
         with _in_time():
             await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
+        with _in_time():
+            await wait_until_async(self._all_told, TOLD_SECONDS, "the webhook is told of everything", 0.2)
 
     async def _count_free_places(self) -> int:
         """Fill the places for turns that run alone: of a full set of them each must find one, at the same time."""
@@ -274,6 +295,18 @@ class Chaos:
             return not await cell.redis.exists(cell.keys.active, cell.keys.due)
         except (AgentError, OSError):
             return False
+
+    async def _all_told(self) -> bool:
+        if not self.receiver:
+            return True
+        ends = {
+            f"{event.turn_id}-{event.seq}"
+            for one in self.conversations
+            for event in one.seen
+            if event.terminal
+        }
+        waits = [hook.waiting async for hook in self._ensemble.client.webhooks()]
+        return ends <= {*self.receiver.ids} and waits == [0]
 
     async def _all_seen(self) -> bool:
         for one in self.conversations:

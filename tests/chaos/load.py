@@ -14,16 +14,18 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, SessionBusy, StoreError
 from antiphon.events import Event
 from antiphon.input.ids import TurnId
+from antiphon.input.request import WAITS, AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = ["Conversation", "Submitted"]
+__all__ = ["ASKS", "Conversation", "Submitted"]
 
 WORK = (
     *["words:3"] * 5, *["words:20"] * 3, "words:60", "tool:note words:3", "tool:note tool:pay words:3",
     "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3", "tool:spin*1 words:3",
     "tool:freeze*1 words:3", "tool:fork*1 words:3", "die*2 tool:fork*1 words:3",
 )  # fmt: skip
+ASKS = "asks tool:note tool:pay words:3"  # somebody has to approve the payment
 
 
 MODES: tuple[IfBusy, ...] = (*["enqueue"] * 7, "reject", "interrupt", "rollback", *["steer"] * 3)
@@ -44,6 +46,10 @@ class Submitted:
     @property
     def accepted(self) -> bool:
         return self.turn_id is not None
+
+    @property
+    def agent(self) -> AgentSpec:
+        return agent_spec(approval=["pay"], version=WAITS) if self.text.endswith(ASKS) else agent_spec()
 
 
 @dataclass
@@ -68,7 +74,8 @@ class Conversation:
         number = 0
         while not until():
             number += 1
-            text = f"{self.session} says {number} {chance.choice(WORK)}"
+            work = ASKS if chance.random() < 0.1 else chance.choice(WORK)
+            text = f"{self.session} says {number} {work}"
             one = Submitted(text, f"key-{number}", chance.choice(MODES))
             turn = await self._submit(one, chance)
             if turn is not None:
@@ -81,7 +88,7 @@ class Conversation:
         while True:
             try:
                 turn = await self.client.submit(
-                    self.session, one.text, key=one.key, agent=agent_spec(), tenant=self.tenant,
+                    self.session, one.text, key=one.key, agent=one.agent, tenant=self.tenant,
                     if_busy=one.if_busy,
                 )  # fmt: skip
             except SessionBusy:

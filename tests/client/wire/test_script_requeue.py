@@ -230,3 +230,24 @@ async def test_a_failed_turn_does_not_run_again_in_the_session_of_another_tenant
         assert (turn.turn_id, await cell.status("t1"), await cell.inbox()) == ("t2", "failed", ["t2"])
         assert await cell.redis.hget("rq:job:t1", "status") == b"failed"
         await cell.end(turn)
+
+
+async def test_a_session_of_another_tenant_that_is_over_is_in_nobodys_way(redis_url):
+    async with open_cell(redis_url) as cell:
+        await _failed_and_deleted(cell)
+        await cell.put("t2", tenant="other")
+        await cell.end(await cell.take_one())
+        await cell.redis.delete("ant:history:s", "ant:events:s", "ant:turns:s")
+        await cell.redis.pexpire("ant:session:s", 1_800_000)
+        await cell.requeue("t1")
+        assert await cell.redis.hget("ant:session:s", "tenant") == b"acme"
+        await cell.end(await cell.take_one())
+
+
+async def test_a_turn_of_an_older_release_that_names_no_tenant_runs_again_in_its_session(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", tenant="acme")
+        await cell.end(await cell.take_one(), "failed")
+        await cell.redis.hdel("ant:turn:t1", "tenant")
+        await cell.requeue("t1")
+        await cell.end(await cell.take_one())
