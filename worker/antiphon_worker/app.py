@@ -181,6 +181,8 @@ class App:
         calls = {tool.name for agent in self._agents.values() for tool in agent.caller_tools}
         calls.update(name for agent in self._agents.values() for name in agent.tools)
         parts = {"agents": list(self._agents), "tools": tools, "providers": list(self._door.providers())}
+        if (models := self._door.models()) is not None:
+            parts["models"] = list(models)
         return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}
 
     def rules(self, agent: AgentSpec) -> Rules:
