@@ -238,7 +238,7 @@ class Cell:
         self, turn: ClaimedTurn, status: str, *, messages: Sequence[bytes] = (), bodies: Sequence[bytes],
         response: bytes = b"", error_code: str = "", error: str = "", service: bytes = b"", variables: bytes = b"",
         window: str = "", summary: bytes = b"", kept: int | None = None, keep_events: int = KEEP_EVENTS,
-        calls: Literal["", "told", "untold"] = "", usage: bytes = b"",
+        calls: Literal["", "told", "untold"] = "", usage: bytes = b"", memories: str = "",
     ) -> bool:  # fmt: skip
         """End the run. Returns False, and writes nothing, if another fence is in force.
 
@@ -247,11 +247,12 @@ class Cell:
         The messages come behind the first ``kept`` ones of the history, or at its end. ``calls``: the model was
         ``told`` of all that earlier turns did and the history does not say, or this turn did something of which the
         history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
-        service said with the error, as JSON.
+        service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
         answer = await self._run(
             "finish", turn.session_id, turn.turn_id, turn.fence, status, response, error_code, error, service,
-            variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, len(messages),
+            variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, memories,
+            len(messages),
             *messages, *bodies,
         )  # fmt: skip
         return _held("finish", answer)
