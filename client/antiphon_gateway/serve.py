@@ -20,7 +20,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon_gateway.access.keys import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
-from antiphon_gateway.http.connection import Connection
+from antiphon_gateway.http.connection import Connection, SocketConnection
 from antiphon_gateway.settings import GatewaySettings
 
 __all__ = ["serve"]
@@ -77,7 +77,7 @@ async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> Non
                     "No keys are configured: everybody on this machine may do everything, and nobody else."
                 )
             config = uvicorn.Config(
-                app, http=Connection, limit_concurrency=settings.connections, ws="websockets-sansio",
+                app, http=Connection, limit_concurrency=settings.connections, ws=SocketConnection,
                 ws_max_size=settings.body_bytes, ws_ping_interval=20.0, access_log=False, proxy_headers=False,
                 server_header=False,
                 log_config=None, log_level="warning", timeout_graceful_shutdown=max(1, round(settings.drain)),

@@ -117,6 +117,15 @@ async def test_the_models_are_the_agents_of_the_workers_and_the_providers_that_t
             assert (failed.status, failed.error.code) == ("failed", failed.error.code)
 
 
+async def test_the_models_are_those_that_the_workers_allow(redis_url):
+    async with calling(redis_url, lambda _: "Hi", models=["small", "large"]) as (_, client):
+        found = [model.id async for model in await client.models.list()]
+        assert found == ["scripted/large", "scripted/small"]
+        assert (await client.models.retrieve("scripted/small")).id == "scripted/small"
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("scripted/any")
+
+
 async def test_a_compacted_conversation_goes_on_with_its_summary(redis_url, contract):
     def answers(request):
         asked = request.messages[-1].text

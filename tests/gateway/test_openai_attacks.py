@@ -10,6 +10,7 @@ from support.openai_clients import MODEL, open_client, stand
 
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.openai import responses
 from antiphon_gateway.settings import Limits
 
 pytestmark = pytest.mark.one_server
@@ -54,13 +55,21 @@ async def test_what_is_anothers_does_not_exist_or_is_refused(redis_url, tmp_path
         assert len([one async for one in client.conversations.items.list(session)]) == 2
 
 
-async def test_ids_and_places_that_nothing_has_are_answered_at_once(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api, client):
+async def test_ids_and_places_that_nothing_has_are_answered_at_once(redis_url, tmp_path, monkeypatch):
+    async with stand(redis_url, tmp_path) as (ensemble, api, client):
         made = await client.responses.create(model=MODEL, input="x")
         for name in ("resp_", "x", f"{made.id}.1", f"{made.id}.99", f"{made.id}.x", f"{made.id}.", "resp_" + "a" * 2000,
                      f"resp_{made.id}", "resp_../x", "resp_\u0000", "ü"):  # fmt: skip
             with pytest.raises((openai.NotFoundError, openai.BadRequestError)):
                 await client.responses.retrieve(name)
+        running = await client.responses.create(model=MODEL, input="go gate:g", background=True)
+        await ensemble.waits("g")
+        with monkeypatch.context() as patient:
+            patient.setattr(responses, "READ_SECONDS", 3600)
+            for name in (f"{running.id}.1", f"{running.id}.99"):
+                with pytest.raises(openai.NotFoundError):
+                    await client.responses.retrieve(name)
+        ensemble.stage.open("g")
         for place in (10_000, 10**18):
             events = await client.responses.retrieve(made.id, stream=True, starting_after=place)
             assert [event async for event in events] == []

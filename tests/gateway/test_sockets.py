@@ -106,7 +106,7 @@ async def test_the_events_are_those_of_the_stream_and_errors_leave_the_connectio
         assert (await answered(peer, input="fail:rejected"))[-1]["type"] == "response.failed"
 
 
-async def test_who_may_not_make_responses_is_not_let_in(redis_url, tmp_path):
+async def test_who_may_not_make_responses_is_not_let_in(redis_url, tmp_path, caplog):
     keys = {name: new_key() for name in ("a", "b", "reads")}
     access = Access(
         Keys(
@@ -148,6 +148,7 @@ async def test_who_may_not_make_responses_is_not_let_in(redis_url, tmp_path):
             assert error["error"]["code"] == "previous_response_not_found"
             (error,) = await answered(peer, input="x", conversation=mine.conversation.id)
             assert error["status"] == 403
+    assert [one for one in caplog.records if one.name.startswith("uvicorn")] == [], "a refusal is no fault"
 
 
 async def test_a_connection_ends_when_its_gateway_drains_and_the_response_goes_on(redis_url, tmp_path):

@@ -13,6 +13,7 @@ from support.serving import serving
 
 from antiphon.client import AsyncClient
 from antiphon_gateway import Gateway, gateway
+from antiphon_gateway.http.connection import SocketConnection
 
 __all__ = ["STAGE", "Api", "follow", "open_gateway"]
 
@@ -56,7 +57,7 @@ async def open_gateway(
     """Serve a gateway with these options; the program that calls it has this key."""
     async with AsyncClient(redis_url) as client:
         app = gateway(client, **options)
-        async with serving(app) as port:
+        async with serving(app, SocketConnection) as port:
             api = Api(f"http://127.0.0.1:{port}", key)
             async with api.http:
                 yield api, app

@@ -77,13 +77,13 @@ async def stand(redis_url: str, tmp_path: Path) -> AsyncGenerator[tuple[Ensemble
 
 @asynccontextmanager
 async def calling(
-    redis_url: str, answers: Callable[[Any], Any], agents: Any = ()
+    redis_url: str, answers: Callable[[Any], Any], agents: Any = (), models: Any = "any"
 ) -> AsyncGenerator[tuple[Api, openai.AsyncOpenAI]]:
     """A worker whose model (``scripted/any``) answers with a function, a gateway and the client."""
     app = App(
         agents=list(agents),
         providers={"scripted": ScriptedProvider(script(answers, repeat=True))},
-        travelling=Allow(providers=["scripted"], parameters="any"),
+        travelling=Allow(providers=["scripted"], models=models, parameters="any"),
     )
     worker = Worker(Settings(), app, url=redis_url)
     running = asyncio.create_task(worker.run())

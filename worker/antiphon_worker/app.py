@@ -194,6 +194,7 @@ class App:
         calls.update(name for agent in self._agents.values() for name in agent.tools)
         calls.update(self.memories.tools)
         parts = {"agents": list(self._agents), "tools": tools, "providers": list(self._door.providers())}
+        parts |= {} if (models := self._door.models()) is None else {"models": list(models)}
         return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}
 
     def rules(self, agent: AgentSpec) -> Rules:

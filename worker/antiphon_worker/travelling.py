@@ -78,6 +78,11 @@ class Door:
         allowed = "any" if self._allow is None else self._allow.providers
         return ("*",) if allowed == "any" else allowed
 
+    def models(self) -> Collection[str] | None:
+        """Return the names of the models that travelling agents may name; None for any."""
+        allowed = "any" if self._allow is None else self._allow.models
+        return None if allowed == "any" else allowed
+
     def tools(self) -> Collection[str]:
         """Return the names of the tools that travelling agents may name; ``*`` stands for any."""
         allowed = self._tools if self._allow is None or self._allow.tools is None else self._allow.tools

@@ -10,8 +10,9 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "SocketConnection"]
 
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
@@ -60,3 +61,12 @@ class Connection(HttpToolsProtocol):
         if self._head is not None:
             self._head.cancel()
         self._head, self._head_bytes = None, 0
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket. A handshake that is refused with a response is complete: uvicorn would log it as a fault of ours."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True

@@ -41,7 +41,7 @@ class FailedQuery(_Which, kw_only=True):
 
 
 class FailedPage(Struct):
-    """Failed turns with all their runs, the last one first. Those of one second come in any order."""
+    """Failed turns with all their runs, the last one first."""
 
     turns: list[FailedTurn]
 

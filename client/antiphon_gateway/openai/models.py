@@ -16,7 +16,7 @@ OWNER = "antiphon"
 
 
 class Model(Struct):
-    """An agent, or a model of a provider. ``provider/*`` stands for all models of a provider."""
+    """An agent, or a model of a provider. ``provider/*`` stands for all models of a provider, and ``*/*`` for all."""
 
     id: str
     owned_by: str
@@ -33,21 +33,21 @@ class ModelList(Struct):
 
 @operation("GET", "/v1/models", right="read")
 async def list_models(call: Call[None, None]) -> ModelList:
-    """List what `model` may be: the agents of the workers that run now, and `provider/*` for any model of a provider"""
-    agents, providers = await _offered(call)
+    """List what `model` may be: the agents of the workers that run now, and `provider/model` or `provider/*` for any"""
+    agents, models = await _offered(call)
     found = [Model(name, OWNER) for name in sorted(agents)]
-    return ModelList([*found, *(Model(f"{name}/*", name) for name in sorted(providers))])
+    return ModelList([*found, *(Model(name, name.partition("/")[0]) for name in sorted(models))])
 
 
 @operation("GET", "/v1/models/{model}", right="read")
 async def show_model(call: Call[None, None]) -> Model:
     """Read whether `model` may be this agent, or this `provider/model` (with `%2F`)"""
     name = call.path["model"]
-    agents, providers = await _offered(call)
-    provider, slash, _ = name.partition("/")
+    agents, models = await _offered(call)
+    provider, slash, model = name.partition("/")
     if name in agents:
         return Model(name, OWNER)
-    if slash and providers & {provider, "*"}:
+    if slash and models & {name, f"{provider}/*", f"*/{model}", "*/*"}:
         return Model(name, provider)
     raise RefusedField(
         "model", f"No worker that runs now has {name!r:.100}: GET /v1/models lists what there is.",
@@ -56,8 +56,15 @@ async def show_model(call: Call[None, None]) -> Model:
 
 
 async def _offered(call: Call[Any, Any]) -> tuple[set[str], set[str]]:
+    """Return the names of agents, and of ``provider/model``, where ``*`` stands for any."""
     found = [one for cell in call.client.connections.cells for one in await offers(cell)]
-    return {name for one in found for name in one.agents}, {name for one in found for name in one.providers}
+    models = {
+        f"{provider}/{model}"
+        for one in found
+        for provider in one.providers
+        for model in (["*"] if one.models is None else one.models)
+    }
+    return {name for one in found for name in one.agents}, models
 
 
 OPERATIONS = [list_models, show_model]

@@ -127,6 +127,8 @@ async def _stored(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
 async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
     """Return a response as it is now."""
     info = await turn.info()
+    if part and not await call.services.stopping.first(_was_asked(call, turn, part), READ_SECONDS):
+        raise TurnNotFound(f"There is no response {response_id(turn.id, part)!r}.")
     if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
         made = await call.services.stopping.first(_made(turn, part), READ_SECONDS)
         if made is None and part and info.status in TERMINAL:
@@ -138,6 +140,16 @@ async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[st
             "output": [],
         }
     return resource(info, await turn.result(READ_SECONDS) if info.status == "finished" else None)
+
+
+async def _was_asked(call: Call[Any, Any], turn: AsyncTurn, part: int) -> bool:
+    """Return whether the turn has asked the caller's tools so often that a response of this part may follow."""
+    async with call.client.subscribe(turn.session_id) as now, turn.stream() as events:
+        async for event in events:
+            part -= event.type == "turn_suspended" and any(one.kind == "tool" for one in event.calls)
+            if not part or event.seq >= (now.cursor or 0):
+                break
+    return not part
 
 
 async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url";
 import { AlreadyDecided, Client, StreamGap, TooMany, Unauthorized, Unavailable } from "../src/index.js";
 
 const HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+const STRIDE = process.env.ANTIPHON_NODE_SHORT ? 7 : 1; // the short form cuts at every seventh byte
 const textOfEvent = (seq) => JSON.stringify({ seq, at: seq, type: "text_delta", turn_id: "t", text: `ü${seq}` });
 const message = (seq) => `id: ${seq}\ndata: ${textOfEvent(seq)}\n\n`;
 const chunk = (text) => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
@@ -67,14 +68,15 @@ test("a connection that is cut at any byte of its events gives each of them once
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const base = `http://127.0.0.1:${server.address().port}`;
+  const places = Array.from({ length: whole.length + 1 }, (_, cut) => cut).filter((cut) => cut % STRIDE === 0);
   await Promise.all(
-    Array.from({ length: whole.length + 1 }, async (_, cut) => {
+    places.map(async (cut) => {
       const events = await all(new Client(`${base}/${cut}`).turn("t").events());
       assert.deepEqual(events.map((event) => event.seq), [1, 2, 3], `cut at ${cut}`);
       assert.equal(events[1].text, "ü2");
     }),
   );
-  assert.equal(cuts.size, whole.length + 1);
+  assert.equal(cuts.size, places.length);
 });
 
 test("an overloaded gateway is asked again when it said so, by calls and by streams", async (t) => {

@@ -173,3 +173,21 @@ def test_the_commands_list_and_requeue_what_a_filter_selects(redis_url, capsys):
         assert main(["requeue", *where, "t1", "t2"]) == 2
         for turn in ("t1", "t2"):
             client.turn(turn).cancel()
+
+
+async def test_turns_that_failed_in_one_second_come_in_the_order_of_their_ends(redis_url, monkeypatch):
+    monkeypatch.setattr("antiphon.redis.many.failed.PAGE", 2)
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        for turn, queue in (
+            ("b", "antiphon"),
+            ("d", "antiphon"),
+            ("x", "other"),
+            ("a", "antiphon"),
+            ("c", "antiphon"),
+        ):
+            await fail(cell, turn, session=turn, queue=queue)
+            await cell.wait(100)
+        await cell.wait(5000)
+        await fail(cell, "e", session="e")
+        assert await listed(client) == ["e", "c", "a", "x", "d", "b"]
+        assert await listed(client, queue="antiphon") == ["e", "c", "a", "d", "b"]

@@ -26,8 +26,8 @@ MOST_NAMES, MOST_WOKEN = 500, 8
 class AppParts(Struct, omit_defaults=True):
     """The names of what turns may ask an App for; ``tools`` and ``providers`` are for agents that come with turns.
 
-    ``calls`` are the other tools of the agents: calls that have waited for a decision need them. ``more`` is true
-    where names were left out.
+    ``calls`` are the other tools of the agents: calls that have waited for a decision need them. ``models`` are those
+    that agents that come with turns may name, None for any. ``more`` is true where names were left out.
     """
 
     prefix: str
@@ -36,6 +36,7 @@ class AppParts(Struct, omit_defaults=True):
     providers: list[str] = field(default_factory=list)
     stops: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    models: list[str] | None = None
     more: bool = False
 
     @classmethod
@@ -47,11 +48,13 @@ class AppParts(Struct, omit_defaults=True):
         providers: Collection[str],
         stops: Collection[str],
         calls: Collection[str] = (),
+        models: Collection[str] | None = None,
     ) -> AppParts:
         """Return the parts with at most ``MOST_NAMES`` of each kind."""
         kinds = [sorted(names) for names in (agents, tools, providers, stops, calls)]
-        more = any(len(names) > MOST_NAMES for names in kinds)
-        return cls(prefix, *(names[:MOST_NAMES] for names in kinds), more=more)
+        named = None if models is None else sorted(models)[:MOST_NAMES]
+        more = any(len(names) > MOST_NAMES for names in (*kinds, models or ()))
+        return cls(prefix, *(names[:MOST_NAMES] for names in kinds), models=named, more=more)
 
     def encoded(self) -> bytes:
         return msgspec.json.encode(self)

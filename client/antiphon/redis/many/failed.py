@@ -28,6 +28,8 @@ from antiphon.wire.records import TurnRecord
 __all__ = ["FailedFilter", "FailedTurn", "list_failed", "requeue_many"]
 
 PAGE = 100
+MOST_TOGETHER = 1000
+"""Of more turns that failed in one second, so many at a time are in order."""
 WINDOW = 200  # turns that are requeued in one pipeline
 
 
@@ -139,12 +141,25 @@ async def _merged(connections: Connections, which: _Which) -> AsyncGenerator[Fai
 
 
 async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[FailedTurn, None]:
+    """The failed turns of a queue. Its list orders them by seconds; those of one second are put in order here."""
     after: Place | None = None
+    second, together = 0, list[FailedTurn]()
     while places := await failed_places(cell, queue, after, which.since, which.until, PAGE):
-        for turn in await _told(cell, [job for _, job in places]):
+        seconds = {job: at for at, job in places}
+        for turn in await _told(cell, list(seconds)):
+            if seconds[turn.turn_id] != second or len(together) == MOST_TOGETHER:
+                for one in _last_first(together):
+                    yield one
+                second, together = seconds[turn.turn_id], []
             if which.selects(turn):
-                yield turn
+                together.append(turn)
         after = places[-1]
+    for one in _last_first(together):
+        yield one
+
+
+def _last_first(turns: list[FailedTurn]) -> list[FailedTurn]:
+    return sorted(turns, key=lambda turn: turn.ended or 0, reverse=True)
 
 
 async def _told(cell: Cell, jobs: Sequence[str]) -> list[FailedTurn]:

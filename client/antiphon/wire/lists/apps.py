@@ -23,12 +23,13 @@ FIELD = "ant_app"
 class Offer(Struct):
     """What one App has: its ``agents``, and the ``providers`` of agents that come with turns (``*`` is any).
 
-    ``more`` is true where names were left out.
+    ``models`` are those that such agents may name, None for any. ``more`` is true where names were left out.
     """
 
     prefix: str
     agents: list[str] = field(default_factory=list)
     providers: list[str] = field(default_factory=list)
+    models: list[str] | None = None
     more: bool = False
 
 
