@@ -1,0 +1,96 @@
+"""Elasticsearch, Pinecone and LangChain's store in memory, through their own packages."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
+from support.cells import open_cell
+from support.eventually import wait_until_async
+from support.here import running_worker
+from support.memories import host
+from support.vector_servers import ElasticsearchServer, PineconeServer
+
+from antiphon.client import AsyncClient
+from antiphon.memory import Memory, WordEmbeddings
+from antiphon.testing import script
+from antiphon_worker.app import App
+from antiphon_worker.memory import indexer
+from antiphon_worker.memory.recall import NOTE
+from antiphon_worker.providers.scripted import ScriptedProvider
+
+pytestmark = [pytest.mark.one_server, pytest.mark.filterwarnings("default::DeprecationWarning")]
+
+
+class InMemory:
+    failing = False
+
+    def __enter__(self):
+        self.store = InMemoryVectorStore(WordEmbeddings(64))
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    @property
+    def documents(self):
+        return self.store.store
+
+
+def elasticsearch(server):
+    from langchain_elasticsearch import ElasticsearchStore
+
+    return ElasticsearchStore(index_name="memory", embedding=WordEmbeddings(64), es_url=server.url)
+
+
+def pinecone(server):
+    from langchain_pinecone import PineconeVectorStore
+
+    return PineconeVectorStore(embedding=WordEmbeddings(64), pinecone_api_key="any", host=server.url)
+
+
+STORES = {
+    "elasticsearch": (ElasticsearchServer, elasticsearch),
+    "pinecone": (PineconeServer, pinecone),
+    "in memory": (InMemory, lambda server: server.store),
+}
+
+
+async def settled(cell):
+    return not await cell.redis.exists(cell.keys.unindexed("memory"))
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_turns_are_indexed_recalled_in_their_tenant_and_forgotten(redis_url, kind, monkeypatch, caplog):
+    caplog.set_level(logging.CRITICAL, "elastic_transport")
+    monkeypatch.setattr(indexer, "FIRST_RETRY_SECONDS", 0.01)
+    serve, open_store = STORES[kind]
+    lines = script(*["Yes."] * 5)
+
+    async def said(text, session, tenant):
+        return await (await client.submit(session, text, agent="host", tenant=tenant)).result(20)
+
+    with serve() as server:
+        memory = Memory(open_store(server), scope="tenant", recall="start")
+        server.failing = kind == "elasticsearch"  # Pinecone's own client tries again for seconds
+        app = App(agents=[host(memory, provider="played")], providers={"played": ScriptedProvider(lines)})
+        async with (
+            AsyncClient(redis_url) as client,
+            running_worker(redis_url, app),
+            open_cell(redis_url) as cell,
+        ):
+            await said("My cat is called Mia.", "s1", "acme")
+            server.failing = False
+            await said("My cat is called Rex.", "s2", "rival")
+            await wait_until_async(lambda: settled(cell))
+            assert len(server.documents) == 2, "each once, although the first writes failed"
+            await said("What is my cat called?", "s3", "acme")
+            note = lines.requests[-1].messages[0].text
+            assert note.startswith(NOTE)
+            assert "Mia" in note
+            assert "Rex" not in note
+            await wait_until_async(lambda: settled(cell))
+            await client.session("s1").delete_async()
+            await wait_until_async(lambda: settled(cell))
+            assert len(server.documents) == 2, "one of s2 and one of s3"
