@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.models import ModelProcess
 
+from antiphon import Agent
+
 PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 REDIS = "redis://localhost:6379/0"
 
@@ -42,3 +44,21 @@ def test_the_session_of_the_agents_sdk(run, models, capsys):
     run(blocks_of("OpenAI Agents SDK")[0], names)
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert len(asyncio.run(names["session"].get_items())) == 4
+
+
+def test_the_runner_of_the_agents_sdk(run, models):
+    names = {}
+    for block in blocks_of("OpenAI Agents SDK"):
+        run(block, names)
+    runner = names["app"]._providers["agents-sdk"]
+    session = Agent(provider=runner, model="gpt-4o").session()
+    assert (
+        session.run('call:order_status {"order": "7"}').tool_calls[0].result
+        == "Order 7 was shipped yesterday."
+    )
+    assert session.variables == {"order": "7"}
+
+
+def test_a_function_of_your_own(run, capsys):
+    run("import antiphon\n" + blocks_of("A function of your own")[0], {})
+    assert capsys.readouterr().out == "HELLO\n"
