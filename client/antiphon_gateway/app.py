@@ -88,6 +88,7 @@ class Gateway:
         >>> app.drain()
         """
         self._services.stopping.begin()
+        self._services.watch.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -116,18 +117,14 @@ class Gateway:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, began, status = Request(scope, receive), time.monotonic(), 0
-
-        async def sent(message: Any) -> None:
-            nonlocal status
-            status = status or message.get("status", 0)
-            await send(message)
-
         try:
             response = await self._response(request)
-            await response(scope, receive, sent)
+            status = response.status_code
+            await response(scope, receive, send)
         except (Refused, AgentError) as exc:  # of a stream that could not begin
-            if not status:
-                await _refusal(request, exc)(scope, receive, sent)
+            response = _refusal(request, exc)
+            status = response.status_code
+            await response(scope, receive, send)
         finally:
             path: bytes = (
                 scope.get("raw_path") or scope["path"].encode()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from antiphon.cli.arguments import add_redis, command_parser, redis_urls
+from antiphon.cli.rights import redis_acl
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
@@ -175,10 +176,12 @@ def _print_answer(session: Session, text: str) -> None:
 def redis(argv: list[str]) -> int:
     """Start an embedded Valkey to try things out; `antiphon redis check` examines a Redis
 
-    It keeps its data in --data-dir. Without that option, everything is lost when it ends.
+    It keeps its data in --data-dir. Without that option, everything is lost when it ends. `antiphon redis acl` writes
+    users with the rights that they need.
     """
-    if argv[:1] == ["check"]:
-        return _check(argv[1:])
+    acts = {"check": _check, "acl": redis_acl}
+    if argv[:1] and argv[0] in acts:
+        return acts[argv[0]](argv[1:])
     parser = command_parser(redis)
     parser.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; by default {DEFAULT_PORT}"

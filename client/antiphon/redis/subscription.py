@@ -156,7 +156,8 @@ class Subscription(EventIterator):
 
     async def _ready(self) -> bool:
         """Whether events of the log wait to be given; reads it where it may hold more."""
-        await self.start()
+        if not self._started:
+            await self.start()
         while self._behind and not self._log:
             await self._read_log()
         return bool(self._log)
@@ -171,7 +172,8 @@ class Subscription(EventIterator):
     async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
         """The event that the channel brings next; None where the log says what is true."""
         try:
-            message = await (await self._listening()).get(self.patiently.left(SILENCE_SECONDS))
+            listener = self._listener or await self._listening()
+            message = await listener.get(self.patiently.left(SILENCE_SECONDS))
         except TimeoutError:
             if await self.patiently(self._newest) > (self.cursor or 0):
                 self._feed.reconnect()
@@ -191,7 +193,7 @@ class Subscription(EventIterator):
     def _from_log(self, decode: Callable[[bytes], E]) -> E:
         seq, entry = self._log[0]
         try:
-            event = self._accept(seq, entry, decode)
+            event = self._accept(seq, _time(entry), entry, decode)
         except CorruptRecord as exc:
             raise CorruptRecord(
                 f"Event {seq} cannot be read; continue behind it with after={seq}. {exc}",
@@ -205,7 +207,7 @@ class Subscription(EventIterator):
         try:
             seq, at = _place(message)
             follows = seq == (self.cursor or 0) + 1 and at >= self._at
-            return self._accept(seq, message, decode) if follows else None
+            return self._accept(seq, at, message, decode) if follows else None
         except CorruptRecord:
             return None
 
@@ -217,15 +219,12 @@ class Subscription(EventIterator):
             return False
         return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
-    def _accept(self, seq: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
+    def _accept(self, seq: int, at: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
         event = decode(entry)
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
-        self._arrive(seq, entry)
+        self.cursor, self._at, self._entry = seq, at, entry
         return event
-
-    def _arrive(self, seq: int, entry: bytes) -> None:
-        self.cursor, self._entry, self._at = seq, entry, _time(entry)
 
     async def _page(self) -> list[tuple[int, bytes]]:
         """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
@@ -246,7 +245,8 @@ class Subscription(EventIterator):
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
         self._check(last, at_cursor, entries)
         if at_cursor is not None and self._entry is None:
-            self._arrive(*at_cursor)
+            self._entry = at_cursor[1]
+            self._at = _time(at_cursor[1])
         return entries[:PAGE]
 
     def _check(

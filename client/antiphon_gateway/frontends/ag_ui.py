@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from starlette.responses import Response
 
-from antiphon import sse
 from antiphon.errors import AgentError, InvalidId, MissingPackage, NotFound, WrongTenant
-from antiphon.events import Event, Heartbeat, TurnSuspended
+from antiphon.events import Event, TurnSuspended
 from antiphon.model import CallerTool
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.frontends.answers import Answer, behind_suspension, give, still_open
 from antiphon_gateway.http.operations import Call, operation
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
 from antiphon_gateway.problems import Refused
 
 if TYPE_CHECKING:
@@ -209,11 +207,11 @@ def _stream(call: Call[None, RunInput], turn: AsyncTurn, behind: Collection[str]
     except ValueError as exc:
         raise Refused(400, "invalid_body", f"The messages are not AG-UI's: {exc}.") from None
     run = RunEvents(given.thread_id, given.run_id, turn.id, known.messages, continues=bool(behind))
-    events = turn.stream(heartbeat=HEARTBEAT_SECONDS)
+    events = turn.stream()
     return call.stream(events, _run_events(behind_suspension(events, behind), turn, run))
 
 
-async def _run_events(events: AsyncIterator[Event], turn: AsyncTurn, run: RunEvents) -> AsyncIterator[bytes]:
+async def _run_events(events: AsyncIterator[Event], turn: AsyncTurn, run: RunEvents) -> AsyncGenerator[bytes]:
     from ag_ui.encoder import EventEncoder
 
     encode = EventEncoder().encode
@@ -224,9 +222,7 @@ async def _run_events(events: AsyncIterator[Event], turn: AsyncTurn, run: RunEve
     yield written(run.began())
     try:
         async for event in events:
-            if isinstance(event, Heartbeat):
-                yield sse.encode(event)
-            elif found := run.of(event):
+            if found := run.of(event):
                 yield written(found)
             if isinstance(event, TurnSuspended) and (waiting := await still_open(turn, event)):
                 yield written(run.suspended(waiting))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import Any
 
 from msgspec import Struct, field
 from starlette.responses import Response
 
-from antiphon import sse
 from antiphon.errors import AgentError, TurnNotFound, WrongTenant
-from antiphon.events import Event, Heartbeat, TurnSuspended
+from antiphon.events import Event, TurnSuspended
 from antiphon.model import CallerTool
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.frontends.answers import behind_suspension, give, still_open
 from antiphon_gateway.frontends.ui_messages import DONE, UiStream, answers_of, encode, input_of, ui_messages
 from antiphon_gateway.http.operations import Answer, Call, operation
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
 from antiphon_gateway.problems import Refused
 
 __all__ = ["OPERATIONS"]
@@ -116,17 +114,15 @@ async def show_chat(call: Call[None, None]) -> Answer[UiMessages]:
 
 
 def _stream(call: Call[Any, Any], turn: AsyncTurn, behind: Collection[str] = ()) -> Response:
-    events = turn.stream(heartbeat=HEARTBEAT_SECONDS)
+    events = turn.stream()
     return call.stream(events, _parts(behind_suspension(events, behind), turn), HEADERS)
 
 
-async def _parts(events: AsyncIterator[Event], turn: AsyncTurn) -> AsyncIterator[bytes]:
+async def _parts(events: AsyncIterator[Event], turn: AsyncTurn) -> AsyncGenerator[bytes]:
     parts = UiStream(turn.id)
     try:
         async for event in events:
-            if isinstance(event, Heartbeat):
-                yield sse.encode(event)
-            elif found := parts.parts(event):
+            if found := parts.parts(event):
                 yield b"".join(map(encode, found))
             if isinstance(event, TurnSuspended) and await still_open(turn, event):
                 yield b"".join(map(encode, parts.suspended()))

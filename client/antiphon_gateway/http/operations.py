@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from antiphon_gateway.access.caller import Caller, Right
 from antiphon_gateway.http.quotas import Quotas
 from antiphon_gateway.http.stopping import Stopping
 from antiphon_gateway.http.streams import Closing, EventStream
+from antiphon_gateway.http.watch import Watch
 from antiphon_gateway.settings import Limits
 
 __all__ = ["Answer", "Call", "Method", "Operation", "Services", "operation"]
@@ -50,6 +51,7 @@ class Services:
     limits: Limits
     quotas: Quotas = field(default_factory=Quotas)
     stopping: Stopping = field(default_factory=Stopping)
+    watch: Watch = field(default_factory=Watch)
 
 
 @dataclass(slots=True)
@@ -79,12 +81,12 @@ class Call(Generic[Q, B]):
         return next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
 
     def stream(
-        self, events: Closing, messages: AsyncIterator[bytes], headers: dict[str, str] | None = None
+        self, events: Closing, messages: AsyncGenerator[bytes], headers: dict[str, str] | None = None
     ) -> EventStream:
         """Return a response that sends these messages of these events. It counts as a stream of the caller."""
         most = self.services.limits.streams if self.caller.streams is None else self.caller.streams
         return EventStream(
-            events, messages, self.services.stopping, until=self.caller.until,
+            events, messages, self.services.watch, until=self.caller.until,
             held=self.services.quotas.stream(self.caller.name, most), headers=headers,
         )  # fmt: skip
 

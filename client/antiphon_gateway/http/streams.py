@@ -2,6 +2,8 @@
 
 Each event is sent whole, with its ``seq`` as the id: a reader that comes back, to any replica, goes on after the last
 one that it has. A reader that takes nothing for ``STALL_SECONDS`` is left; it holds at most what the transport buffers.
+
+The request's own task sends. All else that may end a stream is a callback: an event wakes one task and sets no timer.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -21,19 +23,9 @@ from antiphon import sse
 from antiphon.errors import AgentError
 from antiphon.events import Heartbeat
 from antiphon.wire.published import Published
-from antiphon_gateway.http.stopping import Stopping
+from antiphon_gateway.http.watch import Watch
 
-__all__ = [
-    "HEARTBEAT_SECONDS",
-    "Closing",
-    "EventStream",
-    "PublishedEvents",
-    "message_of",
-    "messages_of",
-    "within",
-]
-
-T = TypeVar("T")
+__all__ = ["Closing", "EventStream", "PublishedEvents", "message_of", "messages_of"]
 
 log = logging.getLogger("antiphon.gateway")
 
@@ -49,16 +41,17 @@ class Closing(Protocol):
 
 
 class EventStream(Response):
-    """Sends messages as they come; they are made from ``events``, which are closed at the end.
+    """Sends messages as they come, and a comment after a silence. ``events`` are what the messages are made from.
 
-    ``until`` is when the caller's rights end, in seconds since 1970. ``held`` is entered while the stream is open.
+    ``until`` is when the caller's rights end, in seconds since 1970. ``held`` is entered while the stream is open. The
+    events are closed at the end.
     """
 
     def __init__(
         self,
         events: Closing,
-        messages: AsyncIterator[bytes],
-        stopping: Stopping,
+        messages: AsyncGenerator[bytes],
+        watch: Watch,
         *,
         until: float | None,
         held: AbstractContextManager[Any],
@@ -68,9 +61,14 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._messages = messages
-        self._stopping = stopping
+        self._watch = watch
         self._until = until
         self._held = held
+        self._open = asyncio.timeout(None)
+        self._left = False  # whether the reader is gone
+        self._writing = 0  # messages that the transport has not taken
+        self._written = time.monotonic()  # when the last one was given to it
+        self._beating: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -79,36 +77,70 @@ class EventStream(Response):
         finally:
             await self._events.aclose()
 
+    def end(self) -> None:
+        """End at the cursor."""
+        if not self._open.expired():
+            self._open.reschedule(0)
+
+    def look(self, now: float) -> None:
+        """End if the reader takes nothing, and break a silence."""
+        silent = now - self._written
+        if self._writing and silent >= STALL_SECONDS:
+            log.info("A stream ends: its reader has taken nothing for %g s", STALL_SECONDS)
+            self.end()
+        elif not self._writing and silent >= HEARTBEAT_SECONDS:
+            self._beating = asyncio.ensure_future(self._write(sse.encode(Heartbeat())))
+
     async def _run(self, receive: Receive, send: Send) -> None:
+        self._send = send
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        sending, left = asyncio.ensure_future(self._send(send)), asyncio.ensure_future(_left(receive))
-        tasks = [sending, left, asyncio.ensure_future(self._stopping.wait())]
-        seconds = None if self._until is None else max(0.0, self._until - time.time())
+        left = asyncio.ensure_future(_left(receive))
         try:
-            await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await self._send_all(left)
+        except Exception as exc:
+            log.error("A stream ends: %s", type(exc).__name__, exc_info=exc)
         finally:
+            tasks = [left] if self._beating is None else [left, self._beating]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if left.done() and not left.cancelled():
+        if self._left:
             return
-        if sending.done() and not sending.cancelled() and (error := sending.exception()):
-            _tell(error)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, send: Send) -> None:
-        async for message in self._messages:
-            async with asyncio.timeout(STALL_SECONDS):
-                await send({"type": "http.response.body", "body": message, "more_body": True})
+    async def _send_all(self, left: asyncio.Future[None]) -> None:
+        """Send all messages, or those that come before something ends the stream."""
+        try:
+            async with self._open, contextlib.aclosing(self._messages) as messages:
+                if self._until is not None:
+                    seconds = max(0.0, self._until - time.time())
+                    self._open.reschedule(asyncio.get_running_loop().time() + seconds)
+                left.add_done_callback(self._leave)
+                self._watch.add(self)
+                try:
+                    async for message in messages:
+                        await self._write(message)
+                finally:
+                    self._watch.discard(self)
+                    left.remove_done_callback(self._leave)
+        except TimeoutError:
+            if not self._open.expired():
+                raise
 
+    async def _write(self, message: bytes) -> None:
+        if not self._writing:
+            self._written = time.monotonic()
+        self._writing += 1
+        try:
+            await self._send({"type": "http.response.body", "body": message, "more_body": True})
+        finally:
+            self._writing -= 1
 
-def _tell(error: BaseException) -> None:
-    if isinstance(error, TimeoutError):
-        log.info("A stream ends: its reader has taken nothing for %g s", STALL_SECONDS)
-    else:
-        log.error("A stream ends: %s", type(error).__name__, exc_info=error)
+    def _leave(self, _: object) -> None:
+        self._left = True
+        self.end()
 
 
 async def _left(receive: Receive) -> None:
@@ -123,26 +155,17 @@ class PublishedEvents(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def messages_of(events: PublishedEvents, types: frozenset[str] | None) -> AsyncIterator[bytes]:
+async def messages_of(events: PublishedEvents, types: frozenset[str] | None) -> AsyncGenerator[bytes]:
     """Yield events as messages, all that have come in one piece, perhaps only those of some types.
 
     An event is sent as it stands in the log: nobody decodes or encodes it here, however many readers it has.
     """
     yield sse.BEGIN
-    sent = time.monotonic()
     try:
-        while True:
-            found = await within(events.published(), sent + HEARTBEAT_SECONDS - time.monotonic())
-            if found == []:
-                break
-            shown = [message_of(one) for one in found or () if types is None or one.type in types]
+        while found := await events.published():
+            shown = [message_of(one) for one in found if types is None or one.type in types]
             if shown:
                 yield b"".join(shown)
-            elif time.monotonic() - sent >= HEARTBEAT_SECONDS:
-                yield sse.encode(Heartbeat())
-            else:
-                continue
-            sent = time.monotonic()
     except AgentError as exc:
         if last := sse.ended_by(exc):
             yield last
@@ -153,15 +176,3 @@ async def messages_of(events: PublishedEvents, types: frozenset[str] | None) -> 
 def message_of(event: Published) -> bytes:
     """Return an event as one message."""
     return b"id: %d\ndata: %b\n\n" % (event.seq, event.json)
-
-
-async def within(work: Awaitable[T], seconds: float) -> T | None:
-    """Return what ``work`` returns, or None if that takes longer."""
-    timer = asyncio.timeout(max(seconds, 0.0))
-    try:
-        async with timer:
-            return await work
-    except TimeoutError:
-        if not timer.expired():
-            raise
-        return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 from starlette.responses import Response
@@ -12,13 +11,11 @@ from starlette.responses import Response
 from antiphon import sse
 from antiphon.client import AllEvents
 from antiphon.errors import AgentError, UsageError
-from antiphon.events import Heartbeat
 from antiphon.redis.subscription import Subscription
 from antiphon.wire.published import Published
 from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.access.seal import opened, sealed
 from antiphon_gateway.http.operations import Call, operation
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS, within
 from antiphon_gateway.interface.bodies import ManyQuery
 from antiphon_gateway.interface.events import last_event_id, types_shown
 from antiphon_gateway.problems import Refused
@@ -49,26 +46,19 @@ async def _ends(call: Call[ManyQuery, None], after: str | None) -> Response:
     key, asked = call.services.access.seal_key, call.query.types
     events = call.client.subscribe_all(
         None if asked is None else asked.split(","), tenant=call.caller.tenant_for(call.query.tenant),
-        heartbeat=HEARTBEAT_SECONDS,
         after=after if after in (None, "0") else opened(key, after),
     )  # fmt: skip
     await events.start()
     return call.stream(events, _end_messages(events, call.caller, key))
 
 
-async def _end_messages(events: AllEvents, caller: Caller, key: bytes) -> AsyncIterator[bytes]:
+async def _end_messages(events: AllEvents, caller: Caller, key: bytes) -> AsyncGenerator[bytes]:
     yield sse.BEGIN
-    sent = time.monotonic()
     try:
         async for event, cursor in events:
             shown = caller.may_use(event.session_id) and caller.may_see(event.type)
-            if shown and not isinstance(event, Heartbeat):
+            if shown:
                 yield b"id: %b\ndata: %b\n\n" % (sealed(key, cursor).encode(), event.to_json())
-            elif time.monotonic() - sent >= HEARTBEAT_SECONDS:
-                yield sse.encode(Heartbeat())
-            else:
-                continue
-            sent = time.monotonic()
     except AgentError as exc:
         if last := sse.ended_by(exc):
             yield last
@@ -113,20 +103,18 @@ class _Many:
         for one in self._sessions:
             await one.aclose()
 
-    async def messages(self, types: frozenset[str] | None) -> AsyncIterator[bytes]:
-        """Yield all messages that have come, in one piece; a comment after a silence."""
+    async def messages(self, types: frozenset[str] | None) -> AsyncGenerator[bytes]:
+        """Yield all messages that have come, in one piece."""
         self._tasks = [asyncio.create_task(self._read(at, types)) for at in range(len(self._sessions))]
         yield sse.BEGIN
-        sent = time.monotonic()
         while True:
-            await within(self._news.wait(), sent + HEARTBEAT_SECONDS - time.monotonic())
+            await self._news.wait()
             self._news.clear()
             ready, self._ready, self._bytes = self._ready, [], 0
             self._room.set()
             ended = next((task for task in self._tasks if task.done()), None)
-            if ready or (ended is None and time.monotonic() - sent >= HEARTBEAT_SECONDS):
-                yield b"".join(ready) or sse.encode(Heartbeat())
-                sent = time.monotonic()
+            if ready:
+                yield b"".join(ready)
             if ended is not None:
                 error = ended.exception()
                 if not isinstance(error, AgentError):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, cast
 
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
-from antiphon import sse
 from antiphon.errors import AgentError, TurnNotFound
-from antiphon.events import Heartbeat
 from antiphon.model import TERMINAL
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.streams import EventIterator
 from antiphon.wire.editing import forget_turn
 from antiphon_gateway.http.operations import Answer, Call, operation
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
 from antiphon_gateway.openai.errors import error_of
 from antiphon_gateway.openai.following import LONGEST_SECONDS, submitted, turn_of
 from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
@@ -155,16 +152,14 @@ async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:
 
 
 async def _stream(call: Call[Any, Any], turn: AsyncTurn, part: int, after: int | None) -> Response:
-    events, made = turn.stream(heartbeat=HEARTBEAT_SECONDS), resource(await turn.info())
+    events, made = turn.stream(), resource(await turn.info())
     stream = ResponseStream(made, turn.id, part)
     return call.stream(events, _messages(events, stream, -1 if after is None else after))
 
 
-async def _messages(events: EventIterator, made: ResponseStream, after: int) -> AsyncIterator[bytes]:
+async def _messages(events: EventIterator, made: ResponseStream, after: int) -> AsyncGenerator[bytes]:
     async for one in response_events(events, made):
-        if one is None:
-            yield sse.encode(Heartbeat())
-        elif one["sequence_number"] > after:
+        if one["sequence_number"] > after:
             yield encode(one)
     if made.over:
         yield DONE
@@ -172,13 +167,10 @@ async def _messages(events: EventIterator, made: ResponseStream, after: int) -> 
 
 async def response_events(
     events: EventIterator, made: ResponseStream
-) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Yield the events of a response, and None for each heartbeat. If it is not ``over`` then, come back."""
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the events of a response. If it is not ``over`` then, come back."""
     try:
         async for event in events:
-            if isinstance(event, Heartbeat):
-                yield None
-                continue
             for one in made.events(event):
                 yield one
             if made.over:

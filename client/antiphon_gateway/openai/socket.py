@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from antiphon.errors import AgentError
 from antiphon_gateway.http.operations import Call
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
 from antiphon_gateway.openai.errors import RefusedField, error_of, refused
 from antiphon_gateway.openai.following import submitted
 from antiphon_gateway.openai.requests import CreateResponse
@@ -94,12 +93,11 @@ async def _respond(peer: WebSocket, call: Call[Any, CreateResponse]) -> None:
     turn, part = await submitted(call, call.body)
     made = ResponseStream(resource(await turn.info()), turn.id, part)
     async with (
-        turn.stream(heartbeat=HEARTBEAT_SECONDS) as events,
+        turn.stream() as events,
         aclosing(response_events(events, made)) as told,
     ):
         async for one in told:
-            if one is not None:
-                await _send(peer, one)
+            await _send(peer, one)
     if not made.over:
         raise Refused(
             503, "store_unavailable", f"Read the rest of the response with GET /v1/responses/{turn.id}."

@@ -265,6 +265,29 @@ async def _error(client, name, error):
     return (await shown(client, name)).error == error
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_it_stops_also_at_the_moment_when_a_delivery_ends(redis_url, steps):
+    async with open_cell(redis_url) as cell:
+        deliverer = Deliverer(cell)
+        looks = asyncio.Queue()
+        take_all = deliverer._take_all
+
+        async def look():
+            await take_all()
+            looks.put_nowait(None)
+
+        deliverer._take_all = look
+        running = asyncio.create_task(deliverer.run())
+        await looks.get()
+        await asyncio.sleep(0)
+        deliverer._again.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running], timeout=5)
+        assert running.cancelled()
+
+
 async def test_a_redirect_is_not_followed(redis_url, receiver):
     with Receiver() as elsewhere:
         async with (

@@ -117,7 +117,8 @@ async def _patiently(claim: _Claim, stopping: asyncio.Event) -> ClaimedTurn | No
         except StoreError as exc:
             log.warning("a turn that runs alone cannot be claimed: %s", exc)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), OUTAGE_PAUSE_SECONDS)
+                async with asyncio.timeout(OUTAGE_PAUSE_SECONDS):
+                    await stopping.wait()
     return None
 
 

@@ -60,7 +60,8 @@ class Deliverer:
                 self._again.clear()
                 await self._take_all()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._again.wait(), PAUSE_SECONDS)
+                    async with asyncio.timeout(PAUSE_SECONDS):
+                        await self._again.wait()
         except ImportError:
             log.warning("webhooks are left to workers with the packages of antiphon[worker]")
         finally:

@@ -66,8 +66,9 @@ class Ends:
             await self._notices.start()
             self._started, self._looked_at = True, time.monotonic()
         while self._asked:
-            if self._unread and (ended := await self._read()):
-                return ended
+            while self._unread:  # reading a turn that steered adds the one that took its input
+                if ended := await self._read():
+                    return ended
             await self._follow()
         return []
 

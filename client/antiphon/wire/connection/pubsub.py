@@ -34,20 +34,32 @@ RESYNC: Final = b""
 
 BACKLOG = 10_000
 PING_SECONDS = 15.0
+CLOCK_SECONDS = 0.001
+"""A timer may be early by so much."""
 
 
 class Listener:
     """The messages of one channel, for one reader. A slow reader does not delay others."""
 
+    __slots__ = ("_end", "_messages", "_reader", "_timer", "_until")
+
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None  # set while the reader waits
+        self._until = 0.0  # for how long it waits at most, in the loop's time
+        self._timer: asyncio.TimerHandle | None = None  # it is left to run, so that a message costs no timer
         self._end: Exception | None = None
 
     def close(self, reason: Exception) -> None:
-        """End this listener. The feed calls it when it is closed or may not listen, and the reader when it leaves."""
-        self._end = reason
+        """End this listener, for the first reason that is given.
+
+        The feed calls it when it is closed or may not listen, and the reader when it leaves.
+        """
+        self._end = self._end or reason
         self._wake()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def push(self, message: bytes) -> None:
         """Add a message. The feed calls it. A reader that falls too far behind starts again from the log."""
@@ -75,13 +87,29 @@ class Listener:
 
     async def _something(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        reader = self._reader = loop.create_future()
-        timer = loop.call_later(timeout, _give_up, reader)
+        self._reader = loop.create_future()
+        self._until = loop.time() + timeout
+        if self._timer is None or self._timer.when() > self._until:
+            self._look_at(self._until)
         try:
-            await reader
+            await self._reader
         finally:
-            timer.cancel()
             self._reader = None
+
+    def _look_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+
+    def _look(self) -> None:
+        """End the wait if it has been long enough, and otherwise look again when it will have been."""
+        self._timer = None
+        if self._reader is None or self._reader.done():
+            return
+        if asyncio.get_running_loop().time() + CLOCK_SECONDS < self._until:
+            self._look_at(self._until)
+        else:
+            self._reader.set_exception(TimeoutError())
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -114,6 +142,7 @@ class LiveFeed:
             self._begin(name, listener)
             yield listener
         finally:
+            listener.close(ClientClosed())
             known.remove(listener)
             if not known and self._listeners.get(name) is known:
                 del self._listeners[name]
@@ -233,8 +262,3 @@ class LiveFeed:
         self._asked.discard(name)
         for listener in self._listeners.get(name, ()):
             listener.close(store_error(error))
-
-
-def _give_up(reader: asyncio.Future[None]) -> None:
-    if not reader.done():
-        reader.set_exception(TimeoutError())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 from starlette.responses import Response
 
-from antiphon import sse
 from antiphon.errors import AgentError
-from antiphon.events import Heartbeat
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.streams import EventIterator
 from antiphon_gateway.http.operations import Answer, Call, operation
-from antiphon_gateway.http.streams import HEARTBEAT_SECONDS
 from antiphon_gateway.openai.chat.requests import CreateCompletion, completion_options
 from antiphon_gateway.openai.chat.stream import DONE, Completion, encode
 from antiphon_gateway.openai.errors import error_of
@@ -46,7 +43,7 @@ async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[s
         checked=options["schema"] is not None, usage=usage,
     )  # fmt: skip
     if given.stream:
-        events = turn.stream(heartbeat=HEARTBEAT_SECONDS)
+        events = turn.stream()
         return cast("Answer[dict[str, Any]]", _stream(call, events, turn, made))
     if not await call.services.stopping.first(_follow(turn, made), LONGEST_SECONDS):
         raise later()
@@ -67,12 +64,9 @@ def _stream(call: Call[Any, Any], events: EventIterator, turn: AsyncTurn, made: 
     return call.stream(events, _chunks(events, turn, made))
 
 
-async def _chunks(events: EventIterator, turn: AsyncTurn, made: Completion) -> AsyncIterator[bytes]:
+async def _chunks(events: EventIterator, turn: AsyncTurn, made: Completion) -> AsyncGenerator[bytes]:
     try:
         async for event in events:
-            if isinstance(event, Heartbeat):
-                yield sse.encode(event)
-                continue
             found = made.chunks(event)
             if made.over:
                 await _let_go(turn, made)
