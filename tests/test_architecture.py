@@ -66,20 +66,24 @@ GATEWAY_ORDER = [
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
+    "langchain_core": ["antiphon.ext.langchain", "antiphon.ext.langgraph.*"],
+    "langgraph": ["antiphon.ext.langgraph.*"],
+    "llama_index": ["antiphon.ext.llamaindex"],
+    "pydantic_ai": ["antiphon.ext.pydantic_ai"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
-    "openai": ["antiphon_worker.providers.openai_sdk"],
+    "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents.runner"],
     "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
         for name in ("connection", "failures", "http1", "posting", "proxies", "transport")
     ],
     "httptools": ["antiphon_worker.providers.http.http1"],
-    "pydantic": ["antiphon.input.schema"],
-    "pydantic_core": ["antiphon_worker.loop.output", "antiphon_worker.loop.schema_check"],
+    "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
+    "pydantic_core": ["antiphon_worker.loop.answers.output", "antiphon_worker.loop.answers.schema_check"],
     "starlette": ["antiphon_gateway.*"],
     "uvicorn": ["antiphon_gateway.http.connection", "antiphon_gateway.serve"],
     "uvloop": [

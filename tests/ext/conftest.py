@@ -8,6 +8,9 @@ os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"  # it would send traces to a s
 os.environ["LANGSMITH_TRACING"] = "false"
 
 import pytest
+from agents import set_default_openai_client
+from openai import AsyncOpenAI
+from support.models import ModelProcess
 
 from antiphon.ext.turns import TurnFunction
 
@@ -24,3 +27,13 @@ def use(runtime):
             runtime.app.script = function
 
     return use
+
+
+@pytest.fixture
+def models(processes, monkeypatch):
+    """A model server that the SDKs of this process find, with connections of its own."""
+    server = ModelProcess(processes)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    set_default_openai_client(AsyncOpenAI(base_url=server.openai_url, api_key="any"), use_for_tracing=False)
+    return server

@@ -8,7 +8,6 @@ import pytest
 from agents import Agent as SDKAgent
 from agents import FunctionTool, RunContextWrapper, RunHooks, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
-from support.models import ModelProcess
 
 from antiphon.errors import ProviderOverloaded, TurnFailed
 from antiphon.ext.openai_agents import AgentsRunner
@@ -21,14 +20,6 @@ def weather(context: RunContextWrapper[Context], city: str) -> str:
     """Say how the weather is."""
     context.context.variables["city"] = city
     return f"Sunny in {city}"
-
-
-@pytest.fixture
-def models(processes, monkeypatch):
-    server = ModelProcess(processes)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server
 
 
 def test_a_run_over_http_streams_and_keeps_what_it_says(runtime, use, models):

@@ -109,14 +109,14 @@ class TurnFunction:
     def registered_as(self, name: str) -> None:
         """Take the name that the App uses.
 
-        >>> TurnFunction(run).registered_as("support")
+        >>> TurnFunction(print).registered_as("support")
         """
         self.name = name
 
     async def stream(self, request: Any) -> AsyncIterator[Any]:
         """Refuse a model call outside the function, such as a summary.
 
-        >>> [piece async for piece in TurnFunction(run).stream(None)]
+        >>> [piece async for piece in TurnFunction(print).stream(None)]
         Traceback (most recent call last):
         antiphon.errors.ProviderRejected: A function runs the turns of 'function': there is no model to call.
         """
@@ -126,5 +126,5 @@ class TurnFunction:
     async def aclose(self) -> None:
         """Do nothing: there are no connections.
 
-        >>> await TurnFunction(run).aclose()
+        >>> await TurnFunction(print).aclose()
         """

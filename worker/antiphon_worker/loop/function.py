@@ -21,9 +21,9 @@ from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
 from antiphon.model import Message, ToolCall, ToolResult
 from antiphon.tools import Context
+from antiphon_worker.loop.answers.output import ExpectedOutput
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult
-from antiphon_worker.loop.output import ExpectedOutput
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import (
     Journal,
