@@ -66,10 +66,8 @@ GATEWAY_ORDER = [
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
-    "langchain_core": ["antiphon.ext.langchain", "antiphon.ext.langgraph.*"],
-    "langgraph": ["antiphon.ext.langgraph.*"],
-    "llama_index": ["antiphon.ext.llamaindex"],
-    "pydantic_ai": ["antiphon.ext.pydantic_ai"],
+    "langchain_core": ["antiphon.ext.langgraph"],
+    "langgraph": ["antiphon.ext.langgraph"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],

@@ -53,3 +53,8 @@ def test_the_runner_of_the_agents_sdk(run, models):
 def test_a_function_of_your_own(run, capsys):
     run("import antiphon\n" + blocks_of("A function of your own")[0], {})
     assert capsys.readouterr().out == "HELLO\n"
+
+
+def test_the_checkpointer_of_langgraph(run, capsys):
+    run(blocks_of("LangGraph")[0], {"__name__": "page"})
+    assert capsys.readouterr().out == "Message 3.\n"
