@@ -66,15 +66,16 @@ GATEWAY_ORDER = [
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
+    "langgraph": ["antiphon.ext.langgraph"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
     "faiss": ["antiphon.memory.faiss_store"],
-    "langchain_core": ["antiphon.memory.*", "antiphon_worker.memory.*"],
+    "langchain_core": ["antiphon.ext.langgraph", "antiphon.memory.*", "antiphon_worker.memory.*"],
     "numpy": ["antiphon.memory.faiss_store"],
-    "openai": ["antiphon_worker.providers.openai_sdk"],
+    "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents.runner"],
     "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
@@ -83,8 +84,8 @@ OWNERS = {
     "httptools": ["antiphon_worker.providers.http.http1"],
     "psycopg": ["antiphon.stores.postgres"],
     "psycopg_pool": ["antiphon.stores.postgres"],
-    "pydantic": ["antiphon.input.schema"],
-    "pydantic_core": ["antiphon_worker.loop.output", "antiphon_worker.loop.schema_check"],
+    "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
+    "pydantic_core": ["antiphon_worker.loop.answers.output", "antiphon_worker.loop.answers.schema_check"],
     "starlette": ["antiphon_gateway.*"],
     "uvicorn": ["antiphon_gateway.http.connection", "antiphon_gateway.serve"],
     "uvloop": [

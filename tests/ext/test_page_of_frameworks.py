@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support.models import ModelProcess
+
+from antiphon import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
 REDIS = "redis://localhost:6379/0"
@@ -29,16 +30,31 @@ def run(workers_runtime, monkeypatch):
     return run
 
 
-@pytest.fixture
-def models(processes, monkeypatch):
-    server = ModelProcess(processes)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    return server
-
-
 def test_the_session_of_the_agents_sdk(run, models, capsys):
     names = {}
     run(blocks_of("OpenAI Agents SDK")[0], names)
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert len(asyncio.run(names["session"].get_items())) == 4
+
+
+def test_the_runner_of_the_agents_sdk(run, models):
+    names = {}
+    for block in blocks_of("OpenAI Agents SDK")[1:]:
+        run(block, names)
+    runner = names["app"]._providers["agents-sdk"]
+    session = Agent(provider=runner, model="gpt-4o").session()
+    assert (
+        session.run('call:order_status {"order": "7"}').tool_calls[0].result
+        == "Order 7 was shipped yesterday."
+    )
+    assert session.variables == {"order": "7"}
+
+
+def test_a_function_of_your_own(run, capsys):
+    run("import antiphon\n" + blocks_of("A function of your own")[0], {})
+    assert capsys.readouterr().out == "HELLO\n"
+
+
+def test_the_checkpointer_of_langgraph(run, capsys):
+    run(blocks_of("LangGraph")[0], {"__name__": "page"})
+    assert capsys.readouterr().out == "Message 3.\n"

@@ -47,8 +47,8 @@ from antiphon.model import (
     Usage,
 )
 from antiphon.tools import Context
+from antiphon_worker.loop.answers.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
     Journal,

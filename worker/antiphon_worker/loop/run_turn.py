@@ -10,10 +10,12 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import AgentError, LimitReached, TurnFailed
+from antiphon.ext.turns import TurnFunction
 from antiphon.model import Decision
 from antiphon.session.reentry import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
+from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.step_events import Sink
@@ -87,7 +89,10 @@ async def _run(
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         visible = await visible_history(loaded, inp.window, inp.new_messages, writer)
         inp.history = visible.messages
-        result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions)
+        if isinstance(provider, TurnFunction):
+            result = await run_function(provider, inp, toolbox, journal, sink, context)
+        else:
+            result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions)
     if isinstance(result, Suspended):
         return result
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))

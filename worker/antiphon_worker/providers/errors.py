@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon_worker.providers.secrets import without_keys
 
-__all__ = ["Failure", "error_of_body", "error_of_status", "retry_after"]
+__all__ = ["Failure", "error_of_body", "error_of_exception", "error_of_status", "retry_after"]
 
 _LONGEST_MESSAGE = 600
 _LONGEST_KIND = 100
@@ -142,6 +142,30 @@ def error_of_body(
     if found is None and failure.status is not None:
         found = _class_of_status(failure.status)
     return _error(provider, failure, found or default, {}, request_id)
+
+
+def error_of_exception(provider: str, exc: BaseException) -> ProviderError | None:
+    """Return the error for an exception that another library's model client raised, or one that it was raised from.
+
+    Such exceptions have the status as ``status_code``, or a name that says what happened. None for all others.
+    """
+    found: BaseException | None = exc
+    while found is not None:
+        status = _status(getattr(found, "status_code", None))
+        if status is not None:
+            answer = getattr(found, "response", None)
+            headers = {
+                str(name).lower(): str(value) for name, value in getattr(answer, "headers", {}).items()
+            }
+            request_id = getattr(found, "request_id", None)
+            return error_of_status(provider, status, getattr(found, "body", None), headers, request_id)
+        names = {one.__name__ for one in type(found).__mro__}
+        if "APITimeoutError" in names:
+            return ProviderTimedOut(f"{provider} did not answer in time. {_ADVICE[ProviderTimedOut]}")
+        if "APIConnectionError" in names:
+            return ProviderOverloaded(f"{provider} cannot be reached. {_ADVICE[ProviderOverloaded]}")
+        found = found.__cause__
+    return None
 
 
 def _class_of_status(status: int) -> type[ProviderError]:

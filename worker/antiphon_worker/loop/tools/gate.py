@@ -15,7 +15,7 @@ from antiphon.errors import ToolArgumentsInvalid
 from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, Text, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
-from antiphon_worker.loop.schema_check import misfits
+from antiphon_worker.loop.answers.schema_check import misfits
 from antiphon_worker.loop.tools.calls import is_stop
 from antiphon_worker.loop.tools.toolbox import AnyTool, ToolBox
 

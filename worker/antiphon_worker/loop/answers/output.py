@@ -9,7 +9,7 @@ from antiphon.events import OutputDelta
 from antiphon.input.limits import check_depth
 from antiphon.input.request import OutputSpec
 from antiphon.input.schema import WRAPPED, read_json
-from antiphon_worker.loop.schema_check import misfits
+from antiphon_worker.loop.answers.schema_check import misfits
 from antiphon_worker.loop.step_events import Sink, StepEvents
 from antiphon_worker.providers.base import Increment, TextPiece
 

@@ -1,0 +1,130 @@
+"""A function runs the turn: the seam for every framework that has an agent loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from antiphon.errors import ProviderRejected
+from antiphon.model import Message, StopReason, ToolResult, Usage
+from antiphon.tools import Context
+
+__all__ = ["FunctionTurn", "ModelAnswer", "TurnFunction"]
+
+
+class ModelAnswer(Struct):
+    """The whole answer of one model call, as the history keeps it.
+
+    >>> ModelAnswer(Message.assistant("Hello")).stop_reason
+    'end'
+    """
+
+    message: Message
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: StopReason = "end"
+    model: str = ""
+
+
+class FunctionTurn(Protocol):
+    """The turn that a function runs.
+
+    ``messages`` are what a model is sent: the history, and last the ``input`` of this turn. ``system``, ``model`` and
+    ``params`` are those of the agent and the turn. ``context`` is that of the turn, with the session's variables.
+    """
+
+    @property
+    def messages(self) -> list[Message]: ...
+    @property
+    def input(self) -> list[Message]: ...
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def context(self) -> Context: ...
+
+    async def model_call(self, ask: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
+        """Make the next model call, or return the answer that an earlier attempt at the turn has had.
+
+        An answer with tool calls is in the journal when this returns. Raises the errors of ``ask``, ``LimitReached``
+        and ``StepLimitReached``. Inside a tool call, ``ask`` is awaited and nothing is kept.
+        """
+        ...
+
+    async def tool_call(self, call_id: str, run: Callable[[Context], Awaitable[Any]]) -> ToolResult:
+        """Run a call of the last answer, or return the result that an earlier attempt at the turn has had.
+
+        What ``run`` returns is text, or is written as JSON. It is in the journal when this returns. Raises the errors
+        of ``run``. A call that no answer has is run, and not kept.
+        """
+        ...
+
+    async def settle(self, results: Mapping[str, str]) -> None:
+        """Keep results of calls of the last answer, by their ids, that have none yet: those that ran elsewhere."""
+        ...
+
+    async def text(self, text: str) -> None:
+        """Publish a piece of the answer. It may be lost in a crash."""
+        ...
+
+    async def reasoning(self, text: str) -> None:
+        """Publish a piece of what the model thinks."""
+        ...
+
+    async def call_delta(self, call_id: str, name: str, arguments: str) -> None:
+        """Publish a piece of the arguments of a tool call. Its first piece has the name."""
+        ...
+
+
+class TurnFunction:
+    """A provider whose turns a function runs, instead of our agent loop: ``Agent(provider=TurnFunction(run), …)``.
+
+    >>> from antiphon import Agent, Message
+    >>> async def run(turn):
+    ...     async def ask():
+    ...         await turn.text("Hello")
+    ...         return ModelAnswer(Message.assistant("Hello"))
+    ...     await turn.model_call(ask)
+    >>> Agent(provider=TurnFunction(run), model="any").session().run("Hi").text
+    'Hello'
+
+    ``run`` takes a ``FunctionTurn``. If it returns text, that is the answer; otherwise the answer is that of its last
+    model call. The turn has our lease, stream and limits of steps and tokens. A cancel, a timeout and a lost lease
+    cancel the function. When a worker dies, another one calls the function again: the model calls and tool calls that
+    it makes again, in the same order, return what they have returned before. An exception fails the turn
+    (``turn_function``); one of a model service (with a ``status_code``) is retried as those of our own providers are.
+
+    On workers, give it a name: ``App(providers={"support": TurnFunction(run)})``. The agent's own tools, approvals and
+    fallbacks are not used: an agent that has any fails its turns. A turn that steers waits, and is one of its own.
+    """
+
+    def __init__(self, run: Callable[[FunctionTurn], Awaitable[Any]], name: str = "function") -> None:
+        self.run = run
+        self.name = name
+
+    def registered_as(self, name: str) -> None:
+        """Take the name that the App uses.
+
+        >>> TurnFunction(print).registered_as("support")
+        """
+        self.name = name
+
+    async def stream(self, request: Any) -> AsyncIterator[Any]:
+        """Refuse a model call outside the function, such as a summary.
+
+        >>> [piece async for piece in TurnFunction(print).stream(None)]
+        Traceback (most recent call last):
+        antiphon.errors.ProviderRejected: A function runs the turns of 'function': there is no model to call.
+        """
+        raise ProviderRejected(f"A function runs the turns of {self.name!r}: there is no model to call.")
+        yield
+
+    async def aclose(self) -> None:
+        """Do nothing: there are no connections.
+
+        >>> await TurnFunction(print).aclose()
+        """

@@ -1,0 +1,120 @@
+"""A turn of a function that is broken off anywhere, and goes on from its journal, ends like one that never was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from antiphon.events import Event
+from antiphon.ext.turns import ModelAnswer, TurnFunction
+from antiphon.model import Message, Text, ToolCall
+from antiphon.tools import Context
+from antiphon_worker.loop.function import run_function
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry
+from antiphon_worker.loop.tools.calls import TurnStopped
+from antiphon_worker.loop.tools.toolbox import ToolBox
+
+STEPS = [["a", "b"], [], ["c"], []]
+
+
+class Crash(TurnStopped):
+    """The worker dies here."""
+
+
+class Machine:
+    """What outlives a worker. It dies at the operation with this number."""
+
+    def __init__(self, crash):
+        self.crash = crash
+        self.stored = []
+        self.operations = 0
+        self.ran = Counter()
+
+    def operation(self):
+        self.operations += 1
+        if self.operations == self.crash:
+            raise Crash
+
+    @property
+    def entries(self):
+        return [decode_entry(data) for data in self.stored]
+
+    async def append(self, entries, events):
+        self.operation()  # dies before it is stored
+        self.stored += [encode_entry(entry) for entry in entries]
+        self.operation()  # dies before it is told so
+
+    async def checkpoint(self):
+        self.operation()
+
+
+class Sink:
+    full = False
+
+    def put(self, event: Event):
+        pass
+
+    def text(self, step, text):
+        pass
+
+
+async def loop_of(turn, machine):
+    for number, names in enumerate(STEPS, 1):
+
+        async def ask(number=number, names=names):
+            assert number not in {entry.step for entry in machine.entries if isinstance(entry, StepEntry)}
+            machine.operation()
+            calls = [ToolCall(f"{number}{name}", name) for name in names]
+            return ModelAnswer(Message.assistant([Text(f"step {number}"), *calls]))
+
+        async def tool(context):
+            known = {entry.result.call_id for entry in machine.entries if isinstance(entry, ToolFinished)}
+            assert context.call_id not in known
+            machine.ran[context.call_id] += 1
+            machine.operation()
+            context.variables[context.call_id] = True
+            return f"result {context.call_id}"
+
+        said = await turn.model_call(ask)
+        await asyncio.gather(*(turn.tool_call(call.call_id, tool) for call in said.message.tool_calls))
+
+
+def played(crash):
+    machine = Machine(crash)
+    function = TurnFunction(lambda turn: loop_of(turn, machine))
+    with asyncio.Runner() as runner:
+        while True:
+            context = Context("s", "t")
+            inp = LoopInput("any", new_messages=[Message.user("Go")])
+            try:
+                result = runner.run(run_function(function, inp, ToolBox(), machine, Sink(), context))
+            except Crash:
+                continue
+            return machine, result, context.variables
+
+
+def said_by(result):
+    return [
+        (message.role, message.text, [one.text for one in message.tool_results])
+        for message in result.messages
+    ]
+
+
+WHOLE, EXPECTED, VARIABLES = played(crash=0)
+
+
+@pytest.mark.parametrize("crash", range(1, WHOLE.operations + 1))
+def test_a_crash_changes_nothing(crash):
+    machine, result, variables = played(crash)
+    assert machine.operations >= WHOLE.operations
+    assert said_by(result) == said_by(EXPECTED)
+    assert variables == VARIABLES == {"1a": True, "1b": True, "3c": True}
+    assert sum(machine.ran.values()) <= 3 + 2  # the calls that were running
+
+
+def test_the_last_step_is_not_written():
+    assert [entry.step for entry in WHOLE.entries if isinstance(entry, StepEntry)] == [1, 2, 3]
+    assert EXPECTED.steps == 4

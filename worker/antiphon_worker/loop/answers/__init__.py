@@ -1,0 +1,1 @@
+"""What an answer must be: JSON that matches the schema of its turn."""

@@ -1,0 +1,300 @@
+"""Runs a turn whose steps a function makes: its model calls and tool calls are those of the journal.
+
+The function is called again by each attempt. It is expected to make the same calls in the same order: those of earlier
+attempts are answered from the journal. A step without tool calls is written when the next one begins, as in the agent
+loop the last step is not written at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import AgentError, StepLimitReached, TurnFailed
+from antiphon.events import Event, ReasoningDelta, StepFinished, ToolCallDelta, ToolCallEvent
+from antiphon.ext.turns import ModelAnswer, TurnFunction
+from antiphon.input.values import now_ms
+from antiphon.model import Message, ToolCall, ToolResult
+from antiphon.tools import Context
+from antiphon_worker.loop.answers.output import ExpectedOutput
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.loop import LoopResult
+from antiphon_worker.loop.step_events import Sink
+from antiphon_worker.loop.steps import (
+    Journal,
+    Step,
+    StepEntry,
+    ToolFinished,
+    plain_variables,
+    steps_of,
+    usage_of,
+    variables_of,
+    with_distinct_calls,
+)
+from antiphon_worker.loop.tools.calls import RunningCall, described, is_stop
+from antiphon_worker.loop.tools.gate import Rules
+from antiphon_worker.loop.tools.step_calls import error_result, result_event
+from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.whole import whole
+from antiphon_worker.providers.errors import error_of_exception
+from antiphon_worker.trouble.timeouts import CallTimeouts
+
+__all__ = ["run_function"]
+
+NO_RESULT = "The result of this call is not known."
+
+_in_a_tool: ContextVar[bool] = ContextVar("in_a_tool", default=False)
+
+
+async def run_function(
+    function: TurnFunction, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
+) -> LoopResult:
+    """Call the function until the turn has ended. Raises its ``AgentError``, and ``TurnFailed`` for other exceptions.
+
+    Errors of the journal and stop signals pass through.
+    """
+    _check(inp, function.name)
+    turn = _Turn(inp, function.name, toolbox, journal, sink, context)
+    try:
+        said = await function.run(turn)
+    except BaseException as exc:
+        if is_stop(exc) or isinstance(exc, AgentError):
+            raise
+        if turn.fault is not None:
+            raise turn.fault from exc
+        raise error_of_exception(function.name, exc) or TurnFailed(
+            f"The function of this turn failed: {described(exc)}.", code="turn_function"
+        ) from exc
+    if turn.fault is not None:
+        raise turn.fault
+    return await turn.result(said)
+
+
+def _check(inp: LoopInput, name: str) -> None:
+    own = [
+        word
+        for word, used in (
+            ("tools", inp.tools), ("caller_tools", inp.caller_tools), ("fallback", inp.fallback),
+            ("approval", inp.rules != Rules()),
+        )
+        if used
+    ]  # fmt: skip
+    if own:
+        raise TurnFailed(
+            f"A function runs the turns of {name!r}: {own[0]}= of the agent has no effect there, leave it out.",
+            code="turn_function",
+        )
+
+
+class _Turn:
+    """The turn, as its function sees it (``FunctionTurn``)."""
+
+    def __init__(
+        self, inp: LoopInput, name: str, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
+    ) -> None:
+        self.messages = whole([*inp.history, *inp.notes, *inp.new_messages])
+        self.input = inp.new_messages
+        self.system, self.model, self.params = inp.system, inp.model, inp.params
+        self.context = context
+        self._inp = inp
+        self._name = name
+        self._toolbox = toolbox
+        self._journal = journal
+        self._sink = sink
+        changed = variables_of(journal.entries)
+        if changed is not None:
+            context.variables.clear()
+            context.variables.update(changed)
+        self._variables = plain_variables(context.variables)  # the values in the journal
+        self._recorded = steps_of(journal.entries)
+        self._steps: list[Step] = []
+        self._unwritten: list[StepEntry] = []
+        self._writing = asyncio.Lock()
+        self.heard = False
+        self.fault: BaseException | None = None  # ends the turn, also where a framework has caught it
+        inp.meter.begin(inp.model, [step.entry.usage for step in self._recorded])
+
+    # What the function publishes.
+
+    @property
+    def full(self) -> bool:
+        return self._sink.full
+
+    async def text(self, text: str) -> None:
+        if text and not _in_a_tool.get():
+            self.heard = True
+            self._sink.text(self._number, text)
+            await self._room()
+
+    async def reasoning(self, text: str) -> None:
+        await self._put(ReasoningDelta(step=self._number, text=text))
+
+    async def call_delta(self, call_id: str, name: str, arguments: str) -> None:
+        await self._put(ToolCallDelta(step=self._number, call_id=call_id, name=name, arguments=arguments))
+
+    async def _put(self, event: Event) -> None:
+        if not _in_a_tool.get():
+            self.heard = True
+            self._sink.put(event)
+            await self._room()
+
+    async def _room(self) -> None:
+        if self._sink.full:
+            await self._sink.drain()
+
+    @property
+    def _number(self) -> int:
+        return len(self._steps) + 1
+
+    # What it calls.
+
+    async def model_call(self, ask: Callable[[], Awaitable[ModelAnswer]]) -> ModelAnswer:
+        if _in_a_tool.get():
+            answer = await ask()
+            self._inp.meter.count(answer.usage, answer.model, self.model)
+            return answer
+        if len(self._steps) < len(self._recorded):
+            step = self._recorded[len(self._steps)]
+            self._steps.append(step)
+            entry = step.entry
+            return ModelAnswer(entry.message, entry.usage, entry.stop_reason, entry.model)
+        try:
+            await self._write([], [])
+            await self._journal.checkpoint()
+            self._check_limits()
+        except BaseException as exc:
+            self.fault = self.fault or exc
+            raise
+        timeouts = self._inp.timeouts
+        async with nullcontext() if timeouts is None else CallTimeouts(timeouts, self._name, self):
+            answer = await ask()
+        return await self._answered(answer)
+
+    def _check_limits(self) -> None:
+        if len(self._steps) >= self._inp.max_steps:
+            raise StepLimitReached(
+                f"The turn used all its {self._inp.max_steps} steps without an answer: raise max_steps."
+            )
+        if reached := self._inp.meter.reached():
+            raise reached
+
+    async def _answered(self, answer: ModelAnswer) -> ModelAnswer:
+        number = self._number
+        earlier = (call.call_id for step in self._steps for call in step.entry.message.tool_calls)
+        message = with_distinct_calls(answer.message, earlier)
+        message.created = now_ms()
+        model = answer.model or self.model
+        usage = self._inp.meter.count(answer.usage, model, self.model)
+        entry = StepEntry(number, message, usage, answer.stop_reason, None, model)
+        self._steps.append(Step(entry))
+        events: list[Event] = [
+            StepFinished(step=number, usage=usage, stop_reason=answer.stop_reason, model=model)
+        ]
+        events += [
+            ToolCallEvent(step=number, call_id=call.call_id, name=call.name, arguments=call.arguments)
+            for call in message.tool_calls
+        ]
+        if message.tool_calls:
+            await self._write([entry], events)
+        else:
+            self._unwritten.append(entry)
+            for event in events:
+                self._sink.put(event)
+        return msgspec.structs.replace(answer, message=message, usage=usage, model=model)
+
+    async def tool_call(self, call_id: str, run: Callable[[Context], Awaitable[Any]]) -> ToolResult:
+        step, call = self._call(call_id)
+        if step is None or call is None:
+            return ToolResult(call_id, _content(await run(self.context.of_call(call_id))))
+        if call_id not in step.results:
+            running = RunningCall(call, step.entry.step, self._sink, self.context.turn_id)
+            inside = _in_a_tool.set(True)
+            try:
+                async with self._inp.meter.room:
+                    with running:
+                        said = await run(self.context.of_call(call_id, step.entry.step, running))
+            finally:
+                _in_a_tool.reset(inside)
+            await self._finished(step, [ToolResult(call_id, _content(said), call.name)])
+        return step.results[call_id]
+
+    async def settle(self, results: Mapping[str, str]) -> None:
+        step = self._steps[-1] if self._steps else None
+        if step is not None:
+            await self._finished(
+                step,
+                [
+                    ToolResult(call.call_id, results[call.call_id], call.name)
+                    for call in step.open_calls
+                    if call.call_id in results
+                ],
+            )
+
+    def _call(self, call_id: str) -> tuple[Step | None, ToolCall | None]:
+        step = self._steps[-1] if self._steps and not _in_a_tool.get() else None
+        calls = step.entry.message.tool_calls if step else []
+        return step, next((call for call in calls if call.call_id == call_id), None)
+
+    async def _finished(self, step: Step, results: Sequence[ToolResult]) -> None:
+        if not results:
+            return
+        number, at = step.entry.step, now_ms()
+        results = [self._toolbox.shortened(result) for result in results]
+        entries = [ToolFinished(number, result, created=at) for result in results]
+        if self.context.variables != self._variables:
+            self._variables = entries[-1].variables = plain_variables(self.context.variables)
+        await self._write(entries, [result_event(result, number) for result in results])
+        for entry in entries:
+            step.finish(entry)
+
+    async def _write(self, entries: Sequence[StepEntry | ToolFinished], events: Sequence[Event]) -> None:
+        """Append to the journal. Calls that run side by side write one after the other."""
+        async with self._writing:
+            entries, self._unwritten = [*self._unwritten, *entries], []
+            try:
+                if entries:
+                    await self._journal.append(entries, events)
+            except BaseException as exc:
+                self.fault = self.fault or exc
+                raise
+
+    # What becomes of it.
+
+    async def result(self, said: Any) -> LoopResult:
+        """Return what the turn has brought. Raises ``TurnFailed`` if there is no answer, and ``InvalidOutput``."""
+        if isinstance(said, str):
+
+            async def ask() -> ModelAnswer:
+                return ModelAnswer(Message.assistant(said))
+
+            await self._answered(await ask())
+        if not self._steps:
+            raise TurnFailed("The function of this turn has said nothing.", code="turn_function")
+        for step in self._steps:
+            for call in step.open_calls:
+                step.results[call.call_id] = error_result(call, NO_RESULT)
+        last = self._steps[-1].entry
+        expected = self._inp.output and ExpectedOutput(self._inp.output).read(last.message.text)
+        return LoopResult(
+            messages=[message for step in self._steps for message in step.messages],
+            usage=usage_of(step.entry for step in self._steps),
+            stop_reason=last.stop_reason,
+            raw_stop_reason=None,
+            model=last.model,
+            steps=len(self._steps),
+            output=expected,
+        )
+
+
+def _content(said: Any) -> str:
+    if isinstance(said, str):
+        return said
+    try:
+        return msgspec.json.encode(said).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(said)
