@@ -14,9 +14,11 @@ from support.eventually import wait_until
 from support.processes import COMMAND
 from support.source_tree import ROOT
 
-from antiphon.errors import UsageError
+from antiphon.errors import AgentError, UsageError
+from antiphon_worker.playground.demo import stage
 from antiphon_worker.playground.demo.conversations import read_conversations
 from antiphon_worker.playground.demo.service import choose_service
+from antiphon_worker.playground.process_guard import Guard
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -139,6 +141,16 @@ def test_a_file_without_conversations_is_refused_with_its_line(content, says, tm
     path.write_text(content)
     with pytest.raises(UsageError, match=says):
         read_conversations(path)
+
+
+@pytest.mark.one_server
+async def test_workers_that_are_not_ready_in_time_are_said(monkeypatch):
+    monkeypatch.setattr(stage, "READY_SECONDS", 0)
+    with Guard() as guard:
+        shown = stage.Stage(guard, processes=1, pace=0, service=choose_service(None, None, {}))
+        with pytest.raises(AgentError, match="not ready in 0 seconds"):
+            await shown.set_up()
+        await shown.aclose()
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path):

@@ -57,14 +57,17 @@ class Stage:
         self.cell = Cell(open_redis(self.redis_url))
         self._start_workers(environment)
         serving = self._start_gateway() if self._serves else None
-        async with asyncio.timeout(READY_SECONDS):
-            while len(await workers(self.cell, DEFAULT_QUEUE)) < self._processes:
-                self._check()
-                await asyncio.sleep(LOOK_SECONDS)
-            while serving is not None and not self.page:
-                self.page = _page_of(serving.read_text(errors="replace"))
-                self._check()
-                await asyncio.sleep(LOOK_SECONDS)
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while len(await workers(self.cell, DEFAULT_QUEUE)) < self._processes:
+                    self._check()
+                    await asyncio.sleep(LOOK_SECONDS)
+                while serving is not None and not self.page:
+                    self.page = _page_of(serving.read_text(errors="replace"))
+                    self._check()
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise AgentError(f"The workers were not ready in {READY_SECONDS:g} seconds.") from None
 
     async def watch(self) -> None:
         """Raise ``AgentError`` when the workers have ended."""
