@@ -15,14 +15,14 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.client": 797,  # two classes that are two forms of one, half of it docstrings
-    "antiphon.errors": 541,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.client": 800,  # two classes that are two forms of one, half of it docstrings
+    "antiphon.errors": 552,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
     "antiphon.session.session": 863,  # one class of 50 public names, three fifths of it docstrings
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 
 # How many modules and folders may lie side by side: in a package's top level, and in a folder below it.
-MOST_ENTRIES_AT_THE_TOP = 17
+MOST_ENTRIES_AT_THE_TOP = 18
 MOST_ENTRIES_IN_A_FOLDER = 14
 
 # Who may import whom: a room (a folder, or a module of the top level) imports only from rooms that stand in a later
@@ -33,7 +33,7 @@ CLIENT_ORDER = [
     "redis",
     "session",
     "testing sse",
-    "stores",
+    "stores memory",
     "wire",
     "tools",
     "input",
@@ -47,7 +47,7 @@ WORKER_ORDER = [
     "playground process",
     "supervisor rq upkeep",
     "app",
-    "travelling local archive",
+    "travelling local archive memory",
     "loop",
     "trouble",
     "providers",
@@ -71,6 +71,9 @@ OWNERS = {
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
+    "faiss": ["antiphon.memory.faiss_store"],
+    "langchain_core": ["antiphon.memory.*", "antiphon_worker.memory.*"],
+    "numpy": ["antiphon.memory.faiss_store"],
     "openai": ["antiphon_worker.providers.openai_sdk"],
     "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
     "httpx2": [

@@ -37,6 +37,7 @@ from antiphon.tools.approval import AgentRule, ApprovalRule, agent_rule
 from antiphon.tools.caller import caller_tools as declared_tools
 
 if TYPE_CHECKING:
+    from antiphon.memory.declaration import Memory
     from antiphon.redis.connections import ConnectionsByLoop
     from antiphon.stores.base import SessionStore
     from antiphon.testing import Script
@@ -63,7 +64,8 @@ class Agent:
     where this one fails: ``"provider/model"``, or Agents, whose provider, model and parameters are used. ``limits`` (an
     ``antiphon.model.Limits``) says what a turn and a session may use; ``max_steps`` is its ``steps``. ``approval`` says
     which tool calls wait until somebody approves them: True, names of tools, or a function of the call. Its keywords
-    are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. Other keywords
+    are those of ``@tool``. ``caller_tools`` are tools without code: the caller gives their results. ``memory`` (an
+    ``antiphon.memory.Memory``) is what an agent of a worker's App recalls of earlier turns. Other keywords
     (``temperature``, ``max_tokens``, …) go to the model with every turn. API keys and addresses of services are not
     accepted: ``UsageError`` says where to set them.
     """
@@ -90,6 +92,7 @@ class Agent:
         approval_timeout: float | timedelta | None = None,
         approval_at_limit: AtLimit = "reject",
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] = (),
+        memory: Memory | None = None,
         runtime: Runtime | None = None,
         **params: Any,
     ) -> None:
@@ -102,10 +105,9 @@ class Agent:
             raise UsageError("Give redis= or runtime=, not both.")
         if prefix is not None and redis is None:
             raise UsageError("prefix= only applies to Redis: give redis= as well, or leave prefix= out.")
-        self.provider, self.model = provider, model
+        self.provider, self.model, self.redis = provider, model, redis
         self.name, self.system = name, system
         self.tools = _tools(tools)
-        self.redis = redis
         self._prefix = prefix if prefix is None else prefix_of(prefix)
         self.store, self.window = store, _window(window)
         self.limits = checked_limits(limits)
@@ -117,7 +119,7 @@ class Agent:
         self.caller_tools = declared_tools(caller_tools, self.tools)
         check_params(params)
         self.params = plain(params, "params")
-        self._runtime = runtime
+        self.memory, self._runtime = _memory(memory), runtime
 
     def __repr__(self) -> str:
         name = f", name={self.name!r}" if self.name else ""
@@ -186,6 +188,11 @@ class Agent:
         for model in self.fallback:
             if isinstance(model, Agent):
                 model.spec()
+        if self.memory is not None:
+            raise UsageError(
+                "This agent's memory= is an object of this process, which cannot be sent to a worker: pass the agent "
+                "to the worker's App(agents=…) and submit its name."
+            )
         if callable(self.approval.rule):
             raise UsageError(
                 "This agent's approval= is a function, which cannot be sent to a worker: use names of tools here, or "
@@ -277,6 +284,14 @@ def _check_provider(provider: object) -> None:
             "provider= must be the name of a model service, such as 'openai', or an antiphon.testing.script, "
             f"not {provider!r}."
         )
+
+
+def _memory(memory: Any) -> Memory | None:
+    if memory is None:
+        return None
+    from antiphon.memory.declaration import checked_memory
+
+    return checked_memory(memory)
 
 
 def _check_text(value: object, name: str) -> None:

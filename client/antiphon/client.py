@@ -154,6 +154,9 @@ class AsyncClient:
         one runs next. ``"steer"`` lets the running turn take the text into its next model call: ``info()`` says
         ``steered_into``, and the result is that turn's. If that turn ends first, this is a turn of its own.
 
+        With the ``cursor`` of a ``snapshot`` the turn is accepted only if nothing has happened in the session since.
+        Otherwise ``SessionChanged`` is raised.
+
         The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
         agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
         another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. A turn of ``priority`` ``"high"``

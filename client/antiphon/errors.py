@@ -12,6 +12,7 @@
     │  ├─ LimitReached              a value exceeds a limit, or a turn has used up one; ``limit`` is its name
     │  │  └─ TenantLimit            a tenant has too many turns; ``retryable``, ``retry_after``
     │  ├─ KeyReused                 an idempotency key was used for a different request
+    │  ├─ SessionChanged            the session has gone on since the caller has read it
     │  ├─ SessionExists             the session already has a history
     │  ├─ WrongTenant               the session does not belong to the tenant that the call names
     │  ├─ AlreadyDecided            an open call was decided before; ``decision`` is the first one
@@ -44,8 +45,8 @@ __all__ = [
     "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
     "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
     "ProviderTimedOut",
-    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionExists",
-    "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
+    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionChanged",
+    "SessionExists", "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
     "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
     "ToolError",
     "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnError", "TurnFailed",
@@ -210,6 +211,16 @@ class KeyReused(UsageError):
     """This idempotency key was already used in this session for a different request."""
 
     code = "key_reused"
+
+
+class SessionChanged(UsageError):
+    """The session has gone on since the ``cursor`` of the call: read it again, and decide again.
+
+    >>> SessionChanged(session_id="s1").session_id
+    's1'
+    """
+
+    code = "session_changed"
 
 
 class SessionExists(UsageError):

@@ -8,8 +8,8 @@ from support.docstrings import documented, type_in
 
 # The modules that callers import from; of the last two what they meet.
 FRONTS = {
-    "antiphon": (), "antiphon.errors": (), "antiphon.stores": (), "antiphon.testing": (), "antiphon_worker": (),
-    "antiphon.ext.openai_agents": (),
+    "antiphon": (), "antiphon.errors": (), "antiphon.memory": (), "antiphon.stores": (), "antiphon.testing": (),
+    "antiphon_worker": (), "antiphon.ext.openai_agents": (),
     "antiphon.redis.turn": ("AsyncTurn",), "antiphon.session.turn": ("Turn",), "antiphon.window": ("Summary", "Window"),
 }  # fmt: skip
 # Public for other modules of the library alone.

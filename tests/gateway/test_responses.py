@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import openai
 import pytest
 from support.gateway import STAGE, open_gateway
 from support.openai_clients import MODEL, calling, contract_at, stand
 from support.stage import FIRST_WORDS
 
+from antiphon import AsyncClient
 from antiphon.events import (
     ReasoningDelta,
     RefusalDelta,
@@ -135,6 +138,34 @@ async def test_a_conversation_goes_on_from_any_response_of_it(redis_url, tmp_pat
         )
         with pytest.raises(openai.NotFoundError):
             await client.responses.create(model=MODEL, input="x", previous_response_id="resp_none")
+
+
+async def test_of_two_requests_that_follow_one_response_at_once_one_goes_on_in_a_copy(
+    redis_url, tmp_path, monkeypatch
+):
+    """The second one reads the conversation before the first one continues it, and continues it when that has ended."""
+    snapshot, has_read, goes_on = AsyncClient.snapshot, asyncio.Event(), asyncio.Event()
+
+    async def late(self, *given, **more):
+        found = await snapshot(self, *given, **more)
+        has_read.set()
+        await goes_on.wait()
+        return found
+
+    async with stand(redis_url, tmp_path) as (_, api, client):
+        first = await client.responses.create(model=MODEL, input="one")
+        monkeypatch.setattr(AsyncClient, "snapshot", late)
+        asks = client.responses.create(model=MODEL, input="two", previous_response_id=first.id)
+        second = asyncio.ensure_future(asks)
+        await asyncio.wait_for(has_read.wait(), 10)
+        monkeypatch.setattr(AsyncClient, "snapshot", snapshot)
+        quicker = await client.responses.create(model=MODEL, input="three", previous_response_id=first.id)
+        goes_on.set()
+        late_one = await second
+        assert "I was shown 3 messages" in quicker.output_text
+        assert "I was shown 3 messages" in late_one.output_text, "it does not see the other one's question"
+        assert quicker.conversation.id == first.conversation.id != late_one.conversation.id
+        assert (await api.get(f"/sessions/{first.conversation.id}"))["messages"] == 4
 
 
 async def test_a_response_in_the_background_is_cancelled_and_a_failed_one_says_why(

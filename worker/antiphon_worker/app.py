@@ -24,12 +24,19 @@ from antiphon_worker.loop.limits.meter import Meter, stop_functions
 from antiphon_worker.loop.limits.prices import Price, Prices, prices_of
 from antiphon_worker.loop.tools.gate import Rules
 from antiphon_worker.loop.tools.toolbox import ToolBox, ToolErrors
+from antiphon_worker.memory.memories import Memories
 from antiphon_worker.providers.base import Provider
-from antiphon_worker.providers.registry import check_provider, close_providers, provider_for
+from antiphon_worker.providers.registry import (
+    check_provider,
+    checked_providers,
+    close_providers,
+    provider_for,
+)
 from antiphon_worker.travelling import Allow, Door
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
+    from antiphon.memory.declaration import Memory
 
 __all__ = ["App", "load_app"]
 
@@ -55,6 +62,7 @@ class App:
 
     ``limits`` (``antiphon.model.Limits``) hold for all turns; an agent can only be stricter. ``prices`` are those of
     models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
+    ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own.
 
     Raises ``SettingsError`` if two agents or two tools have the same name, and ``UnknownProvider`` if an agent's
     provider is neither built in nor given.
@@ -79,6 +87,7 @@ class App:
         timeouts: Timeouts | None = None,
         limits: Limits | None = None,
         prices: Mapping[str, Price] | str | None = None,
+        memory: Memory | None = None,
     ) -> None:
         if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
@@ -92,12 +101,13 @@ class App:
         self._agents: dict[str, AgentSpec] = {}
         self._approval: dict[str, ApprovalRule] = {}  # of these agents
         self._tools: dict[str, Tool[..., Any]] = {}
-        self._providers = _checked_providers(providers or {})
+        self._providers = checked_providers(providers or {})
         self._stops: dict[str, Callable[..., Any]] = {}
         self._limits = self._known_stops(checked_limits(limits))
         self._own_prices = prices
         self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
+        self.memories = Memories(memory)
         self.lacking: dict[str, list[str]] = {}
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
@@ -112,7 +122,8 @@ class App:
         if not is_a(agent, Travelling):
             raise SettingsError(f"agents= must be a list of Agents, not of {type(agent).__name__}.")
         approval: ApprovalRule = getattr(agent, "approval", ApprovalRule())
-        spec = agent.described() if callable(approval.rule) else agent.spec()
+        stays = callable(approval.rule) or getattr(agent, "memory", None) is not None
+        spec = agent.described() if stays else agent.spec()
         if not spec.name:
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
         if spec.name in self._agents:
@@ -123,6 +134,7 @@ class App:
             check_provider(provider, self._providers)
         self._agents[spec.name], self._approval[spec.name] = spec, NONE if approval == NONE else approval
         self._known_stops(agent.limits)
+        self.memories.add(agent, spec)
         for tool in agent.tools:
             self._add_tool(tool)
 
@@ -180,6 +192,7 @@ class App:
         tools = [name for name in self._tools if "*" in allowed or name in allowed]
         calls = {tool.name for agent in self._agents.values() for tool in agent.caller_tools}
         calls.update(name for agent in self._agents.values() for name in agent.tools)
+        calls.update(self.memories.tools)
         parts = {"agents": list(self._agents), "tools": tools, "providers": list(self._door.providers())}
         return parts | {"stops": list(self._stops), "calls": sorted(calls.difference(tools))}
 
@@ -363,19 +376,6 @@ def _listed(things: Any, name: str) -> Iterable[Any]:
     if not isinstance(things, Iterable) or isinstance(things, str):
         raise SettingsError(f"{name}= must be a list, not {type(things).__name__}.")
     return things
-
-
-def _checked_providers(providers: Any) -> dict[str, Provider]:
-    if not isinstance(providers, Mapping):
-        raise SettingsError(
-            f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."
-        )
-    for name, provider in cast("Mapping[Any, Any]", providers).items():
-        if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
-            raise SettingsError(
-                f"providers= has {provider!r} for {name!r}: use a provider, such as OpenAIChat(base_url=…)."
-            )
-    return dict(cast("Mapping[str, Provider]", providers))
 
 
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:

@@ -152,7 +152,7 @@ def check_keep(value: object) -> Keep:
     return value
 
 
-def parse_cursor(after: int | str | None) -> int | None:
+def parse_cursor(after: int | str | None, name: str = "after") -> int | None:
     """Read a cursor: a number, its text (a Last-Event-ID), or None for new events only. Raises ``UsageError``."""
     if after is None:
         return None
@@ -161,5 +161,5 @@ def parse_cursor(after: int | str | None) -> int | None:
     except ValueError:
         cursor = -1
     if cursor < 0:
-        raise UsageError(f"after= must be the seq of an event, 0 or None, not {after!r}.")
+        raise UsageError(f"{name}= must be the seq of an event, 0 or None, not {after!r}.")
     return cursor

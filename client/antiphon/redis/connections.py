@@ -75,7 +75,8 @@ class Connections:
     async def submit(self, session: SessionRef, work: Work, agent: str | AgentSpec | None) -> TurnId:
         """Submit a turn with its serialized agent. The turn is accepted when this returns.
 
-        Raises ``KeyReused``, ``SessionBusy``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``, ``StoreError``.
+        Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
+        ``StoreError``.
         """
         request = work.request(agent)
         payload = encode_request(request)
@@ -87,7 +88,7 @@ class Connections:
             due_in_ms=_milliseconds(work.delay), agent=b"" if agent is None else msgspec.json.encode(agent),
             tenant=work.tenant or session.tenant or "", key=_kept_key(work.key),
             input_bytes=input_bytes(request.messages), again=new_again() if work.retry_failed else "",
-            priority=work.priority,
+            priority=work.priority, cursor=work.cursor,
         )  # fmt: skip
         return new_id
 

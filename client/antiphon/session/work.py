@@ -36,6 +36,7 @@ from antiphon.input.values import (
     check_priority,
     check_while_suspended,
     duration,
+    parse_cursor,
     plain,
 )
 from antiphon.model import CallerTool, Message, Retry, Timeouts
@@ -133,6 +134,7 @@ class ClientSubmitOptions(_HandedIn, _Typed, total=False):
     ttl: float | timedelta | None
     params: Mapping[str, Any] | None
     tenant: str | None
+    cursor: int | None
 
 
 class Work(Struct):
@@ -152,6 +154,7 @@ class Work(Struct):
     retry_failed: bool = False
     delay: float | None = None
     tenant: str | None = None
+    cursor: int | None = None
     revises: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
     while_suspended: WhileSuspended = "wait"
@@ -204,6 +207,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "params": lambda value: plain(value, "params"),
     "schema": lambda value: value,
     "tenant": tenant_id,
+    "cursor": lambda value: parse_cursor(value, "cursor"),
     "caller_tools": caller_tools,
     "while_suspended": check_while_suspended,
     "on_tool": lambda value: _function(value, "on_tool"),

@@ -129,19 +129,21 @@ class Cell:
         input_bytes: int = 0,
         again: str = "",
         priority: Priority = "normal",
+        cursor: int | None = None,
     ) -> int:
         """Accept a turn and return its position in the inbox. A ``ttl_ms`` of 0 is for ever, None keeps the session's.
 
         It goes to the first of these queues that is set: ``queue``, the session's, ``agent_queue``, that of the
         session's agent, ``default_queue``. ``input_bytes`` is the length of the input in the request, if
         ``turn_queued`` is to carry it. ``again`` names the wish to run a failed turn with the same request again.
-        Raises ``KeyReused``, ``SessionBusy``, ``TenantLimit``, ``UsageError``, ``StoreError``.
+        With a ``cursor`` it is accepted only if that is the session's last event.
+        Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
         answer = await self._run(
             "submit", session_id, turn_id, digest, request, queue, agent_queue, default_queue, given(ttl_ms),
             inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
             if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
-            "" if priority == "normal" else priority,
+            "" if priority == "normal" else priority, given(cursor),
         )  # fmt: skip
         if answer[:1] == [b"ACCEPTED"]:
             return int(answer[1] or 0)
@@ -237,7 +239,7 @@ class Cell:
         self, turn: ClaimedTurn, status: str, *, messages: Sequence[bytes] = (), bodies: Sequence[bytes],
         response: bytes = b"", error_code: str = "", error: str = "", service: bytes = b"", variables: bytes = b"",
         window: str = "", summary: bytes = b"", kept: int | None = None, keep_events: int = KEEP_EVENTS,
-        calls: Literal["", "told", "untold"] = "", usage: bytes = b"",
+        calls: Literal["", "told", "untold"] = "", usage: bytes = b"", memories: str = "",
     ) -> bool:  # fmt: skip
         """End the run. Returns False, and writes nothing, if another fence is in force.
 
@@ -246,11 +248,12 @@ class Cell:
         The messages come behind the first ``kept`` ones of the history, or at its end. ``calls``: the model was
         ``told`` of all that earlier turns did and the history does not say, or this turn did something of which the
         history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
-        service said with the error, as JSON.
+        service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
         answer = await self._run(
             "finish", turn.session_id, turn.turn_id, turn.fence, status, response, error_code, error, service,
-            variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, len(messages),
+            variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, memories,
+            len(messages),
             *messages, *bodies,
         )  # fmt: skip
         return _held("finish", answer)

@@ -12,6 +12,7 @@ from antiphon.errors import (
     KeyReused,
     LimitReached,
     SessionBusy,
+    SessionChanged,
     StoreError,
     StoreFull,
     StoreReadOnly,
@@ -136,6 +137,9 @@ def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) ->
             known = turn.decode()
             said = f"The session is running the turn {known}: try again when it has ended."
             return SessionBusy(said, session_id=session_id, turn_id=known)
+        case [b"SESSION_CHANGED", seq]:
+            said = f"The session has gone on: its last event is {int(seq)}."
+            return SessionChanged(said, session_id=session_id)
         case [b"INBOX_FULL", length]:
             return SessionBusy(f"The session's inbox is full ({length} turns).", session_id=session_id)
         case [b"SESSION_CLOSED"]:

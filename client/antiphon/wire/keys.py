@@ -90,6 +90,12 @@ KINDS: tuple[Kind, ...] = (
          "an entry is removed when it was delivered, after a day at most", lasting=True),
     Kind("dispatched", "dispatched", "string", "the notice that was handed to webhooks last",
          "while there are webhooks", lasting=True),
+    Kind("unindexed", "unindexed:{}", "sorted set", "sessions that a memory is to index or to forget, by the time of "
+         "the next try", "empty when nothing is left to do", lasting=True),
+    Kind("remembered", "remembered:{}", "hash", "which turns of a session stand in the index of which memory, with how "
+         "many documents, and which are to be indexed", "until the session is deleted", lasting=True),
+    Kind("taking_over", "taking_over:{}", "hash", "how far a memory has indexed what the one has that it replaces",
+         "kept", lasting=True),
     Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
          "call may start", "a minute after the last turn that waited for it"),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
@@ -260,6 +266,15 @@ class Keys:
 
     def deliveries(self, name: str) -> str:
         return self._key("deliveries", name)
+
+    def unindexed(self, memory: str) -> str:
+        return self._key("unindexed", memory)
+
+    def taking_over(self, memory: str) -> str:
+        return self._key("taking_over", memory)
+
+    def remembered(self, session_id: str) -> str:
+        return self._key("remembered", session_id)
 
     @property
     def notices(self) -> str:

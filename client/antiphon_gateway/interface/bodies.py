@@ -121,6 +121,7 @@ class Submit(_TurnOptions, kw_only=True):
     retry_failed: bool = False
     ttl: Positive | UnsetType | None = UNSET
     tenant: str | None = None
+    cursor: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Edit(_TurnOptions, kw_only=True):

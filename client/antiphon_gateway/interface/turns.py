@@ -45,7 +45,7 @@ async def submit_turn(call: Call[None, Submit]) -> Answer[Submitted]:
         options["ttl"] = given.ttl
     turn = await call.client.submit(
         call.path["session"], cast("Any", given.input), agent=given.agent, params=params,
-        retry_failed=given.retry_failed, tenant=call.caller.tenant_for(given.tenant), **options,
+        retry_failed=given.retry_failed, tenant=call.caller.tenant_for(given.tenant), cursor=given.cursor, **options,
     )  # fmt: skip
     return _submitted(call, turn)
 

@@ -92,8 +92,8 @@ async def _before(call: Call[None, CompactResponse], name: str | None) -> list[M
     """Return the conversation that ends with a response, as messages that are new."""
     if name is None:
         return []
-    history, end = await history_until(call, *await previous(call, name))
-    return [Message(one.role, one.parts) for one in history[:end]]
+    found, end = await history_until(call, *await previous(call, name))
+    return [Message(one.role, one.parts) for one in found.messages[:end]]
 
 
 OPERATIONS = [compact_response]

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import AgentError, SessionBusy, SessionExists, TurnNotFound, UsageError
+from antiphon.client import SessionSnapshot
+from antiphon.errors import AgentError, SessionBusy, SessionChanged, SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import turn_id_of_key
 from antiphon.model import Response
 from antiphon.redis.turn import AsyncTurn
@@ -135,8 +136,8 @@ def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
     return read
 
 
-async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> tuple[list[Any], int]:
-    """Return the history of the session of a response, and how many of its messages end with it. Raises ``Refused``."""
+async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> tuple[SessionSnapshot, int]:
+    """Return the session of a response, and how many of its messages end with it. Raises ``Refused``."""
     info = await before.info()
     if info.status == "suspended":
         named = ", ".join(one.call_id for one in info.calls)
@@ -145,12 +146,11 @@ async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> t
         raise _wrong("The previous response is not completed: wait for it.")
     if info.decisions and await _went_on(call, before, part):
         raise _wrong("The previous response went on with the results of its calls: name the last response.")
-    session = call.client.session(before.session_id, tenant=call.caller.tenant)
-    history = await session.history_async()
-    ends = [number for number, one in enumerate(history, 1) if one.turn_id == before.id]
+    found = await call.client.snapshot(before.session_id, tenant=call.caller.tenant)
+    ends = [number for number, one in enumerate(found.messages, 1) if one.turn_id == before.id]
     if not ends:
         raise _wrong("The previous response is no longer in its conversation.")
-    return history, ends[-1]
+    return found, ends[-1]
 
 
 async def _following(
@@ -160,15 +160,17 @@ async def _following(
     key, fork = options["key"], call.new_session(options["key"])
     if key is not None and await _known(call, before, key):
         return await call.client.submit(before.session_id, messages, **options)  # the same request again
-    history, end = await history_until(call, before, part)
-    if end == len(history) and "ttl" not in options:
+    found, end = await history_until(call, before, part)
+    if end == len(found.messages) and "ttl" not in options:
         try:
-            return await call.client.submit(before.session_id, messages, if_busy="reject", **options)
-        except SessionBusy:
-            pass  # somebody else continues there
+            return await call.client.submit(
+                before.session_id, messages, if_busy="reject", cursor=found.cursor, **options
+            )
+        except (SessionBusy, SessionChanged):
+            pass  # somebody else continues there, or has done so
     session = call.client.session(before.session_id, tenant=call.caller.tenant)
     try:
-        await session.fork_async(fork, at=history[end - 1].id)
+        await session.fork_async(fork, at=found.messages[end - 1].id)
     except SessionExists:
         if key is None:
             raise

@@ -9,6 +9,8 @@ from antiphon.errors import (
     ClientClosed,
     InvalidMessage,
     ProviderRejected,
+    SessionBusy,
+    SessionChanged,
     SessionExists,
     TurnCancelled,
     UnknownAgent,
@@ -217,3 +219,42 @@ def test_a_turn_of_a_deleted_session_is_followed_to_its_end(client, agent, anew)
     assert list(turn.stream()) == [end]
     assert list(turn.stream(after=1)) == [end]
     assert list(turn.stream(after=end.seq)) == []
+
+
+def test_a_turn_with_a_cursor_is_accepted_only_if_nothing_has_happened_since(client, agent):
+    seen = client.snapshot("s").cursor
+    first = client.submit("s", "1", agent=agent, key="k", cursor=seen)
+    first.result(10)
+    with pytest.raises(SessionChanged) as told:
+        client.submit("s", "2", agent=agent, cursor=seen)
+    assert told.value.session_id == "s"
+    assert client.submit("s", "1", agent=agent, key="k", cursor=seen).id == first.id, "the same call again"
+    read = client.snapshot("s").cursor
+    waits = client.submit("s", "3", agent=agent, delay=60, cursor=read)
+    assert client.submit("s", "4", agent=agent, cursor=client.snapshot("s").cursor).result(10)
+    with pytest.raises(SessionChanged):
+        client.submit("s", "5", agent=agent, cursor=read)
+    waits.cancel()
+    assert texts(client.session("s").messages) == ["1", "You said: 1", "4", "You said: 4"]
+
+
+def test_a_cursor_of_a_session_that_is_not_there_is_0(client, agent):
+    client.submit("s", "1", agent=agent).result(10)
+    client.session("s").delete()
+    with pytest.raises(SessionChanged):
+        client.submit("s", "2", agent=agent, cursor=5)
+    assert (
+        client.submit("s", "2", agent=agent, cursor=client.snapshot("s").cursor).result(10).text
+        == "You said: 2"
+    )
+
+
+def test_a_turn_that_runs_has_gone_on_behind_the_cursor_of_a_snapshot(client, agent, workers_runtime):
+    with pytest.raises(UsageError, match="cursor="):
+        client.submit("s", "1", agent=agent, cursor=-1)
+    client.submit("s", "1", agent=agent, delay=60)
+    running = client.snapshot("s").cursor
+    turn = client.submit("s", "2", agent=agent)
+    with pytest.raises((SessionChanged, SessionBusy)):
+        client.submit("s", "3", agent=agent, if_busy="reject", cursor=running)
+    turn.result(10)

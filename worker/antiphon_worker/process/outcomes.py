@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from antiphon.errors import AgentError, InvalidOutput, ProviderError
 from antiphon.input.request import AgentSpec
-from antiphon.model import OpenCall, Response, ServiceAnswer, Usage
+from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
 from antiphon.model import Retry as RetryPolicy
 from antiphon.wire.cell import ClaimedTurn
 from antiphon_worker.app import App
@@ -33,6 +33,7 @@ __all__ = [
     "Waiting",
     "encodable",
     "facts_of",
+    "said_by",
     "seconds_until_newer",
     "seconds_until_retry",
     "stopped",
@@ -198,3 +199,8 @@ def stopped(stop: Stop, lease: Lease) -> Outcome:
             return Cancelled(lease.stop_reason)
         case Stop.DRAINED:
             return GivenBack(lease.stop_reason or "The worker stops.")
+
+
+def said_by(service: ServiceAnswer | None) -> bytes:
+    """Return what a model service said with an error as it is stored."""
+    return encode(service) if service is not None else b""

@@ -18,6 +18,7 @@ from antiphon.input.request import TurnRequest, check_request, decode_request
 from antiphon.input.versions import NewerRecord
 from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
 from antiphon.model.usage import Usage
+from antiphon.redis.cells import Cells
 from antiphon.tools import Context
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.errors import CancelledFirst
@@ -32,6 +33,7 @@ from antiphon_worker.loop.run_turn import TimeLimit, run_turn
 from antiphon_worker.loop.steps import decode_entry, tools_to_run
 from antiphon_worker.loop.tools.calls import is_stop
 from antiphon_worker.loop.unfinished import Unfinished
+from antiphon_worker.memory.recall import Recalls
 from antiphon_worker.process.faults import log_fault
 from antiphon_worker.process.history import (
     asked_agent,
@@ -57,6 +59,7 @@ from antiphon_worker.process.outcomes import (
     Waiting,
     encodable,
     facts_of,
+    said_by,
     seconds_until_newer,
     stopped,
 )
@@ -74,8 +77,9 @@ class TurnRunner:
     """Runs claimed turns and holds what all turns of the process share."""
 
     def __init__(
-        self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None
-    ) -> None:
+        self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None,
+        cells: Cells | None = None,
+    ) -> None:  # fmt: skip
         self.cell = cell
         self.publisher = publisher
         self.app = app
@@ -84,6 +88,7 @@ class TurnRunner:
         self.archive = app.archive(settings.archive)
         self.prices = app.prices(settings.prices)
         self.parts = AppParts.of(cell.keys.prefix, **app.parts())
+        self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
         self._warned = False
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
 
@@ -96,12 +101,8 @@ class TurnRunner:
         self._count(outcome, took)
         if isinstance(outcome, Finished | Failed | Cancelled):
             took += turn.spent_ms / 1000  # all attempts, and the time between them
-        fields = {
-            "action": f"turn_{name}",
-            "session": turn.session_id,
-            "turn": turn.turn_id,
-            "fence": turn.fence,
-        }
+        where = {"session": turn.session_id, "turn": turn.turn_id, "fence": turn.fence}
+        fields = {"action": f"turn_{name}"} | where
         facts, said = facts_of(outcome, run.provider)
         log.log(
             logging.WARNING if isinstance(outcome, Failed | Retry) else logging.INFO,
@@ -124,8 +125,8 @@ class TurnRunner:
 
     def _count(self, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
-        good, bad = isinstance(outcome, Finished), isinstance(outcome, Failed)
-        self.ended = (finished + good, failed + bad, took + seconds)
+        failed += isinstance(outcome, Failed)
+        self.ended = (finished + isinstance(outcome, Finished), failed, took + seconds)
 
 
 class _Run:
@@ -145,6 +146,7 @@ class _Run:
         self._tries = Tries(turn, runner.settings)
         self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
         self._unsent: list[bytes] = []  # events that go with the turn's end
+        self._memories = ""  # that are to index the turn
         self.provider = ""
         self._agent: str | None = None
 
@@ -269,6 +271,8 @@ class _Run:
                 self._revision = await revised(self._cell, turn, request.revises, self._lease)
                 inp.new_messages = [*self._revision.question, *request.messages]
             history = loaded_history(self._cell, turn, agent)
+            offer = self._runner.recalls.offer
+            self._memories = await patiently(self._lease, lambda: offer(inp, turn, agent, history))
             done = await run_turn(
                 provider, inp, history, app.toolbox, self._journal, self._sink, context, decisions
             )
@@ -297,12 +301,12 @@ class _Run:
                 response, calls = self._recorded(unfinished, [], raw)
                 return await self._finish(
                     "failed", event, response=response, calls=calls, error_code=code, error=message,
-                    service=_said(service), usage=unfinished.usage,
+                    service=said_by(service), usage=unfinished.usage,
                 )  # fmt: skip
             case Cancelled(reason):
                 return await self._cancel(reason)
             case Retry(error, delay):
-                service = _said(ServiceAnswer.of(error))
+                service = said_by(ServiceAnswer.of(error))
                 cause = "limit" if isinstance(error, HeldBack) else "error"
                 return await self._give_back(cause, error.message, str(error.code), delay, service=service)
             case GivenBack(reason, code, delay, lacking, workers):
@@ -328,7 +332,7 @@ class _Run:
         return await self._finish(
             "finished", *events, messages=done.messages, response=done.encoded, window=done.window,
             summary=done.summary, variables=encode(done.variables) if done.variables is not None else b"",
-            calls="told" if self._turn.untold else "", usage=done.response.usage,
+            calls="told" if self._turn.untold else "", usage=done.response.usage, memories=self._memories,
         )  # fmt: skip
 
     async def _cancel(self, reason: str) -> bool:
@@ -394,7 +398,3 @@ class _Run:
                 self._turn, cause, delay_ms=int(delay * 1000), reason=reason, code=code, **others
             ),
         )
-
-
-def _said(service: ServiceAnswer | None) -> bytes:
-    return encode(service) if service is not None else b""

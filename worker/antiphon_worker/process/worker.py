@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from antiphon.redis.cells import Cells, open_cells
 from antiphon.wire.cell import Cell
@@ -29,6 +30,9 @@ from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 from antiphon_worker.trouble.rate_limits import RateLimits
 from antiphon_worker.upkeep.deliverer import Deliverer
 from antiphon_worker.upkeep.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from antiphon_worker.memory.indexer import Indexer
 
 __all__ = ["Worker", "worker_name"]
 
@@ -81,7 +85,8 @@ class Worker:
         feed, publisher = LiveFeed(cell.redis), Publisher(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
         gate = RateLimits(cell)
-        runner = TurnRunner(cell, publisher, self._app, self.settings, gate)
+        cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
+        runner = TurnRunner(cell, publisher, self._app, self.settings, gate, cells)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)
         consumer = Consumer(
             cell, keeper, self.settings, self.name,
@@ -104,24 +109,24 @@ class Worker:
                     start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
                     start(presence.run, "presence"), start(lambda: gate.run(feed), "rate limits"),
                     start(Scheduler(cell).run, "scheduler"), start(Deliverer(cell).run, "deliverer"),
+                    *[start(one.run, "indexer") for one in self._indexers()],
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
                 if runner.archive is not None:
                     taking.append(start(Archiver(self._open_cell(), runner.archive).run, "archiver"))
-                log.info(
-                    "worker %s takes turns: %s", self.name, describe(self.settings), extra={"action": "started"}
-                )  # fmt: skip
-                self._say_what_agents_lack()
+                self._say_that_it_begins()
                 await self._draining.wait()
                 await _cancel(taking)
                 await self._drain(consumer, alone)
                 await _cancel(lasting)
         finally:
             await feed.aclose()
-            await cell.redis.aclose()
+            for one in {cell, *cells}:
+                await one.redis.aclose()
         log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
 
-    def _say_what_agents_lack(self) -> None:
+    def _say_that_it_begins(self) -> None:
+        log.info("worker %s takes turns: %s", self.name, describe(self.settings), extra={"action": "started"})
         for agent, lacking in self._app.lacking.items():
             for sentence in lacking:
                 log.warning(
@@ -154,6 +159,14 @@ class Worker:
             await alone.ended()
         finally:
             aborting.cancel()
+
+    def _indexers(self) -> list[Indexer]:
+        memories = [*self._app.memories]
+        if not memories:
+            return []
+        from antiphon_worker.memory.indexer import Indexer
+
+        return [Indexer(self._open_cell(), memory) for memory in memories]
 
     def _open_cell(self) -> Cell:
         return Cell(open_redis(self._url), prefix=self.settings.prefix)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
-from antiphon.errors import UnknownProvider
+from antiphon.errors import SettingsError, UnknownProvider
 from antiphon_worker.providers.base import Provider
 
-__all__ = ["BUILT_IN", "check_provider", "close_providers", "provider_for"]
+__all__ = ["BUILT_IN", "check_provider", "checked_providers", "close_providers", "provider_for"]
 
 
 def _openai() -> Provider:
@@ -63,6 +64,20 @@ def check_provider(name: str, providers: Mapping[str, Provider]) -> None:
     if name not in providers and name not in BUILT_IN:
         known = ", ".join(sorted({*BUILT_IN, *providers}))
         raise UnknownProvider(f"There is no provider {name!r}. Known here: {known}.")
+
+
+def checked_providers(providers: Any) -> dict[str, Provider]:
+    """Check what ``App(providers=…)`` was given. Raises ``SettingsError``."""
+    if not isinstance(providers, Mapping):
+        raise SettingsError(
+            f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."
+        )
+    for name, provider in cast("Mapping[Any, Any]", providers).items():
+        if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
+            raise SettingsError(
+                f"providers= has {provider!r} for {name!r}: use a provider, such as OpenAIChat(base_url=…)."
+            )
+    return dict(cast("Mapping[str, Provider]", providers))
 
 
 async def close_providers() -> None:

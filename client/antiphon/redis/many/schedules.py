@@ -41,7 +41,7 @@ log = logging.getLogger("antiphon.schedules")
 
 PAGE = 100
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REFUSED = ("key", "retry_failed", "delay", "schema", "if_busy", "ttl")
+_REFUSED = ("key", "retry_failed", "delay", "schema", "if_busy", "ttl", "cursor")
 
 
 class _Plan(Struct, omit_defaults=True):
@@ -106,10 +106,10 @@ class AsyncSchedules:
 
         A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
         replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
-        times that were missed. Options as in ``submit``, without ``key``, ``delay``, ``schema``, ``if_busy`` and
-        ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins anew with the
-        next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron text without the
-        package ``cronsim``, ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
+        times that were missed. Options as in ``submit``, without ``key``, ``delay``, ``schema``, ``if_busy``,
+        ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
+        anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
+        text without the package ``cronsim``, ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
 
         >>> await schedules.set("hourly", "Any news?", agent="assistant", every=3600)
         """

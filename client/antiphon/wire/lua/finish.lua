@@ -3,12 +3,13 @@
 -- A turn that replaces a part of the history passes `kept`: how many messages stay before its own.
 -- `calls` is 'untold' if its tools have run and the history does not show it, and 'told' if the model was told of all
 -- such calls of earlier turns. `usage` is what the session's turns have used, with this run.
+-- `memories` names those that are to index this turn.
 -- `service` is what a model service said with the error of a failed turn, as JSON.
--- @args session turn fence status response error_code error service variables window summary kept keep_events calls usage count rest...    `count` messages, then event bodies
+-- @args session turn fence status response error_code error service variables window summary kept keep_events calls usage memories count rest...    `count` messages, then event bodies
 -- -> OK                    (also for a repetition)
 -- -> STOPPED, stop word    it was cancelled before, and can end only as cancelled
 -- -> SUPERSEDED
--- @include publish rq_view shares inbox let_in holder notices conclude cut
+-- @include publish rq_view shares inbox let_in holder notices conclude memories cut
 if fence ~= '' and redis.call('HGET', key_turn(turn), 'done') == fence then return {'OK'} end
 local held, stop = holds(session, fence)
 if not held then return {'SUPERSEDED'} end
@@ -33,6 +34,7 @@ if summary ~= '' then redis.call('HSET', key_session(session), 'summary', summar
 if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
 if calls == 'untold' then untold(session, turn) end
 if usage ~= '' then redis.call('HSET', key_session(session), 'usage', usage) end
+if memories ~= '' then to_index(session, turn, memories, now) end
 conclude(session, turn, status, now, bodies, tonumber(keep_events), status == 'finished' or tonumber(count) > 0,
   {'done', fence, 'response', response, 'error_code', error_code, 'error', error})
 let_go(session)

@@ -4,10 +4,12 @@
 -- With an empty `ttl_ms` the session keeps its own, or gets the default. The last one given wins; 0 means for ever.
 -- `busy` is what to do if the inbox is not empty: enqueue, reject, interrupt, rollback or steer.
 -- `input` is the length of the input's JSON in the request, or 0. `again` names a request to run a failed turn again.
--- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority
+-- `cursor` is the last event of the session that its caller has seen, or empty: then the session may have gone on.
+-- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority cursor
 -- -> ACCEPTED, position    (also for a repetition)
 -- -> KEY_REUSED            the id belongs to another request
 -- -> SESSION_BUSY, turn    the inbox is not empty and the caller asked to be refused then
+-- -> SESSION_CHANGED, seq  the session has gone on behind the cursor
 -- -> INBOX_FULL, length
 -- -> SESSION_CLOSED
 -- -> OTHER_TENANT          the session belongs to another one, or to none
@@ -42,6 +44,8 @@ local kept = redis.call('HMGET', key_session(session), 'closed', 'tenant', 'queu
 if tenant ~= '' and (kept[2] or kept[6] and '' or tenant) ~= tenant then return {'OTHER_TENANT'} end
 if kept[1] then return {'SESSION_CLOSED'} end
 if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
+local seq = kept[6] and kept[8] or 0
+if cursor ~= '' and tonumber(seq) ~= tonumber(cursor) then return {'SESSION_CHANGED', seq} end
 if due_in > 0 and redis.call('ZCARD', key_due()) >= tonumber(delayed_limit) then return {'FULL', 'delayed_turns'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 if not kept[6] and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end

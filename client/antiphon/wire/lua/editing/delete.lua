@@ -4,7 +4,7 @@
 -- @args session
 -- -> DELETED, how many of its keys there were
 -- -> BUSY, turn            the last one of its inbox
--- @include publish rq_view shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled
+-- @include publish rq_view shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories
 local KEPT_EVENTS = 10000
 local turn = redis.call('LINDEX', key_inbox(session), -1)
 if turn then return {'BUSY', turn} end
@@ -23,6 +23,7 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
 end
 forget_schedules(session)
+unlearn(session, now_ms())
 redis.call('DEL', key_turns(session))
 redis.call('HDEL', key_quarantined(), session)
 return {'DELETED', redis.call('DEL', key_session(session), key_history(session), key_events(session))}

@@ -8,7 +8,7 @@
 -- -> CONFLICT              the session is not what the caller has read
 -- -> SESSION_CLOSED
 -- -> FULL, limit           Redis has as many as this limit allows
--- @include publish rq_view life shares inbox cut
+-- @include publish rq_view life shares inbox memories cut
 local KEPT_EVENTS, KEPT_OPS = 10000, 16
 local fields, history = key_session(session), key_history(session)
 local head = redis.call('LINDEX', key_inbox(session), 0)

@@ -6,7 +6,7 @@
 -- -> CONFLICT              the history is not what the caller has read
 -- -> SESSION_EXISTS
 -- -> FULL, limit           Redis has as many as this limit allows
--- @include publish life inbox cut
+-- @include publish life inbox memories cut
 local target = key_session(fork)
 if redis.call('HGET', target, 'op') == op then return {'OK'} end
 if redis.call('EXISTS', target) == 1 and not is_over(fork) then return {'SESSION_EXISTS'} end

@@ -1,9 +1,10 @@
 -- Cut off the end of a history, and drop what refers to it: the start of the window, a summary that covers any removed
--- message, and the places of turns that left no messages.
+-- message, and the places of turns that left no messages. What memories hold of it is looked at again (`memories`).
 local function cut(session, keep)
   local fields, history = key_session(session), key_history(session)
   keep = tonumber(keep)
   redis.call('HDEL', fields, 'window')
+  unlearn(session, now_ms())
   local summed_up = string.match(redis.call('HGET', fields, 'summary') or '0', '^%d+')
   if tonumber(summed_up) > keep then redis.call('HDEL', fields, 'summary') end
   if keep > 0 then redis.call('LTRIM', history, 0, keep - 1) else redis.call('DEL', history) end

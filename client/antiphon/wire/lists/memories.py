@@ -1,0 +1,155 @@
+"""What memories hold of the sessions of a cell, and what they are still to index or to forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from redis.exceptions import RedisError
+
+from antiphon.errors import CorruptRecord
+from antiphon.input.ids import SessionId, TurnId
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import store_error
+from antiphon.wire.records import pairs
+from antiphon.wire.scripts import load_script, run_script
+
+__all__ = [
+    "Remembered",
+    "TakenSession",
+    "has_taken_over",
+    "put_off",
+    "settle_session",
+    "take_over",
+    "take_sessions",
+    "tenant_of",
+    "waiting_sessions",
+    "which_known",
+]
+
+
+class TakenSession(Struct, frozen=True):
+    """A session that this worker holds to index it: the turns that are new, and those that the index has if it was cut.
+
+    ``new`` and ``cut`` are as Redis has them. With ``damage``, its key cannot be read.
+    """
+
+    session_id: SessionId
+    fence: str
+    tenant: str | None = None
+    new: str = ""
+    cut: str = ""
+    known: dict[str, str] = field(default_factory=dict)
+    damage: str = ""
+
+
+class Remembered(NamedTuple):
+    """Where a document comes from."""
+
+    session_id: str
+    turn_id: str
+
+
+async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> list[TakenSession]:
+    """Take up to ``count`` sessions that a memory is to look at. Raises ``StoreError``."""
+    match await _run(cell, "take", memory, lease_ms, count):
+        case [b"TAKEN", fence, *found]:
+            return [_taken(memory, fence.decode(), each) for each in found]
+        case answer:
+            raise _unknown("take", answer)
+
+
+async def settle_session(
+    cell: Cell, memory: str, taken: TakenSession, indexed: Mapping[str, str]
+) -> list[str]:
+    """Write what stands in the index of which turns now, '' for a turn that was forgotten.
+
+    Returns the turns whose documents must go, because another worker has taken the session and does not know them.
+    Raises ``StoreError``.
+    """
+    flat = [value for pair in indexed.items() for value in pair]
+    match await _run(cell, "settle", memory, taken.session_id, taken.fence, taken.new, taken.cut, *flat):
+        case [b"OK"]:
+            return []
+        case [b"SUPERSEDED", *unknown]:
+            return [turn.decode() for turn in unknown]
+        case answer:
+            raise _unknown("settle", answer)
+
+
+async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
+    """Leave a session that cannot be indexed now to whoever takes it after this time. Raises ``StoreError``."""
+    match await _run(cell, "put_off", memory, taken.session_id, taken.fence, ms):
+        case [b"OK"] | [b"SUPERSEDED"]:
+            return
+        case answer:
+            raise _unknown("put_off", answer)
+
+
+async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> list[bool]:
+    """Say of each document whether its turn is remembered: not deleted, cut off or unknown. Raises ``StoreError``."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for one in found:
+        pipe.hmget(cell.keys.remembered(one.session_id), f"@cut/{memory}", f"{memory}/{one.turn_id}")
+    answers: list[Any] = await _ask(pipe.execute(raise_on_error=False)) if found else []
+    return [isinstance(raw, list) and raw[0] is None and raw[1] is not None for raw in answers]
+
+
+async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | None:
+    """Return the tenant of a turn, or of its session, which was restored after it had taken the turn."""
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.hget(cell.keys.turn(turn), "tenant")
+    pipe.hget(cell.keys.session(session_id), "tenant")
+    own, of_session = await _ask(pipe.execute())
+    return (own or of_session or b"").decode() or None
+
+
+async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
+    """Let a memory index some of what another one has. Returns True once it has it all. Raises ``StoreError``."""
+    match await _run(cell, "take_over", memory, replaced, count):
+        case [b"READY"]:
+            return True
+        case [b"MORE"]:
+            return False
+        case answer:
+            raise _unknown("take_over", answer)
+
+
+async def has_taken_over(cell: Cell, memory: str) -> bool:
+    """Return whether a memory has all of the one that it replaces. Raises ``StoreError``."""
+    return bool(await _ask(cell.redis.hexists(cell.keys.taking_over(memory), "ready")))
+
+
+async def waiting_sessions(cell: Cell, memory: str) -> int:
+    """Return how many sessions a memory is still to index or to forget. Raises ``StoreError``."""
+    return int(await _ask(cell.redis.zcard(cell.keys.unindexed(memory))))
+
+
+def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
+    session = SessionId(raw[0].decode())
+    if len(raw) == 2:
+        return TakenSession(session, fence, damage=raw[1].decode(errors="replace"))
+    _, tenant, new, cut, fields = raw
+    known = {
+        name.removeprefix(f"{memory}/"): value.decode(errors="replace")
+        for name, value in pairs(fields).items()
+        if name.startswith(f"{memory}/")
+    }
+    return TakenSession(session, fence, tenant.decode() or None, new.decode(), cut.decode(), known)
+
+
+def _unknown(name: str, answer: Any) -> CorruptRecord:
+    return CorruptRecord(f"The script 'memories/{name}' returned an unknown answer: {answer!r:.80}.")
+
+
+async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
+    script = load_script(f"memories/{name}", cell.clock)
+    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
+
+
+async def _ask(answer: Any) -> Any:
+    try:
+        return await answer
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc

@@ -1,0 +1,83 @@
+"""The scripts of memories: what is to be indexed is taken by one worker at a time, and settled by its holder alone."""
+
+from __future__ import annotations
+
+from support.cells import START_MS, open_cell
+
+from antiphon.input.ids import SessionId
+from antiphon.wire.editing import delete_session
+from antiphon.wire.lists.memories import Remembered, put_off, settle_session, take_sessions, which_known
+
+LEASE_MS = 1000
+
+
+async def ended(cell, *turns, session="s", memories="m"):
+    for turn in turns:
+        await cell.put(turn, session)
+        await cell.end(await cell.take_one(), memories=memories)
+
+
+async def take(cell, memory="m"):
+    return await take_sessions(cell, memory, LEASE_MS, 10)
+
+
+async def known(cell, *turns, session="s", memory="m"):
+    return await which_known(cell, memory, [Remembered(session, turn) for turn in turns])
+
+
+async def test_a_session_is_taken_by_one_worker_until_it_is_settled(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1", "t2")
+        (one,) = await take(cell)
+        assert (one.new.split(), one.cut) == (["t1", "t2"], "")
+        assert await take(cell) == []
+        await ended(cell, "t3")
+        assert await take(cell) == [], "a turn that ends meanwhile waits"
+        assert await known(cell, "t1") == [False]
+        assert await settle_session(cell, "m", one, {"t1": "1:a", "t2": ""}) == []
+        assert await known(cell, "t1", "t2", "t3") == [True, False, False]
+        (again,) = await take(cell)
+        assert again.new.split() == ["t3"]
+
+
+async def test_whoever_lost_the_session_settles_nothing_and_hears_what_is_unknown(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1", "t2")
+        (late,) = await take(cell)
+        await cell.wait(LEASE_MS + 1)
+        (holder,) = await take(cell)
+        await settle_session(cell, "m", holder, {"t1": "1:a", "t2": ""})
+        before = await cell.contents()
+        assert await settle_session(cell, "m", late, {"t1": "1:b", "t2": "1:b"}) == ["t2"]
+        await put_off(cell, "m", late, 5)
+        assert await cell.contents() == before
+
+
+async def test_a_deleted_session_is_unknown_at_once_and_taken_again(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1", memories="m other")
+        for memory in ("m", "other"):
+            (one,) = await take(cell, memory)
+            await settle_session(cell, memory, one, {"t1": "1:a"})
+        await delete_session(cell, SessionId("s"))
+        assert await known(cell, "t1") == await known(cell, "t1", memory="other") == [False]
+        for memory in ("m", "other"):
+            (one,) = await take(cell, memory)
+            assert (one.known, one.cut) == ({"t1": "1:a"}, "1")
+            await settle_session(cell, memory, one, {"t1": ""})
+        assert not await cell.redis.exists(cell.keys.remembered("s"))
+
+
+async def test_what_is_put_off_waits(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1")
+        (one,) = await take(cell)
+        await put_off(cell, "m", one, 5000)
+        await cell.wait(4999)
+        assert await take(cell) == []
+        await cell.wait(1)
+        assert len(await take(cell)) == 1

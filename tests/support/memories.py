@@ -1,0 +1,53 @@
+"""Memories for tests: stores that fail, and what stands in a memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from antiphon.agent import Agent
+from antiphon.memory import FaissStore, Memory, WordEmbeddings
+from antiphon_worker.app import App
+
+__all__ = ["FailingStore", "app_with", "host", "passages_in"]
+
+
+class FailingStore(FaissStore):
+    """``failing``: nothing can be written. ``refuses``: no text with this word. ``gate``: writes wait for it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, WordEmbeddings())
+        self.failing = False
+        self.refuses = ""
+        self.written: list[str] = []
+        self.gate: asyncio.Event | None = None
+        self.reached = asyncio.Event()
+
+    def add_texts(self, texts: Iterable[str], *args: Any, **options: Any) -> list[str]:
+        contents = list(texts)
+        if self.failing or (self.refuses and any(self.refuses in text for text in contents)):
+            raise ConnectionError("the store is away")
+        self.written += contents
+        return super().add_texts(contents, *args, **options)
+
+    async def aadd_documents(self, documents: Any, **options: Any) -> list[str]:
+        if self.gate is not None:
+            self.reached.set()
+            await self.gate.wait()
+        return await super().aadd_documents(documents, **options)
+
+
+def host(memory: Memory, **options: Any) -> Agent:
+    return Agent(**{"provider": "scripted", "model": "any", "name": "host", "memory": memory, **options})
+
+
+def app_with(memory: Memory, **options: Any) -> App:
+    return App(agents=[host(memory, **options)])
+
+
+def passages_in(memory: Memory) -> list[str]:
+    """The texts that stand in a FaissStore."""
+    with memory.store._open() as database:
+        return [row[0] for row in database.execute("SELECT text FROM documents WHERE text IS NOT NULL")]

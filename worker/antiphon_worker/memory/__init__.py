@@ -1,0 +1,1 @@
+"""Memory in workers: finished turns are indexed beside the turns, and recalled for the model."""

@@ -1,0 +1,65 @@
+"""The index of a memory: its store, asked for the documents of one scope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from langchain_core.documents import Document
+
+    from antiphon.memory.declaration import Memory
+
+__all__ = ["Index"]
+
+
+class Index:
+    """Writes, deletes and finds documents. Raises what the store raises."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._store: Any = memory.store
+        self._filter = memory.filter or _FILTERS.get(_kind(memory.store), _equal)
+
+    async def add(self, documents: Sequence[Document]) -> None:
+        """Write documents. Those with a known id replace the former ones."""
+        if documents:
+            await self._store.aadd_documents(list(documents), ids=[one.id for one in documents])
+
+    async def delete(self, ids: Sequence[str]) -> None:
+        """Delete documents. It is no error if there are none with these ids."""
+        if ids:
+            await self._store.adelete(list(ids))
+
+    async def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return the documents with these ids, none from a store that cannot find documents by their ids."""
+        try:
+            return await self._store.aget_by_ids(list(ids))
+        except NotImplementedError:
+            return []
+
+    async def search(self, query: str, scope: str, count: int) -> list[Document]:
+        """Return the documents of a scope that are nearest to a text, whatever a store makes of the filter."""
+        found = await self._store.asimilarity_search(query, k=count, filter=self._filter(scope))
+        return [one for one in found if one.metadata.get("scope") == scope]
+
+
+def _equal(scope: str) -> Mapping[str, str]:
+    return {"scope": scope}
+
+
+def _terms(scope: str) -> Any:
+    return [{"term": {"metadata.scope.keyword": scope}}]
+
+
+def _function(scope: str) -> Any:
+    def matches(document: Document) -> bool:
+        return document.metadata.get("scope") == scope
+
+    return matches
+
+
+_FILTERS = {"ElasticsearchStore": _terms, "InMemoryVectorStore": _function}
+
+
+def _kind(store: object) -> str:
+    return next((each.__name__ for each in type(store).__mro__ if each.__name__ in _FILTERS), "")

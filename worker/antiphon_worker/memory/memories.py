@@ -1,0 +1,81 @@
+"""The memories of an App's agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from antiphon.errors import SettingsError
+from antiphon.input.values import is_a
+
+if TYPE_CHECKING:
+    from antiphon.agent import Agent
+    from antiphon.input.request import AgentSpec
+    from antiphon.memory.declaration import Memory
+
+__all__ = ["RECALL", "Memories"]
+
+RECALL = "recall"
+"""The name of the tool."""
+
+
+class Memories:
+    """Which agent recalls from which memory. ``own`` is that of agents without one.
+
+    Raises ``SettingsError`` if two memories have one name, or an agent with the tool has another one of that name.
+    """
+
+    def __init__(self, own: Memory | None = None) -> None:
+        self._own = own
+        self._of_agents: dict[str, tuple[AgentSpec, Memory]] = {}
+        self._named: dict[str, Memory] = {}
+        if own is not None:
+            self._check(own)
+            self._know(own)
+
+    def __iter__(self) -> Iterator[Memory]:
+        return iter(self._named.values())
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of the tools that memories give to agents."""
+        return [RECALL] if any(memory.recall == "tool" for memory in self) else []
+
+    def add(self, agent: Agent, spec: AgentSpec) -> None:
+        """Take in an agent with its memory."""
+        memory: Memory | None = getattr(agent, "memory", None) or self._own
+        if memory is None:
+            return
+        if memory.recall == "tool" and any(tool.name == RECALL for tool in agent.tools):
+            raise SettingsError(
+                f"The agent {agent.name!r} has a tool {RECALL!r}, and its memory has one as well."
+            )
+        self._of_agents[spec.name or ""] = spec, memory
+        self._know(memory)
+
+    def of(self, agent: AgentSpec) -> Memory | None:
+        """Return the memory of an agent of the App, or None. An agent that came with a turn has none."""
+        known, memory = self._of_agents.get(agent.name or "", (None, None))
+        return memory if known is agent else None
+
+    def names(self, agent: AgentSpec) -> str:
+        """Return the names of the memories that index an agent's turns: its own, and the one that it replaces."""
+        memory, names = self.of(agent), list[str]()
+        while memory is not None:
+            names.append(memory.name)
+            memory = memory.replaces
+        return " ".join(names)
+
+    def _check(self, memory: object) -> None:
+        from antiphon.memory.declaration import Memory
+
+        if not is_a(memory, Memory):
+            raise SettingsError(f"memory= must be a Memory, not {memory!r}.")
+
+    def _know(self, memory: Memory | None) -> None:
+        while memory is not None:
+            if self._named.setdefault(memory.name, memory) is not memory:
+                raise SettingsError(
+                    f"Two memories of the App have the name {memory.name!r}: share one, or give each another name."
+                )
+            memory = memory.replaces

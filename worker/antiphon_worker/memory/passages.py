@@ -1,0 +1,86 @@
+"""What of a turn is written to an index: passages of its question and its answer, with ids that are always the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.memory.declaration import Memory
+from antiphon.model import Message
+
+__all__ = ["MOST_PASSAGES", "TurnText", "document_id", "texts_of_history", "texts_of_turn"]
+
+PASSAGE_CHARACTERS = 2000
+MOST_PASSAGES = 16
+_SAYS = {"user": "User", "assistant": "Assistant"}
+
+
+class TurnText(Struct, frozen=True):
+    """What a turn said, cut into passages. ``created`` is in ms since 1970. ``digest`` differs with the passages.
+
+    Without a ``tenant``, it is that of its session.
+    """
+
+    turn_id: str
+    agent: str | None
+    created: int
+    passages: list[str]
+    tenant: str | None = None
+
+    @property
+    def digest(self) -> str:
+        text = "\0".join(self.passages)
+        return f"{len(self.passages)}:{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+
+
+def document_id(prefix: str, memory: Memory, session_id: str, turn_id: str, number: int) -> str:
+    """Return the id of a passage's document: whoever writes it, and how often, it is one document."""
+    whole = msgspec.json.encode([prefix, memory.name, session_id, turn_id, number])
+    return hashlib.sha256(whole).hexdigest()[:40]
+
+
+def texts_of_turn(turn_id: str, messages: Sequence[Message]) -> TurnText | None:
+    """Return what users and models said in a turn, or None where no model has said anything."""
+    lines = [
+        f"{_SAYS[one.role]}: {text}" for one in messages if one.role in _SAYS and (text := one.text.strip())
+    ]
+    answers = [one for one in messages if one.role == "assistant" and one.text.strip()]
+    if not answers:
+        return None
+    passages = list(_cut("\n".join(lines)))[:MOST_PASSAGES]
+    return TurnText(turn_id, answers[-1].agent, answers[-1].created or 0, passages)
+
+
+def texts_of_history(history: Sequence[Message]) -> dict[str, TurnText]:
+    """Return the texts of all turns of a history. An answer whose question was asked by a former turn has it, too."""
+    found: dict[str, TurnText] = {}
+    asked: list[Message] = []
+    for turn_id, group in groupby(history, lambda message: message.turn_id):
+        messages = list(group)
+        if not any(one.role == "user" for one in messages):
+            messages = [*asked, *messages]
+        text = texts_of_turn(turn_id or "", messages)
+        if text is not None and turn_id:
+            found[turn_id] = text
+        asked = [one for one in messages if one.role == "user"]
+    return found
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Cut a text into passages, at the end of a line or a word where there is one."""
+    while len(text) > PASSAGE_CHARACTERS:
+        part = text[:PASSAGE_CHARACTERS]
+        end = (
+            max(part.rfind("\n"), part.rfind(" "))
+            if part.rfind("\n") < PASSAGE_CHARACTERS // 2
+            else part.rfind("\n")
+        )
+        end = end if end > PASSAGE_CHARACTERS // 2 else PASSAGE_CHARACTERS
+        yield text[:end].strip()
+        text = text[end:].strip()
+    if text:
+        yield text
