@@ -65,6 +65,6 @@ def test_the_runner_of_pydantic_ai(run, models):
     run(blocks_of("pydantic-ai")[0], names)
     session = Agent(provider=names["app"]._providers["pydantic-ai"], model="gpt-4o").session()
     assert (
-        session.run('call:order_status {"order": "7"}').tool_calls[0].result
+        session.run('call:parcel_status {"order": "7"}').tool_calls[0].result
         == "Order 7 was shipped yesterday."
     )
