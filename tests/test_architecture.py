@@ -67,6 +67,7 @@ GATEWAY_ORDER = [
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
     "langgraph": ["antiphon.ext.langgraph"],
+    "pydantic_ai": ["antiphon.ext.pydantic_ai"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],
@@ -85,7 +86,11 @@ OWNERS = {
     "psycopg": ["antiphon.stores.postgres"],
     "psycopg_pool": ["antiphon.stores.postgres"],
     "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
-    "pydantic_core": ["antiphon_worker.loop.answers.output", "antiphon_worker.loop.answers.schema_check"],
+    "pydantic_core": [
+        "antiphon.ext.pydantic_ai",
+        "antiphon_worker.loop.answers.output",
+        "antiphon_worker.loop.answers.schema_check",
+    ],
     "starlette": ["antiphon_gateway.*"],
     "uvicorn": ["antiphon_gateway.http.connection", "antiphon_gateway.serve"],
     "uvloop": [

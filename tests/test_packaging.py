@@ -52,7 +52,7 @@ def test_importing_the_client_loads_nothing_of_the_worker():
 
 
 # Adapters to frameworks need these.
-ADAPTERS = ("antiphon.ext.langgraph", "antiphon.ext.openai_agents")
+ADAPTERS = ("antiphon.ext.langgraph", "antiphon.ext.openai_agents", "antiphon.ext.pydantic_ai")
 
 
 def test_no_module_of_the_client_needs_more_than_it_is_installed_with():

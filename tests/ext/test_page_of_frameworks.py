@@ -58,3 +58,13 @@ def test_a_function_of_your_own(run, capsys):
 def test_the_checkpointer_of_langgraph(run, capsys):
     run(blocks_of("LangGraph")[0], {"__name__": "page"})
     assert capsys.readouterr().out == "Message 3.\n"
+
+
+def test_the_runner_of_pydantic_ai(run, models):
+    names = {}
+    run(blocks_of("pydantic-ai")[0], names)
+    session = Agent(provider=names["app"]._providers["pydantic-ai"], model="gpt-4o").session()
+    assert (
+        session.run('call:parcel_status {"order": "7"}').tool_calls[0].result
+        == "Order 7 was shipped yesterday."
+    )
