@@ -188,11 +188,7 @@ class Agent:
         for model in self.fallback:
             if isinstance(model, Agent):
                 model.spec()
-        if self.memory is not None:
-            raise UsageError(
-                "This agent's memory= is an object of this process, which cannot be sent to a worker: pass the agent "
-                "to the worker's App(agents=…) and submit its name."
-            )
+        self._check_memory()
         if callable(self.approval.rule):
             raise UsageError(
                 "This agent's approval= is a function, which cannot be sent to a worker: use names of tools here, or "
@@ -249,6 +245,12 @@ class Agent:
             )
         return self._runtime
 
+    def _check_memory(self) -> None:
+        if self.memory is not None:
+            raise UsageError(
+                "An agent with memory= runs on workers alone: pass it to the worker's App(agents=…) and submit its name."
+            )
+
     @property
     def _provider_name(self) -> str:
         return (
@@ -267,6 +269,7 @@ class Agent:
     ) -> Session:
         """Return a session to which ``opening`` is applied on its first use."""
 
+        self._check_memory()
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         if self.redis is not None and (store or self.store) is not None:
             raise UsageError("store= works only without redis=: workers store their sessions in Redis.")

@@ -194,10 +194,11 @@ async def test_input_without_text_asks_nothing(redis_url, store):
     assert recalled(lines.requests[-1]) == []
 
 
-def test_an_agent_with_a_memory_is_not_sent_with_a_turn(store):
+def test_an_agent_with_a_memory_runs_on_workers_alone(store):
     agent = host(Memory(store))
-    with pytest.raises(UsageError, match=r"memory= .* cannot be sent"):
-        agent.spec()
+    for use in (agent.session, agent.spec):
+        with pytest.raises(UsageError, match="runs on workers alone"):
+            use()
 
 
 def test_what_cannot_be_a_memory_is_refused(store, tmp_path):
