@@ -248,7 +248,7 @@ class Agent:
     def _check_memory(self) -> None:
         if self.memory is not None:
             raise UsageError(
-                "An agent with memory= runs on workers alone: pass it to the worker's App(agents=…) and submit its name."
+                "An agent with memory= runs on workers alone: pass it to their App(agents=…) and submit its name."
             )
 
     @property
