@@ -34,8 +34,9 @@ def main() -> int:
         folder = options.keep or Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
-            options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True
-        )
+            options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True,
+            archive=not options.clock,
+        )  # fmt: skip
         if options.plan:
             print("\n".join(map(str, chaos.plan)))
             return 0

@@ -44,6 +44,8 @@ class Report:
     decided: int = 0
     delivered: int = 0
     delivered_twice: int = 0
+    archived: int = 0
+    restored: int = 0
     repeated_submits: int = 0
     attempts_lost_to_crashes: int = 0
     lost: int = 0
@@ -98,6 +100,7 @@ async def check(chaos: Chaos) -> Report:
     _check_tools(chaos, report)
     _check_decisions(chaos, report)
     _check_webhook(chaos, logs, report)
+    _check_archive(chaos, report)
     _check_keys(chaos.server.url, report)
     _check_places(chaos, report)
     if not chaos.clock:  # the log's times are the server's
@@ -234,6 +237,13 @@ def _check_webhook(chaos: Chaos, logs: dict[str, list[Event]], report: Report) -
     )
     if report.delivered_twice > AT_ONCE * deaths:
         report.wrong.append(f"the webhook was told {report.delivered_twice} times what it had acknowledged")
+
+
+def _check_archive(chaos: Chaos, report: Report) -> None:
+    """What the archive held of a session it holds still."""
+    if chaos.sleepers:
+        report.archived, report.restored = chaos.sleepers.saved, chaos.sleepers.restored
+        report.wrong += chaos.sleepers.trouble
 
 
 def _check_places(chaos: Chaos, report: Report) -> None:

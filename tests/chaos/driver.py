@@ -22,10 +22,12 @@ from support.stage import Stage
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
+from antiphon.stores import SQLiteStore
 from chaos.load import Conversation
 from chaos.people import People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
+from chaos.sleepers import LIFE_SECONDS, Sleepers
 
 __all__ = ["Chaos", "Hit"]
 
@@ -59,11 +61,12 @@ class Chaos:
         server: str = "valkey",
         clock: bool = False,
         webhook: bool = False,
+        archive: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.plan = make_plan(seed, seconds, clock=clock)
+        self.plan = make_plan(seed, seconds, clock=clock, archive=archive)
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
         self.conversations: list[Conversation] = []
@@ -75,6 +78,8 @@ class Chaos:
         self.free_places = 0
         self.receiver = Receiver() if webhook else None
         self._clock_offset = 0.0
+        self.archive = SQLiteStore(directory / "archive.db") if archive else None
+        self.sleepers: Sleepers | None = None
 
     def __enter__(self) -> Self:
         self.server = self._stack.enter_context(
@@ -108,6 +113,13 @@ class Chaos:
             ]
             self.people = People(client, self.seed)
             deciding = asyncio.create_task(self.people.decide_all())
+            if self.archive:
+                self.sleepers = Sleepers(client, self.archive, self.seed)
+                talkers.append(
+                    asyncio.create_task(
+                        self.sleepers.sleep_and_wake(lambda: time.monotonic() - began > self.seconds)
+                    )
+                )
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
@@ -126,6 +138,7 @@ class Chaos:
             drain=1,
             stall_timeout=STALL_SECONDS,
             isolated_turns=PLACES,
+            **({"archive": f"sqlite:///{self.archive.path}"} if self.archive else {}),
         )
 
     @property
@@ -171,18 +184,10 @@ class Chaos:
             case "restart host":
                 host.process.send_signal(signal.SIGTERM)
                 self._replace(host)
-            case "cut workers":
-                self.to_workers.cut()
-            case "cut clients":
-                self.to_clients.cut()
-            case "delay workers":
-                self.to_workers.delay(0.1)
-                self._after(fault.seconds, self.to_workers.heal)
-            case "hold back workers":
-                self.to_workers.blackhole()
-                self._after(fault.seconds, self.to_workers.heal)
-            case "lose a reply":
-                (self.to_workers if fault.target % 2 else self.to_clients).drop_reply(b"EVALSHA")
+            case "lose all workers":
+                await self._lose_all_workers(fault)
+            case "cut workers" | "cut clients" | "delay workers" | "hold back workers" | "lose a reply":
+                self._disturb_network(fault)
             case "flush scripts":
                 await self._flush_scripts()
             case "put clock forward" | "put clock back":
@@ -196,6 +201,27 @@ class Chaos:
             hit.ended_ms += fault.seconds * 1000
         else:
             hit.ended_ms = max(hit.ended_ms, time.time() * 1000)
+
+    async def _lose_all_workers(self, fault: Fault) -> None:
+        for host in self.hosts:
+            host.process.kill()
+        await asyncio.sleep(fault.seconds + LIFE_SECONDS)
+        self._start_ended_hosts()
+
+    def _disturb_network(self, fault: Fault) -> None:
+        match fault.kind:
+            case "cut workers":
+                self.to_workers.cut()
+            case "cut clients":
+                self.to_clients.cut()
+            case "delay workers":
+                self.to_workers.delay(0.1)
+                self._after(fault.seconds, self.to_workers.heal)
+            case "hold back workers":
+                self.to_workers.blackhole()
+                self._after(fault.seconds, self.to_workers.heal)
+            case _:
+                (self.to_workers if fault.target % 2 else self.to_clients).drop_reply(b"EVALSHA")
 
     def _hit_worker(self, host: Supervised, fault: Fault) -> str:
         """The name of the worker that was hit; '' where there was none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["CLOCK_FAULTS", "FAULTS", "Fault", "make_plan"]
+__all__ = ["ARCHIVE_FAULTS", "CLOCK_FAULTS", "FAULTS", "Fault", "make_plan"]
 
 FAULTS: dict[str, int] = {
     "kill worker": 6,
@@ -25,6 +25,8 @@ FAULTS: dict[str, int] = {
 """Each fault with its weight."""
 CLOCK_FAULTS: dict[str, int] = {"put clock forward": 4, "put clock back": 4}
 """What comes to them where the server's clock can be moved."""
+ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
+"""What comes to them where there is an archive: sessions end while nobody saves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,14 @@ class Fault:
         return f"{self.at:6.2f} s  {self.kind}, target {self.target}, {self.seconds:.2f} s"
 
 
-def make_plan(seed: int, seconds: float, pace: float = 0.8, *, clock: bool = False) -> list[Fault]:
-    """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well."""
+def make_plan(
+    seed: int, seconds: float, pace: float = 0.8, *, clock: bool = False, archive: bool = False
+) -> list[Fault]:
+    """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well, and with
+    ``archive`` all workers are away for longer than some sessions live.
+    """
     chance, plan, at = random.Random(seed), [], 1.0
-    faults = FAULTS | CLOCK_FAULTS if clock else FAULTS
+    faults = FAULTS | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
         lasting = chance.choice((0.2, 0.5, 3.0)) * chance.uniform(0.8, 1.2)

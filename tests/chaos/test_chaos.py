@@ -6,7 +6,7 @@ from support.servers import clock_library
 from antiphon.events import TurnRetrying, TurnStarted
 from chaos.__main__ import run
 from chaos.driver import Chaos
-from chaos.plan import CLOCK_FAULTS, FAULTS, make_plan
+from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 
 
@@ -15,6 +15,7 @@ def test_a_seed_names_its_faults():
     assert make_plan(7, 60) != make_plan(8, 60)
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
+    assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
 
 
 def run_again(turn, next_worker, died=1000, again=1500):
