@@ -40,7 +40,7 @@ def test_a_public_name_says_what_happens_and_shows_it(one):
 def test_the_example_gives_what_it_says(one, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if any(POSTGRES in example.source for example in [*one.before, *one.examples]):
-        type_in(one, {POSTGRES: request.getfixturevalue("postgres").url})
+        type_in(one, {POSTGRES: request.getfixturevalue("postgres").new_database()})
         return
     if not any(REDIS in example.source for example in [*one.before, *one.examples]):
         type_in(one)

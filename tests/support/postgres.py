@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 import pytest
 from support.ports import free_port
@@ -72,6 +73,12 @@ class PostgresServer:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(30)
             self._process = None
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"made_{uuid4().hex}"
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "antiphon", name)
+        return self.url.replace("/postgres", f"/{name}")
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
