@@ -60,6 +60,14 @@ def test_the_checkpointer_of_langgraph(run, capsys):
     assert capsys.readouterr().out == "Message 3.\n"
 
 
+def test_the_runner_of_langgraph(run, models):
+    names = {"__name__": "page"}
+    for block in blocks_of("LangGraph"):
+        run(block, names)
+    session = Agent(provider=names["runner"], model="gpt-4o").session()
+    assert session.run('call:order_place {"order": "7"}').tool_calls[0].result == "Order 7 is in Hamburg."
+
+
 def test_the_runner_of_pydantic_ai(run, models):
     names = {}
     run(blocks_of("pydantic-ai")[0], names)
