@@ -55,6 +55,11 @@ def test_a_function_of_your_own(run, capsys):
     assert capsys.readouterr().out == "HELLO\n"
 
 
+def test_the_history_of_langchain(run, capsys):
+    run(blocks_of("LangChain")[0], {})
+    assert capsys.readouterr().out == "['My name is Alice', 'Hello, Alice']\n"
+
+
 def test_the_checkpointer_of_langgraph(run, capsys):
     run(blocks_of("LangGraph")[0], {"__name__": "page"})
     assert capsys.readouterr().out == "Message 3.\n"

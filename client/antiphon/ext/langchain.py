@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, cast
 
+from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -15,12 +17,95 @@ from langchain_core.messages import (
     message_chunk_to_message,
     messages_from_dict,
 )
+from msgspec import UNSET, UnsetType
 
+from antiphon.agent import Agent
+from antiphon.ext.outcome import outcome_of
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
-__all__ = ["langchain_messages", "messages_of"]
+__all__ = ["AntiphonMessageHistory", "langchain_messages", "messages_of"]
 
 PROVIDER = "langchain"
+
+
+class AntiphonMessageHistory(BaseChatMessageHistory):
+    """A chat message history of LangChain, whose messages are the history of a session of ours.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> from antiphon.ext.langchain import AntiphonMessageHistory
+    >>> history = AntiphonMessageHistory("user-123", ttl=3600)
+    >>> history.add_messages([HumanMessage("Hello")])
+    >>> [message.content for message in history.messages]
+    ['Hello']
+
+    ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
+    (seconds or a timedelta) is how long it is kept without being used, by default 30 days. With a ``tenant``, a session
+    of another one raises ``WrongTenant``.
+
+    Messages come back as they were added, in their order, and what one call adds stays together. A change that is
+    cancelled is waited for. A turn of ours that runs in the session reads what LangChain has added, and LangChain reads
+    what our turns have said; a change waits for a turn that runs. In a coroutine, use the asynchronous methods. Raises
+    ``AgentError`` (``store_unavailable``, …).
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        redis: Any = None,
+        prefix: str | None = None,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+        tenant: str | None = None,
+    ) -> None:
+        agent = Agent(PROVIDER, "any", redis=redis, prefix=prefix)
+        self._session = agent.session(session_id, ttl=ttl, tenant=tenant)
+
+    @property
+    def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # a plain attribute there
+        """All messages, in their order.
+
+        >>> AntiphonMessageHistory("new").messages
+        []
+        """
+        return langchain_messages(self._session.messages)
+
+    async def aget_messages(self) -> list[BaseMessage]:
+        """All messages, in their order.
+
+        >>> await AntiphonMessageHistory("new").aget_messages()
+        []
+        """
+        return langchain_messages(await self._session.messages_async())
+
+    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Add messages at the end, all in one step.
+
+        >>> AntiphonMessageHistory("new").add_messages([])
+        """
+        if messages:
+            self._session.add_message(*messages_of(messages))
+
+    async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
+        """Add messages at the end, all in one step.
+
+        >>> await AntiphonMessageHistory("new").aadd_messages([])
+        """
+        if messages:
+            await outcome_of(self._session.add_message_async(*messages_of(messages)))
+
+    def clear(self) -> None:
+        """Remove all messages.
+
+        >>> AntiphonMessageHistory("new").clear()
+        """
+        self._session.clear()
+
+    async def aclear(self) -> None:
+        """Remove all messages.
+
+        >>> await AntiphonMessageHistory("new").aclear()
+        """
+        await outcome_of(self._session.clear_async())
 
 
 def langchain_messages(messages: Iterable[Message]) -> list[BaseMessage]:
