@@ -66,7 +66,7 @@ GATEWAY_ORDER = [
 # Which modules may import an outside library, wherever in the module the import stands.
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
-    "langgraph": ["antiphon.ext.langgraph"],
+    "langgraph": ["antiphon.ext.langgraph.*"],
     "pydantic_ai": ["antiphon.ext.pydantic_ai"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
@@ -74,7 +74,12 @@ OWNERS = {
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
     "faiss": ["antiphon.memory.faiss_store"],
-    "langchain_core": ["antiphon.ext.langgraph", "antiphon.memory.*", "antiphon_worker.memory.*"],
+    "langchain_core": [
+        "antiphon.ext.langchain",
+        "antiphon.ext.langgraph.*",
+        "antiphon.memory.*",
+        "antiphon_worker.memory.*",
+    ],
     "numpy": ["antiphon.memory.faiss_store"],
     "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents.runner"],
     "anthropic": ["antiphon_worker.providers.anthropic.sdk"],

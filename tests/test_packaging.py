@@ -52,7 +52,9 @@ def test_importing_the_client_loads_nothing_of_the_worker():
 
 
 # Adapters to frameworks need these.
-ADAPTERS = ("antiphon.ext.langgraph", "antiphon.ext.openai_agents", "antiphon.ext.pydantic_ai")
+ADAPTERS = tuple(
+    f"antiphon.ext.{name}" for name in ("langchain", "langgraph", "openai_agents", "pydantic_ai")
+)
 
 
 def test_no_module_of_the_client_needs_more_than_it_is_installed_with():

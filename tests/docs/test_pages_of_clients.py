@@ -84,3 +84,18 @@ async def test_the_page_about_web_frameworks_serves_a_browser(assistant):
         )
         assert found.data.endswith(b"event: end\ndata: {}\n\n")
         await asyncio.to_thread(page["client"].close)
+
+
+@pytest.mark.one_server
+def test_the_page_about_web_frameworks_serves_a_browser_with_flask(assistant):
+    page = run_page("web.md", assistant)
+    browser = page["flask"].test_client()
+    sent, again = (browser.post("/chats/f1/messages", data={"text": "Hello", "key": "k1"}) for _ in range(2))
+    assert sent.json == again.json
+    streamed = browser.get(f"/turns/{sent.json['turn']}/events")
+    assert streamed.mimetype == "text/event-stream"
+    lines = streamed.get_data(as_text=True).splitlines()
+    kinds = [json.loads(line[6:]).get("type") for line in lines if line.startswith("data: {")]
+    assert kinds[-2:] == ["turn_finished", None]
+    assert "event: end" in lines
+    page["client"].close()

@@ -55,9 +55,22 @@ def test_a_function_of_your_own(run, capsys):
     assert capsys.readouterr().out == "HELLO\n"
 
 
+def test_the_history_of_langchain(run, capsys):
+    run(blocks_of("LangChain")[0], {})
+    assert capsys.readouterr().out == "['My name is Alice', 'Hello, Alice']\n"
+
+
 def test_the_checkpointer_of_langgraph(run, capsys):
     run(blocks_of("LangGraph")[0], {"__name__": "page"})
     assert capsys.readouterr().out == "Message 3.\n"
+
+
+def test_the_runner_of_langgraph(run, models):
+    names = {"__name__": "page"}
+    for block in blocks_of("LangGraph"):
+        run(block, names)
+    session = Agent(provider=names["runner"], model="gpt-4o").session()
+    assert session.run('call:order_place {"order": "7"}').tool_calls[0].result == "Order 7 is in Hamburg."
 
 
 def test_the_runner_of_pydantic_ai(run, models):
