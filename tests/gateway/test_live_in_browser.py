@@ -130,6 +130,51 @@ def test_stop_keeps_what_was_said_and_a_turn_that_waits_can_be_cancelled(operati
     assert not page.find("#stop").is_displayed()
 
 
+def test_a_message_beside_a_turn_waits_joins_interrupts_or_replaces_it_as_its_author_chooses(operation):
+    page, stage = operation.page, operation.stage
+    operation.start_worker()
+    operation.submit_and_wait("s", "Hello")
+    page.open("#/sessions/s")
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+    assert not page.find("#if-busy").is_displayed()
+    page.write("gate:g One")
+    page.shows_turns(("Hello", "", "finished"), ("gate:g One", FIRST_WORDS.strip(), "running"))
+    page.shows("#busy-row", "A turn runs. Your message")
+    choose(page, "interrupt")
+    page.write("gate:h Two")
+    page.shows_turns(
+        ("Hello", "", "finished"),
+        ("gate:g One", FIRST_WORDS.strip(), "cancelled"),
+        ("gate:h Two", FIRST_WORDS.strip(), "running"),
+    )
+    assert page.find("#if-busy").get_property("value") == "enqueue"  # a choice is for one message
+    choose(page, "rollback")
+    page.write("tool:survey Three")
+    page.shows(".call", "RUNS", "half of the shelves")
+    page.shows("article:nth-of-type(3) .mark", "Nothing of it stays in the history.")
+    choose(page, "steer")
+    page.write("Four")
+    page.shows("article:last-child .asked", "Four")
+    choose(page, "interrupt")
+    page.find("#if-busy").click()
+    stage.open("tool")
+    page.shows("article:last-child .mark", "The turn that ran took this message.")
+    page.shows("article:nth-of-type(4) .said", "I was shown")
+    wait_until(lambda: not page.find("#if-busy").is_displayed(), 20, "no turn is left")
+    assert page.run("return document.activeElement.id") == "text"
+    assert page.find("#if-busy").get_property("value") == "enqueue"
+    said = [part["text"] for part in _parts(operation.call("GET", "/sessions/s/messages")) if "text" in part]
+    assert [one for one in said if one.startswith(("gate", "tool", "Four"))] == [
+        "gate:g One",
+        "tool:survey Three",
+        "Four",
+    ]
+
+
+def choose(page: Page, value: str) -> None:
+    page.find(f"#if-busy option[value={value}]").click()
+
+
 def test_a_tool_shows_how_far_it_is_and_waits_for_an_approval(operation):
     page, stage = operation.page, operation.stage
     operation.start_worker()
@@ -256,7 +301,7 @@ def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
             page.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(20, 21, 26)"
         )
         focused = "return document.activeElement.innerText || document.activeElement.id"
-        keys = {"tab": "\ue004", "down": "\ue015", "enter": "\ue007"}
+        keys = {"tab": "\ue004", "back": "\ue008\ue004", "down": "\ue015", "enter": "\ue007"}
 
         def press(*names: str) -> str:
             for one in names:
@@ -272,7 +317,20 @@ def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
         assert page.run("return document.documentElement.scrollWidth") <= 360
         assert not page.find("#sessions").is_displayed()
         assert {"text", "Send"} <= {press("tab") for _ in range(12)}
+        page.write("gate:g Go on")
+        page.shows("article:last-child", FIRST_WORDS.strip())
+        wait_until(lambda: page.find("#if-busy").is_displayed(), 20, "a message may interrupt the turn")
+        page.find("#text").send_keys("Stop that")
+        press("back", "down", "down")
+        assert page.run("return document.activeElement.value") == "interrupt"
+        assert page.run("return document.documentElement.scrollWidth") <= 360
         assert page.run(NAMELESS) == []
+        press("tab", "enter")
+        page.shows_turns(
+            ("Hello", FIRST_WORDS, "finished"),
+            ("gate:g Go on", FIRST_WORDS.strip(), "cancelled"),
+            ("Stop that", FIRST_WORDS, "finished"),
+        )
         page.press("Back to the sessions")
         page.shows("#list", "two")
     finally:
@@ -326,7 +384,7 @@ def test_a_long_session_is_read_in_pages_and_many_events_do_not_hold_the_page_up
 
 # What can be used and has no name that a screen reader could say.
 NAMELESS = """
-return [...document.querySelectorAll("button, a, input, textarea")]
+return [...document.querySelectorAll("button, a, input, textarea, select")]
   .filter((one) => one.checkVisibility() && !(one.innerText || one.ariaLabel || one.labels?.length))
   .map((one) => one.outerHTML)
 """

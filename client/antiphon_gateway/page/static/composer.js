@@ -4,6 +4,7 @@ import { path, post } from "./reading/api.js";
 import { notify, press, show } from "./showing/dom.js";
 
 const byId = (id) => document.getElementById(id);
+const WAIT = "enqueue"; // what a message does beside a turn, unless its author says otherwise
 
 export class Composer {
   #drafts = new Map(); // by session, what is written and not sent
@@ -12,6 +13,7 @@ export class Composer {
   constructor(session) {
     this.session = session;
     this.text = byId("text");
+    this.ifBusy = byId("if-busy");
     byId("composer").addEventListener("submit", (event) => { event.preventDefault(); this.#send(); });
     this.text.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -27,6 +29,16 @@ export class Composer {
   open(before, id) {
     if (before !== null) this.#drafts.set(before, this.text.value);
     this.text.value = this.#drafts.get(id) ?? "";
+    this.offer(false);
+  }
+
+  /** Ask what a message does to the turn, while there is one. A choice is for that turn and for one message. */
+  offer(busy) {
+    if (!busy) {
+      if (document.activeElement === this.ifBusy) this.text.focus({ preventScroll: true });
+      this.ifBusy.value = WAIT;
+    }
+    show(byId("busy-row"), busy);
   }
 
   /** Ask for an agent while the session has none. */
@@ -39,9 +51,12 @@ export class Composer {
     const { id } = this.session;
     if (!text || id === null) return;
     press(byId("send"), async () => {
-      await this.#submit(id, text, byId("agent-row").hidden ? "" : byId("agent").value.trim());
+      await this.#submit(id, text, byId("agent-row").hidden ? "" : byId("agent").value.trim(), this.ifBusy.value);
       this.#drafts.delete(id);
-      if (this.session.id === id && this.text.value.trim() === text) this.text.value = "";
+      if (this.session.id === id) {
+        this.ifBusy.value = WAIT;
+        if (this.text.value.trim() === text) this.text.value = "";
+      }
       this.session.toEnd();
     });
   }
@@ -60,10 +75,10 @@ export class Composer {
     });
   }
 
-  async #submit(id, text, agent) {
+  async #submit(id, text, agent, if_busy = WAIT) {
     const place = JSON.stringify([id, text, agent]);
     if (!this.#names.has(place)) this.#names.set(place, newName());
-    await post(path`/sessions/${id}/turns`, { input: text, ...(agent ? { agent: agentOf(agent) } : {}) }, this.#names.get(place));
+    await post(path`/sessions/${id}/turns`, { input: text, if_busy, ...(agent ? { agent: agentOf(agent) } : {}) }, this.#names.get(place));
     this.#names.delete(place);
   }
 }

@@ -16,7 +16,7 @@ let timer = 0;
 let failures = 0;
 let looking = false;
 
-const session = new SessionView(() => lookAfter(AFTER_CHANGE_MS));
+const session = new SessionView(() => lookAfter(AFTER_CHANGE_MS), (busy) => composer.offer(busy));
 const composer = new Composer(session);
 const sessions = new SessionList((row) => { session.describe(row); composer.update(); });
 const overview = new Overview();

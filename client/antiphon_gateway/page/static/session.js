@@ -13,7 +13,7 @@ const MOST_TURNS = 240; // on the page while it follows
 const NEAR_PX = 48;
 const byId = (id) => document.getElementById(id);
 
-/** Shows one session at a time. `onchange` is called when a turn begins or ends. */
+/** Shows one session at a time. `onchange` is called when a turn begins or ends, `onbusy` with whether there is one. */
 export class SessionView {
   id = null;
   #conversation = new Conversation();
@@ -26,8 +26,8 @@ export class SessionView {
   #state = "";
   #draw = onFrame(() => this.#drawNow());
 
-  constructor(onchange) {
-    this.onchange = onchange;
+  constructor(onchange, onbusy) {
+    Object.assign(this, { onchange, onbusy });
     this.scroller = byId("scroller");
     this.actions = {
       requeue: (turn) => post(path`/turns/${turn.id}/requeue`),
@@ -197,6 +197,7 @@ export class SessionView {
     show(byId("earlier"), !this.#complete);
     show(byId("empty"), conversation.turns.length === 0 && this.#state === "live");
     show(byId("stop"), open.length > 0);
+    this.onbusy(open.length > 0);
     this.#drawHead();
     if (this.#pinned) this.#toEndNow();
     show(byId("latest"), !this.#pinned);
