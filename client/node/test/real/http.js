@@ -107,7 +107,7 @@ test("a session is followed from the running turn's first event, and from a curs
   assert.deepEqual(only.map((event) => event.type), ["turn_started", "turn_finished"]);
 });
 
-test("many sessions are followed in one stream, which goes on at another connection", async () => {
+test("many sessions are followed in one stream, which goes on at another connection", slow, async () => {
   const ids = [newSession(), newSession()];
   const turns = await Promise.all(ids.map((id) => client.submit(id, "Hello", { agent })));
   await Promise.all(turns.map((turn) => turn.result()));
