@@ -81,7 +81,9 @@ class RedisRuntime:
             if ended is None:
                 await self._roll_back(session, turn)
         if isinstance(ended, TurnFailedEvent):
-            raise error_of(ended.code, ended.message, session.id, turn.id, raw=ended.raw)
+            raise error_of(
+                ended.code, ended.message, session.id, turn.id, raw=ended.raw, service=ended.service
+            )
         if isinstance(ended, TurnCancelledEvent):
             raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
 

@@ -36,6 +36,15 @@ def test_what_the_service_said_reaches_the_caller(runtime):
     assert turn.runs()[0].service == LIMITED
 
 
+@pytest.mark.parametrize("way", ["run", "stream"])
+def test_what_the_service_said_reaches_whoever_waits_for_the_turn(runtime, way):
+    runtime.use(script(limited()))
+    session = runtime.agent(retry=Retry(seconds=0)).session("s")
+    with pytest.raises(ProviderRateLimited) as caught:
+        session.run("Hello") if way == "run" else list(session.stream("Hello"))
+    assert ServiceAnswer.of(caught.value) == LIMITED
+
+
 def test_an_error_without_a_service_says_nothing_of_one(runtime):
     runtime.use(script(ProviderRejected("No.")))
     turn = runtime.agent().session("s").submit("Hello")
