@@ -2,7 +2,7 @@
 
 import { AlreadyDecided, NotFound, ResultTimeout, TurnCancelled, TurnFailed } from "./errors.js";
 import { EventStream } from "./event_stream.js";
-import { follow } from "./follow.js";
+import { follow, followMany } from "./follow.js";
 import { Http, path } from "./http.js";
 import { withDefaults } from "./values.js";
 import { linked } from "./waiting.js";
@@ -14,6 +14,13 @@ import { linked } from "./waiting.js";
  * @typedef {object} Follow
  * @property {number} [after] the `seq` of the last event seen; 0 for all that are kept
  * @property {readonly string[]} [types] only events of these types
+ * @property {AbortSignal} [signal]
+ *
+ * @typedef {object} FollowMany
+ * @property {readonly string[]} [sessions] all events of these, up to 100; without it, the ends of all turns
+ * @property {string} [after] the `cursor` of an earlier stream of the same sessions; "0" for all that are kept: ends are from their first reader on
+ * @property {readonly string[]} [types] only events of these types
+ * @property {string} [tenant] for a key of every tenant: only this one's sessions
  * @property {AbortSignal} [signal]
  *
  * @typedef {object} Wait
@@ -71,6 +78,25 @@ export class Client {
   /** Turns that wait for decisions, the one that waits longest first. @param {{ limit?: number, tenant?: string }} [query] @returns {Promise<TurnInfo[]>} */
   async waiting(query) {
     return (await this.http.json("GET", "/waiting", { query })).turns;
+  }
+
+  /**
+   * Follow many sessions in one stream, without end: all events of `sessions`, or the ends of all turns that the key may
+   * read (`turn_finished`, `turn_failed`, `turn_cancelled` and `turn_suspended`). Without a cursor only new events come,
+   * from when the gateway has answered. The events of each session come in its order. Throws `StreamGap` if events
+   * after the cursor are no longer kept.
+   *
+   * @param {FollowMany} [options]
+   * @returns {EventStream<string>}
+   */
+  events({ sessions, after, types, tenant, signal } = {}) {
+    let place = after ?? "";
+    return new EventStream(
+      (stop) => followMany(this.http, { after, sessions, types, tenant, signal: stop }, (one) => (place = one)),
+      after,
+      signal,
+      () => place,
+    );
   }
 
   /**

@@ -3,17 +3,20 @@
 /** @import { SessionEvent } from "./types.js" */
 
 /**
- * The events of a session or of a turn: each once, in order. Iterate over it with `for await`.
+ * The events of a session, of a turn or of many sessions: each once, in order. Iterate over it with `for await`.
  *
- * `cursor` is the `seq` of the last event that was given: keep it to go on later, in another process too. `break`,
- * `close()` and an aborted signal release everything at once: no socket and no timer is left. After an abort the
- * iteration throws the signal's reason; after `close()` it ends.
+ * `cursor` is the place of the last event that was given: keep it to go on later, in another process too. It is the
+ * event's `seq`, and in a stream of many sessions a text. `break`, `close()` and an aborted signal release everything
+ * at once: no socket and no timer is left. After an abort the iteration throws the signal's reason; after `close()` it
+ * ends.
  *
+ * @template {number | string} [C=number]
  * @implements {AsyncIterableIterator<SessionEvent>}
  */
 export class EventStream {
   #stop = new AbortController();
   #items;
+  #placeOf;
   #signal;
   #begun = false;
   #closed = false;
@@ -22,12 +25,14 @@ export class EventStream {
 
   /**
    * @param {(signal: AbortSignal) => AsyncGenerator<SessionEvent, void, undefined>} follow
-   * @param {number | undefined} cursor
+   * @param {C | undefined} cursor
    * @param {AbortSignal} [signal]
+   * @param {(event: SessionEvent) => C} [placeOf] of the event that is given
    */
-  constructor(follow, cursor, signal) {
-    /** The `seq` of the last event that was given; before the first one, where the iteration began, if that was said. */
+  constructor(follow, cursor, signal, placeOf = (event) => /** @type {C} */ (event.seq)) {
+    /** The place of the last event that was given; before the first one, where the iteration began, if that was said. */
     this.cursor = cursor;
+    this.#placeOf = placeOf;
     this.#signal = signal;
     this.#items = follow(this.#stop.signal);
   }
@@ -45,7 +50,7 @@ export class EventStream {
       const item = await this.#items.next();
       this.#stop.signal.throwIfAborted(); // what was read before an abort is not given after it
       if (item.done) return this.#end();
-      this.cursor = item.value.seq;
+      this.cursor = this.#placeOf(item.value);
       return item;
     } catch (error) {
       const reason = this.#stop.signal.aborted ? this.#stop.signal.reason : error;

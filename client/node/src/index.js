@@ -6,6 +6,7 @@ export * from "./errors.js";
 export { decodeEvent, isTerminal, textOf } from "./values.js";
 /** @typedef {import("./http.js").ClientOptions} ClientOptions */
 /** @typedef {import("./client.js").Follow} Follow */
+/** @typedef {import("./client.js").FollowMany} FollowMany */
 /** @typedef {import("./client.js").Wait} Wait */
 /** @typedef {import("./types.js").Json} Json */
 /** @typedef {import("./types.js").JsonObject} JsonObject */

@@ -79,6 +79,25 @@ test("a connection that is cut at any byte of its events gives each of them once
   assert.equal(cuts.size, places.length);
 });
 
+test("a stream of many sessions comes back with its last id, and its cursor is that of the event given", async (t) => {
+  const asked = [];
+  const placed = (id, seq) => message(seq).replace(`id: ${seq}`, `id: ${id}`);
+  const { url } = await serve(t, (request, response, number) => {
+    asked.push([request.url, request.headers["last-event-id"]]);
+    if (number === 1) stream(response, "retry: 1\n\n", placed("1.0", 1), placed("1.1", 1), "id: 2.1\ndata: {");
+    else stream(response, placed("2.1", 2), END);
+    response.end();
+  });
+  const events = new Client(url).events({ sessions: ["a", "b é"], types: ["text_delta"], after: "0.0" });
+  assert.equal(events.cursor, "0.0");
+  const seen = [];
+  for await (const event of events) seen.push([event.seq, events.cursor]);
+  assert.deepEqual(seen, [[1, "1.0"], [1, "1.1"], [2, "2.1"]]);
+  assert.deepEqual(asked.map(([, last]) => last), ["0.0", "1.1"]);
+  const { pathname, searchParams } = new URL(asked[1][0], url);
+  assert.deepEqual([pathname, ...searchParams], ["/events", ["sessions", '["a","b é"]'], ["types", "text_delta"]]);
+});
+
 test("an overloaded gateway is asked again when it said so, by calls and by streams", async (t) => {
   const times = [];
   const { url } = await serve(t, (request, response, number) => {
@@ -198,6 +217,7 @@ const MOMENTS = {
   "an abort while the reader is busy": "const events = session.events({ after: 0, signal: stop.signal }); await events.next(); stop.abort();",
   "an abort while it waits to come back": "const next = lost.events({ after: 0, signal: stop.signal }).next(); await soon(); stop.abort(); await fails(next);",
   "a break": "for await (const event of session.events({ after: 0 })) break;",
+  "a break in many sessions": "for await (const event of client.events({ sessions: [\"s\"] })) break;",
   "a close while the reader waits": "const events = turn.events(); const next = events.next(); await soon(); await events.close(); await next;",
   "an abort in a result": "const next = turn.result({ signal: stop.signal }); await soon(); stop.abort(); await fails(next);",
   "a result": "await ended.result();",
@@ -210,7 +230,7 @@ test("nothing is left of what has ended: no timer, no socket, and the process en
     if (request.url.includes("/ended/")) return json(response, { turn_id: "t", session_id: "s", status: "finished", response: {} });
     if (request.url.includes("/lost/")) return request.socket.destroy();
     if (request.url.includes("/refused/")) return problem(response, 403, "forbidden");
-    return request.url.includes("/sessions/") && stream(response, message(1)); // a turn is never answered
+    return /\/sessions\/|sessions=/.test(request.url) && stream(response, message(1)); // a turn is never answered
   });
   const program = `
     import { Client } from ${JSON.stringify(fileURLToPath(new URL("../src/index.js", import.meta.url)))};

@@ -52,6 +52,14 @@ export async function follow(cursor: number): Promise<void> {
   }
 }
 
+export async function ends(kept?: string): Promise<string | undefined> {
+  const events = client.events({ after: kept, types: ["turn_failed"] });
+  for await (const event of events) if (event.type === "turn_failed") return `${event.session_id} ${event.code}`;
+  // @ts-expect-error the place of many sessions is a text
+  client.events({ sessions: ["user-123"], after: 7 });
+  return events.cursor;
+}
+
 export async function straight(): Promise<void> {
   const options: JobOptions = { agent: { provider: "openai", model: "gpt-4o" }, key: "k", queue: "slow" };
   for (const redis of [await createClient().connect(), new Ioredis()]) {

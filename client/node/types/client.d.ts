@@ -13,6 +13,25 @@ export type Follow = {
     types?: readonly string[];
     signal?: AbortSignal;
 };
+export type FollowMany = {
+    /**
+     * all events of these, up to 100; without it, the ends of all turns
+     */
+    sessions?: readonly string[];
+    /**
+     * the `cursor` of an earlier stream of the same sessions; "0" for all that are kept: ends are from their first reader on
+     */
+    after?: string;
+    /**
+     * only events of these types
+     */
+    types?: readonly string[];
+    /**
+     * for a key of every tenant: only this one's sessions
+     */
+    tenant?: string;
+    signal?: AbortSignal;
+};
 export type Wait = {
     /**
      * seconds; without it, as long as it takes
@@ -58,6 +77,16 @@ export declare class Client {
         tenant?: string;
     }): Promise<TurnInfo[]>;
     /**
+     * Follow many sessions in one stream, without end: all events of `sessions`, or the ends of all turns that the key may
+     * read (`turn_finished`, `turn_failed`, `turn_cancelled` and `turn_suspended`). Without a cursor only new events come,
+     * from when the gateway has answered. The events of each session come in its order. Throws `StreamGap` if events
+     * after the cursor are no longer kept.
+     *
+     * @param {FollowMany} [options]
+     * @returns {EventStream<string>}
+     */
+    events({ sessions, after, types, tenant, signal }?: FollowMany): EventStream<string>;
+    /**
      * Any other request to the gateway, with its errors. `once` keeps it from being repeated.
      *
      * @param {string} method
@@ -88,7 +117,7 @@ export declare class Session {
      *
      * @param {Follow} [options]
      */
-    events({ after, types, signal }?: Follow): EventStream;
+    events({ after, types, signal }?: Follow): EventStream<number>;
     /**
      * Cancel the turn that runs now, as a stop button does. What has been said stays, unless `keep` says otherwise.
      * Returns `cancelled`, `requested` (a worker ends it now), or null: nothing ran.
@@ -125,7 +154,7 @@ export declare class Turn {
      *
      * @param {Follow} [options]
      */
-    events({ after, types, signal }?: Follow): EventStream;
+    events({ after, types, signal }?: Follow): EventStream<number>;
     /** Cancel the turn. Its finished steps stay in the history, unless `keep` says otherwise. @param {CancelOptions} [options] @returns {Promise<string>} */
     cancel(options?: CancelOptions): Promise<string>;
     /** Approve a tool call that the turn waits for. @param {string} callId @param {{ by?: string, arguments?: JsonObject }} [options] */

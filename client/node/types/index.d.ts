@@ -4,6 +4,7 @@ export * from "./errors.js";
 export { decodeEvent, isTerminal, textOf } from "./values.js";
 export type ClientOptions = import("./http.js").ClientOptions;
 export type Follow = import("./client.js").Follow;
+export type FollowMany = import("./client.js").FollowMany;
 export type Wait = import("./client.js").Wait;
 export type Json = import("./types.js").Json;
 export type JsonObject = import("./types.js").JsonObject;
@@ -46,6 +47,7 @@ export type HistoryQuery = import("./types.js").HistoryQuery;
 export type EventOf<T extends import("./types.js").EventType> = import("./types.js").EventOf<T>;
 /** @typedef {import("./http.js").ClientOptions} ClientOptions */
 /** @typedef {import("./client.js").Follow} Follow */
+/** @typedef {import("./client.js").FollowMany} FollowMany */
 /** @typedef {import("./client.js").Wait} Wait */
 /** @typedef {import("./types.js").Json} Json */
 /** @typedef {import("./types.js").JsonObject} JsonObject */

@@ -17,6 +17,11 @@ before(async () => {
 });
 
 const seqs = (events) => events.map((event) => event.seq);
+function later() {
+  let resolve;
+  const promise = new Promise((done) => (resolve = done));
+  return { promise, resolve };
+}
 const dense = (events) => assert.deepEqual(seqs(events), events.map((_, place) => events[0].seq + place));
 
 test("a turn is submitted, followed and read", async () => {
@@ -100,6 +105,36 @@ test("a session is followed from the running turn's first event, and from a curs
   dense(rest);
   const only = await all(turn.events({ types: ["turn_started", "turn_finished"] }));
   assert.deepEqual(only.map((event) => event.type), ["turn_started", "turn_finished"]);
+});
+
+test("many sessions are followed in one stream, which goes on at another connection", slow, async () => {
+  const ids = [newSession(), newSession()];
+  const turns = await Promise.all(ids.map((id) => client.submit(id, "Hello", { agent })));
+  await Promise.all(turns.map((turn) => turn.result()));
+  const finished = (count) => (event) => event.type === "turn_finished" && (count -= 1) === 0;
+  const first = client.events({ sessions: ids, after: "0" });
+  const events = [(await first.next()).value, (await first.next()).value, (await first.next()).value];
+  await first.close();
+  events.push(...(await all(client.events({ sessions: ids, after: first.cursor }), finished(2 - events.filter((one) => one.type === "turn_finished").length))));
+  for (const id of ids) {
+    const whole = await all(client.session(id).events({ after: 0 }), finished(1));
+    assert.deepEqual(events.filter((event) => event.session_id === id), whole);
+  }
+  const answered = later();
+  const fetching = async (...asked) => fetch(...asked).finally(answered.resolve);
+  const ends = new Client(stand.gateway, { key: stand.key, fetch: fetching }).events({ types: ["turn_finished"] });
+  const coming = ends.next(); // the ends are kept from the first reader on
+  await answered.promise;
+  const more = [];
+  for (const id of ids) {
+    more.push(await client.submit(id, "Again", { agent }));
+    await more.at(-1).result();
+  }
+  assert.equal((await coming).value.turn_id, more[0].id);
+  await ends.close();
+  const [next] = await all(client.events({ after: ends.cursor }), () => true);
+  assert.deepEqual([next.type, next.turn_id], ["turn_finished", more[1].id]);
+  await assert.rejects(client.events({ sessions: [] }).next(), UsageError);
 });
 
 test("a turn is cancelled, and a failed one says why", async () => {

@@ -87,7 +87,7 @@ export declare class RedisSession {
      *
      * @param {Follow} [options]
      */
-    events({ after, types, signal }?: Follow): EventStream;
+    events({ after, types, signal }?: Follow): EventStream<number>;
 }
 /** One turn, which goes on whoever follows it. */
 export declare class RedisTurn {
@@ -112,7 +112,7 @@ export declare class RedisTurn {
      *
      * @param {Follow} [options]
      */
-    events({ after, types, signal }?: Follow): EventStream;
+    events({ after, types, signal }?: Follow): EventStream<number>;
 }
 /**
  * What the record of a turn and its job say; undefined while the job waits. Throws `Refused` and `NotFound`.
