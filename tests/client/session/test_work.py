@@ -21,7 +21,7 @@ def test_every_option_has_a_check_and_a_field():
 
 
 def test_all_that_workers_are_told_is_a_field():
-    assert {*TurnRequest.__struct_fields__} - {"version"} <= {*Work.__struct_fields__}
+    assert {*TurnRequest.__struct_fields__} - {"version", "trace"} <= {*Work.__struct_fields__}
 
 
 def test_what_travels_is_what_it_was_in_the_release_before():
@@ -38,7 +38,7 @@ def test_none_is_as_good_as_nothing():
     options = {
         name: None
         for name in work._CHECKS
-        if name not in ("if_busy", "params", "tenant", "on_tool", "on_approval")
+        if name not in ("if_busy", "params", "tenant", "cursor", "on_tool", "on_approval")
     }
     assert work_of("Hello", options, "support", submitted=True) == work_of("Hello", {}, "support")
     assert work_of("Hello", {"agent": None}, "support").agent == "support"

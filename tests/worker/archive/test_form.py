@@ -229,7 +229,7 @@ def test_a_url_names_the_store(tmp_path):
     [
         ("sqlite://", "must be sqlite:///path"),
         ("archive.db", "must be sqlite:///path"),
-        ("postgres://host/db", r"give any other store to the App: App\(store=…\)"),
+        ("mysql://host/db", r"give any other store to the App: App\(store=…\)"),
         ("sqlite:///no/such/directory/archive.db", "whose directory does not exist"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
+import httpx2
 import pytest
 from langchain_openai import OpenAIEmbeddings
 from openai import APIStatusError
@@ -16,17 +19,18 @@ from antiphon_worker.playground.modelserver import ModelServer
 pytestmark = pytest.mark.one_server
 
 
-def openai(server, **options):
-    # Without a tokenizer, which would be fetched from elsewhere.
-    return OpenAIEmbeddings(
-        model="text-embedding-3-small", base_url=server.openai_url, api_key="any", check_embedding_ctx_length=False,
-        max_retries=0, **options,
-    )  # fmt: skip
+@asynccontextmanager
+async def openai(server, **options):
+    # Without a tokenizer, which would be fetched from elsewhere; and with a client that the test closes.
+    async with httpx2.AsyncClient() as http:
+        yield OpenAIEmbeddings(
+            model="text-embedding-3-small", base_url=server.openai_url, api_key="any",
+            check_embedding_ctx_length=False, max_retries=0, http_async_client=http, **options,
+        )  # fmt: skip
 
 
 async def test_a_turn_is_embedded_over_http_and_found_by_its_words(redis_url, tmp_path):
-    async with ModelServer() as server:
-        embeddings = openai(server)
+    async with ModelServer() as server, openai(server) as embeddings:
         memory = Memory(tmp_path / "memory", embeddings, scope="tenant", recall="start")
         async with AsyncClient(redis_url) as client, running_worker(redis_url, app_with(memory)):
             await (await client.submit("s1", "My cat is called Mia.", agent="host", tenant="acme")).result(20)
@@ -41,11 +45,11 @@ async def _found(memory, embeddings):
 
 
 async def test_vectors_have_the_dimensions_that_are_asked_for_and_depend_on_the_text_alone():
-    async with ModelServer() as server:
-        first = await openai(server, dimensions=64).aembed_documents(["one", "two"])
-        again = await openai(server, dimensions=64).aembed_query("two")
+    async with ModelServer() as server, openai(server, dimensions=64) as small, openai(server) as large:
+        first = await small.aembed_documents(["one", "two"])
+        again = await small.aembed_query("two")
         assert [len(vector) for vector in first] == [64, 64]
         assert first[1] == again != first[0]
         with pytest.raises(APIStatusError) as caught:
-            await openai(server).aembed_query("")
+            await large.aembed_query("")
         assert caught.value.status_code == 400

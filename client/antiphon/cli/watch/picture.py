@@ -21,7 +21,7 @@ _STATUS = {
     "waiting": "dim",
     "failed": "red",
 }
-_FONTS = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+_FONTS = re.compile(r"@font-face \{[^{}]*\}")
 _FIXED = 12  # lines that are not those of turns
 
 
