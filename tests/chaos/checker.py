@@ -198,12 +198,12 @@ def _check_reader(one: Conversation, log: list[Event], report: Report) -> None:
 
 
 def _check_tools(chaos: Chaos, report: Report) -> None:
-    """A tool that may run once was started once."""
-    paid = Counter(note["turn"] for note in chaos.stage.notes("tool", tool="pay"))
-    for turn, times in paid.items():
+    """A tool that may run once was started once for each text: a turn that was steered may have two that ask for it."""
+    paid = Counter((note["turn"], note["text"]) for note in chaos.stage.notes("tool", tool="pay"))
+    for (turn, text), times in paid.items():
         if times > 1:
             report.repeated += 1
-            report.wrong.append(f"turn {turn} paid {times} times")
+            report.wrong.append(f"turn {turn} paid {times} times for {text!r}")
 
 
 def _check_decisions(chaos: Chaos, report: Report) -> None:

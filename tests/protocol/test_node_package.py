@@ -52,7 +52,14 @@ def installed():
 def test_the_package_for_node_keeps_its_promises_on_real_servers():
     files = sorted((PACKAGE / "test").glob("*.test.js"))
     env = {**os.environ, "ANTIPHON_PYTHON": sys.executable, "ANTIPHON_NODE_SHORT": "1"}
-    command = ["node", "--test", "--test-concurrency=4", "--test-reporter=tap", *files]
+    command = [
+        "node",
+        "--test",
+        "--test-concurrency=4",
+        "--test-timeout=60000",
+        "--test-reporter=tap",
+        *files,
+    ]
     done = subprocess.run(
         command, cwd=PACKAGE, env=env, capture_output=True, text=True, timeout=300, check=False
     )
