@@ -56,7 +56,7 @@ def test_the_package_for_node_keeps_its_promises_on_real_servers():
         "node",
         "--test",
         "--test-concurrency=4",
-        "--test-timeout=60000",
+        "--test-timeout=150000",
         "--test-reporter=tap",
         *files,
     ]
