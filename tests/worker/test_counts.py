@@ -234,7 +234,7 @@ async def test_progress_in_a_tight_loop_costs_redis_a_few_events(redis_url, redi
             response = await (await client.submit("s", "Hello", agent="a")).result(60)
         rounds = (time.monotonic() - began) / PAUSE_SECONDS + 2
     assert [call.is_error for call in response.tool_calls] == [False]
-    others = 10  # the turn's own events
+    others = 15  # the turn's own events, and room for rounds that a busy machine puts between
     assert costs["xadd"] <= rounds + others
     assert calls_of(way, "emit") <= rounds + others
     assert calls_of(way, "append_step") == 2
