@@ -15,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from antiphon.cli.arguments import add_redis, command_parser, redis_urls
+from antiphon.cli.arguments import add_json, add_redis, command_parser, redis_urls
+from antiphon.cli.lists import print_json
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon_gateway.access.keys import hash_of, new_key
@@ -44,10 +45,11 @@ def serve(argv: list[str]) -> int:
     for known in fields(GatewaySettings):
         _add_setting(parser, known.name, known.default, known.metadata["doc"])
     parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and end")
+    add_json(parser, "with --new-key: print the key and its hash as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     if options.new_key:
-        return _print_key()
+        return _print_key(json=options.json)
     settings = GatewaySettings.load(vars(options))
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
@@ -129,8 +131,11 @@ def _listening(settings: GatewaySettings) -> socket.socket:
     return listening
 
 
-def _print_key() -> int:
+def _print_key(*, json: bool) -> int:
     key = new_key()
+    if json:
+        print_json([{"key": key, "hash": hash_of(key)}])
+        return 0
     print(f'{key}\n\n[keys.NAME]\nhash = "{hash_of(key)}"\ntenant = "TENANT"\nrights = ["read", "write"]')
     return 0
 
