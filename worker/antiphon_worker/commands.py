@@ -110,17 +110,17 @@ def worker(argv: list[str]) -> int:
     if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
 
-    from antiphon_worker.__main__ import set_up_logging
+    from antiphon.cli.serving.logs import set_up_logging
     from antiphon_worker.app import load_app
     from antiphon_worker.supervisor.supervisor import Supervisor
-    from antiphon_worker.upkeep.observing.status import serving_status
+    from antiphon_worker.upkeep.observing.status import serving_worker_status
 
     set_up_logging(settings.log_level, settings.log_format)
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     app.prices(settings.prices)
     supervisor = Supervisor(settings)
-    with serving_status(settings, supervisor.unhealthy, supervisor.unready):
+    with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
         asyncio.run(supervisor.run())
     return 0
 

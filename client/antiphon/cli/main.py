@@ -25,7 +25,7 @@ MODULES = {
     "watch.chat": ("chat",),
     "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
     "watch.failed": ("failed", "requeue"),
-    "batch": ("batch",),
+    "batch.command": ("batch",),
     "standing": ("limits", "schedules", "webhooks"),
     "decisions": ("waiting", "approve", "reject", "tool-result"),
     "watch.top": ("top",),

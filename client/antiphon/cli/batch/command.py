@@ -19,9 +19,9 @@ from antiphon.cli.arguments import (
     positive,
     redis_urls,
 )
-from antiphon.cli.batch_files import Line, OutFile, read_lines
+from antiphon.cli.batch.files import Line, OutFile, read_lines
+from antiphon.cli.batch.progress import Progress
 from antiphon.cli.lists import print_json
-from antiphon.cli.progress import Progress
 from antiphon.cli.terminal import counted
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnavailable
