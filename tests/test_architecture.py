@@ -59,7 +59,7 @@ GATEWAY_ORDER = [
     "interface frontends openai page",
     "http",
     "settings",
-    "access",
+    "access observing",
     "problems",
 ]
 
