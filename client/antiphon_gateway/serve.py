@@ -51,7 +51,10 @@ def serve(argv: list[str]) -> int:
     settings = GatewaySettings.load(vars(options))
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
-        runner.run(_serve(settings, redis_urls(options.redis_url), options.prefix))
+        client = AsyncClient(
+            redis_urls(options.redis_url), prefix=options.prefix, archive=settings.archive or None
+        )
+        runner.run(_serve(settings, client))
     return 0
 
 
@@ -64,9 +67,9 @@ def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> None:
+async def _serve(settings: GatewaySettings, client: AsyncClient) -> None:
     access = settings.access()
-    async with AsyncClient(urls, prefix=prefix) as client:
+    async with client:
         app = gateway(client, access=access, limits=settings.limits, cors=settings.origins)
         with _listening(settings) as listening:
             port = listening.getsockname()[1]

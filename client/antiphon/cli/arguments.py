@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_URL",
     "Parser",
     "add_agent",
+    "add_archive",
     "add_redis",
     "agent_of",
     "command_parser",
@@ -26,6 +27,7 @@ __all__ = [
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
+ARCHIVE_VARIABLE = "ANTIPHON_ARCHIVE"
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,6 +74,14 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(PREFIX_VARIABLE) or "ant",
         help=f"first part of every key; by default {PREFIX_VARIABLE} or ant",
     )
+
+
+def add_archive(parser: argparse.ArgumentParser) -> None:
+    """Add ``--archive``, with its variable as the default."""
+    parser.add_argument(
+        "--archive", metavar="URL", default=os.environ.get(ARCHIVE_VARIABLE),
+        help=f"read archived sessions, too: the workers' store; by default {ARCHIVE_VARIABLE}",
+    )  # fmt: skip
 
 
 def add_agent(parser: argparse.ArgumentParser) -> None:
