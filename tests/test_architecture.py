@@ -67,6 +67,7 @@ GATEWAY_ORDER = [
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
     "langgraph": ["antiphon.ext.langgraph.*"],
+    "llama_index": ["antiphon.ext.llama_index"],
     "pydantic_ai": ["antiphon.ext.pydantic_ai"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],

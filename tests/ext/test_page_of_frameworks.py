@@ -73,6 +73,11 @@ def test_the_runner_of_langgraph(run, models):
     assert session.run('call:order_place {"order": "7"}').tool_calls[0].result == "Order 7 is in Hamburg."
 
 
+def test_the_chat_store_of_llama_index(run, capsys):
+    run(blocks_of("LlamaIndex")[0], {})
+    assert capsys.readouterr().out == "['My name is Alice', 'Hello, Alice']\n"
+
+
 def test_the_runner_of_pydantic_ai(run, models):
     names = {}
     run(blocks_of("pydantic-ai")[0], names)

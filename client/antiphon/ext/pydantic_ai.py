@@ -31,6 +31,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json
 
+from antiphon.ext.kept import kept_by
 from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, ToolCall, ToolResult, Usage
 
@@ -173,9 +174,9 @@ def messages_of(history: Sequence[ModelMessage]) -> list[Message]:
 
 
 def _model_message(message: Message) -> ModelMessage:
-    last = message.parts[-1] if message.parts else None
-    if isinstance(last, Item) and last.provider == PROVIDER:
-        return ModelMessagesTypeAdapter.validate_python([last.item])[0]
+    kept = kept_by(PROVIDER, message)
+    if kept is not None:
+        return ModelMessagesTypeAdapter.validate_python([kept])[0]
     if message.role == "assistant":
         parts = [one for part in message.parts if (one := _said(part)) is not None]
         return ModelResponse(parts=parts)
