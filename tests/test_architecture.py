@@ -109,7 +109,6 @@ OWNERS = {
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
-    "antiphon.redis.many.tenant_limits",
     "antiphon.redis.subscription",
     "antiphon_worker.rq.foreign_jobs",
     "antiphon_worker.rq.parts",

@@ -139,7 +139,7 @@ class Cell:
         With a ``cursor`` it is accepted only if that is the session's last event.
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
-        answer = await self._run(
+        answer = await self.run(
             "submit", session_id, turn_id, digest, request, queue, agent_queue, default_queue, given(ttl_ms),
             inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
             if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
@@ -154,7 +154,7 @@ class Cell:
         alone_limit: int = 0, app: str = "",
     ) -> Claims:  # fmt: skip
         """Take up to ``limit`` turns, ``alone_limit`` of them to be run alone, and none whose needs ``app`` lacks."""
-        answer = await self._run("claim", worker, token, lease_ms, limit, alone_limit, only, app, *queues)
+        answer = await self.run("claim", worker, token, lease_ms, limit, alone_limit, only, app, *queues)
         match answer:
             case [b"CLAIMED", *found]:
                 return claims(*found)
@@ -168,7 +168,7 @@ class Cell:
     ) -> list[str]:
         """Renew leases. Returns for each lease '' (held), a stop word (held, but stop), or ``SUPERSEDED``."""
         flat = [value for lease in leases for value in lease]
-        match await self._run("renew", worker, lease_ms, *flat):
+        match await self.run("renew", worker, lease_ms, *flat):
             case [b"RENEWED", answers]:
                 return [answer.decode() for answer in answers]
             case answer:
@@ -185,7 +185,7 @@ class Cell:
             for one in emits
             for value in (one.session_id, one.fence, one.batch, len(one.bodies), *one.bodies)
         ]
-        match await self._run("emit", *windows):
+        match await self.run("emit", *windows):
             case [b"EMITTED", found]:
                 return [_emitted(answer) for answer in found]
             case answer:
@@ -200,7 +200,7 @@ class Cell:
         Raises ``JournalShorter`` if Redis has lost the journal's end, and ``CorruptRecord`` if the journal is longer.
         """
         own = turn.session_id, turn.turn_id, turn.fence
-        answer = await self._run("append_step", *own, length, step, usage, len(entries), *entries, *bodies)
+        answer = await self.run("append_step", *own, length, step, usage, len(entries), *entries, *bodies)
         match answer:
             case [b"OK", stop]:
                 return stop.decode()
@@ -222,9 +222,7 @@ class Cell:
         ``step`` is the model call that is sent the new messages. Returns '', a stop word or ``SUPERSEDED``, and the new
         entries of the journal. Raises ``JournalShorter``.
         """
-        answer = await self._run(
-            "steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events
-        )
+        answer = await self.run("steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events)
         match answer:
             case [b"OK", stop, entries]:
                 return stop.decode(), entries
@@ -250,7 +248,7 @@ class Cell:
         history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
         service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
-        answer = await self._run(
+        answer = await self.run(
             "finish", turn.session_id, turn.turn_id, turn.fence, status, response, error_code, error, service,
             variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, memories,
             len(messages),
@@ -266,7 +264,7 @@ class Cell:
 
         ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it.
         """
-        answer = await self._run(
+        answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms, reason, code, service, lacking,
             *workers,
         )  # fmt: skip
@@ -276,7 +274,7 @@ class Cell:
         self, turn_id: TurnId, reason: str, keep: Keep = "steps", *, keep_events: int = KEEP_EVENTS
     ) -> str:
         """Cancel a turn. Returns ``cancelled``, ``requested`` (its worker will end it) or the status it ended with."""
-        match await self._run("cancel", turn_id, reason or "cancelled", keep, keep_events):
+        match await self.run("cancel", turn_id, reason or "cancelled", keep, keep_events):
             case [b"CANCELLED"]:
                 return "cancelled"
             case [b"REQUESTED"]:
@@ -298,7 +296,7 @@ class Cell:
         ``code`` and ``reason`` say how it ended, in events and errors. ``spare`` gives holders time to renew leases.
         """
         more = (keep_events, code, reason, "1" if spare else "", *queues)
-        match await self._run("reap", holder, limit, crash_limit, *more):
+        match await self.run("reap", holder, limit, crash_limit, *more):
             case [b"REAPED", acts]:
                 return [reaped(*act) for act in acts]
             case answer:
@@ -306,7 +304,7 @@ class Cell:
 
     async def requeue(self, turn_id: TurnId) -> None:
         """Begin a new run of a failed turn. Raises ``TurnNotFound``, and ``UsageError`` if that is not possible."""
-        match await self._run("requeue", turn_id, new_again()):
+        match await self.run("requeue", turn_id, new_again()):
             case [b"OK"]:
                 return
             case [b"NOT_FAILED", status]:
@@ -323,13 +321,13 @@ class Cell:
     async def fail_job(self, job: ForeignJob, worker: str, message: str) -> None:
         """Fail a job that is not a turn, visibly in RQ's failed registry."""
         job_id = job.job_id.encode(errors="surrogateescape")
-        await self._run("fail_job", job_id, job.queue, worker, message)
+        await self.run("fail_job", job_id, job.queue, worker, message)
 
     async def snapshot(
         self, session_id: SessionId, start: int = 0, stop: int = -1, turns: Asked = ""
     ) -> Snapshot:
         """Read a session atomically, with one page of its history. Raises ``SessionNotFound``."""
-        match await self._run("snapshot", session_id, start, stop, turns):
+        match await self.run("snapshot", session_id, start, stop, turns):
             case [b"OK", *found]:
                 with readable("The record of a session", session_id=session_id):
                     return snapshot(*found)
@@ -371,7 +369,8 @@ class Cell:
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
 
-    async def _run(self, name: str, *arguments: Any) -> Any:
+    async def run(self, name: str, *arguments: Any) -> Any:
+        """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
         try:
             return await run_script(
                 self.redis, load_script(name, self.clock), self.keys.prefix, self.database, *arguments

@@ -28,6 +28,7 @@ class Kind:
 
 WHILE_LIVE = "no TTL while the session has turns in its inbox, then the session's own (30 days, sliding)"
 WHILE_UNDECIDED = "an entry is removed when its turn continues or ends, after 30 days at most"
+GRAPH_TTL = "30 days after the last write to the thread, or as its checkpointer's `ttl` says"
 WHILE_OPEN = "no TTL until the turn ends, then 7 days"
 
 KINDS: tuple[Kind, ...] = (
@@ -96,6 +97,9 @@ KINDS: tuple[Kind, ...] = (
          "many documents, and which are to be indexed", "until the session is deleted", lasting=True),
     Kind("taking_over", "taking_over:{}", "hash", "how far a memory has indexed what the one has that it replaces",
          "kept", lasting=True),
+    Kind("graph_data", "graph:data:{}", "hash", "checkpoints, values and writes of a LangGraph thread", GRAPH_TTL),
+    Kind("graph_index", "graph:index:{}", "sorted set", "the names of these fields, in the order in which they are "
+         "listed", GRAPH_TTL),
     Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
          "call may start", "a minute after the last turn that waited for it"),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
@@ -275,6 +279,12 @@ class Keys:
 
     def remembered(self, session_id: str) -> str:
         return self._key("remembered", session_id)
+
+    def graph_data(self, thread: str) -> str:
+        return self._key("graph_data", thread)
+
+    def graph_index(self, thread: str) -> str:
+        return self._key("graph_index", thread)
 
     @property
     def notices(self) -> str:

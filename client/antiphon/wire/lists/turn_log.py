@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from redis.exceptions import RedisError
-
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.wire.cell import Cell, TurnRecord
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.lists.inspection import place_of_turn
 from antiphon.wire.published import decode_published
 
@@ -24,7 +20,7 @@ async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
     after = await place_of_turn(cell, turn.session_id, turn.turn_id)
     found: list[Event] = []
     for _ in range(MOST_PAGES):
-        page = await _ask(
+        page = await asked(
             cell.redis.xrange(cell.keys.events(turn.session_id), f"({after}-0", _end(turn), count=PAGE)
         )
         for place, fields in page:
@@ -50,10 +46,3 @@ def _event(body: bytes, turn_id: str) -> Event | None:
         return decode_event(body)
     except CorruptRecord:
         return None
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
