@@ -86,3 +86,16 @@ def test_the_runner_of_pydantic_ai(run, models):
         session.run('call:parcel_status {"order": "7"}').tool_calls[0].result
         == "Order 7 was shipped yesterday."
     )
+
+
+def test_the_store_of_pydantic_ai(run, models):
+    names = {}
+    for block in blocks_of("pydantic-ai"):
+        run(block, names)
+
+    async def ask_twice():
+        await names["ask"]("c", "Hello")
+        await names["ask"]("c", "And now?")
+        return len((await names["store"].load("c", scope="user-123")).messages)
+
+    assert asyncio.run(ask_twice()) == 4
