@@ -67,7 +67,8 @@ GATEWAY_ORDER = [
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
     "langgraph": ["antiphon.ext.langgraph.*"],
-    "pydantic_ai": ["antiphon.ext.pydantic_ai"],
+    "llama_index": ["antiphon.ext.llama_index"],
+    "pydantic_ai": ["antiphon.ext.pydantic_ai.*"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal"],
     "jwt": ["antiphon_gateway.access.tokens"],
@@ -92,7 +93,7 @@ OWNERS = {
     "psycopg_pool": ["antiphon.stores.postgres"],
     "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
     "pydantic_core": [
-        "antiphon.ext.pydantic_ai",
+        "antiphon.ext.pydantic_ai.runner",
         "antiphon_worker.loop.answers.output",
         "antiphon_worker.loop.answers.schema_check",
     ],
