@@ -49,7 +49,7 @@ class FactModel:
         self.params: dict[str, Any] = dict(params or {})
 
 
-def checked_fact_name(name: object) -> str:
+def checked_fact_name(name: Any) -> str:
     """Check the name of facts. Raises ``UsageError``."""
     if not is_a(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"name= must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}.")

@@ -40,6 +40,7 @@ log = logging.getLogger("antiphon.memory")
 T = TypeVar("T")
 
 MODEL_SECONDS = 60.0
+MOST_TURNS = 8
 TRIES = 50
 OUTPUT = output_schema(Distilled, name="facts")
 INSTRUCTION = (
@@ -62,8 +63,8 @@ class Distiller:
 
     at_once = 4
     lease_seconds = 240.0
-    most_turns = 8
-    replaces = None
+    most_turns: int | None = MOST_TURNS
+    replaces: Memory | None = None
 
     def __init__(
         self,
@@ -113,8 +114,8 @@ class Distiller:
         for text in plan.texts:
             groups.setdefault(_scope_of(plan.indexed[text.turn_id]), []).append(text)
         for scope, texts in groups.items():
-            for start in range(0, len(texts), self.most_turns):
-                await self._distil(session, scope, texts[start : start + self.most_turns])
+            for start in range(0, len(texts), MOST_TURNS):
+                await self._distil(session, scope, texts[start : start + MOST_TURNS])
 
     async def _distil(self, session: str, scope: str, texts: Sequence[TurnText]) -> None:
         book = await read_facts(facts_home(self._cells, scope), scope)

@@ -24,11 +24,11 @@ class Documents:
 
     at_once = 32
     lease_seconds = 60.0
-    most_turns = None
+    most_turns: int | None = None
 
     def __init__(self, prefix: str, memory: Memory) -> None:
         self.cursor = memory.name
-        self.replaces = memory.replaces
+        self.replaces: Memory | None = memory.replaces
         self._prefix = prefix
         self._memory = memory
         self._index = Index(memory)

@@ -113,8 +113,10 @@ async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, st
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hmget(cell.keys.session(session_id), "created", "tenant")
     pipe.hmget(cell.keys.remembered(session_id), "@names", "@tenant")
-    answers = await asked(pipe.execute(raise_on_error=False))
-    found = [value or b"" for raw in answers for value in (raw if isinstance(raw, list) else [b"", b""])]
+    answers: list[Any] = await asked(pipe.execute(raise_on_error=False))
+    found: list[Any] = [
+        value or b"" for raw in answers for value in (raw if isinstance(raw, list) else [b"", b""])
+    ]
     created, tenant, names, kept = found
     return bool(created or names), (tenant or kept).decode(errors="replace") or None
 
