@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test clients node docs demo bench chaos simulate mutate wire redis clean
+.PHONY: help setup check format test clients node docs demo bench chaos upgrade simulate mutate wire redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and 
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
+upgrade: $(VENV)/.dev ## Roll hosts between the release before this one and this one, while everything breaks
+	@PYTHONPATH=tests $(BIN)/python -m upgrade $(ARGS)
 
 simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousands of schedules (SEEDS=20000)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)

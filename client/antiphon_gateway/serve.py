@@ -56,7 +56,10 @@ def serve(argv: list[str]) -> int:
     settings = GatewaySettings.load(vars(options))
     set_up_logging(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
-        runner.run(_serve(settings, redis_urls(options.redis_url), options.prefix))
+        client = AsyncClient(
+            redis_urls(options.redis_url), prefix=options.prefix, archive=settings.archive or None
+        )
+        runner.run(_serve(settings, client))
     return 0
 
 
@@ -69,9 +72,9 @@ def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> None:
+async def _serve(settings: GatewaySettings, client: AsyncClient) -> None:
     access = settings.access()
-    async with AsyncClient(urls, prefix=prefix) as client:
+    async with client:
         status = _Status(settings)
         app = gateway(
             client, access=access, limits=settings.limits, cors=settings.origins, metrics=status.metrics,

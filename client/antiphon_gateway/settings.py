@@ -49,6 +49,7 @@ class GatewaySettings:
     jwt_issuer: str = _setting("", "The issuer that a JSON web token must name")
     jwt_audience: str = _setting("", "The audience that a JSON web token must name")
     jwt_tenant_claim: str = _setting("tenant", "The claim that names the tenant")
+    archive: str = _setting("", "The store of archived sessions that the workers have, to read them: its URL")
     cors: str = _setting(
         "", "The origins whose pages may call, separated by commas: https://chat.example.com"
     )

@@ -22,6 +22,7 @@ __all__ = [
     "Parser",
     "acts_of",
     "add_agent",
+    "add_archive",
     "add_json",
     "add_redis",
     "agent_of",
@@ -37,6 +38,7 @@ Command: TypeAlias = Callable[[list[str]], int]
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
+ARCHIVE_VARIABLE = "ANTIPHON_ARCHIVE"
 
 INTERRUPTED, NOBODY_READS = 130, 141
 EXIT_CODES = {
@@ -118,6 +120,14 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(PREFIX_VARIABLE) or "ant",
         help=f"first part of every key; by default {PREFIX_VARIABLE} or ant",
     )
+
+
+def add_archive(parser: argparse.ArgumentParser) -> None:
+    """Add ``--archive``, with its variable as the default."""
+    parser.add_argument(
+        "--archive", metavar="URL", default=os.environ.get(ARCHIVE_VARIABLE),
+        help=f"read archived sessions, too: the workers' store; by default {ARCHIVE_VARIABLE}",
+    )  # fmt: skip
 
 
 def add_agent(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from antiphon.cli.arguments import (
     add_agent,
+    add_archive,
     add_json,
     add_redis,
     agent_of,
@@ -29,6 +30,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.model import decode_history
 from antiphon.redis.cells import Cells, open_cells
+from antiphon.redis.copies.reading import whole_snapshot
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionInfo
 from antiphon.wire.lists import inspection as overview
@@ -177,6 +179,7 @@ def history(argv: list[str]) -> int:
     parser = command_parser(history)
     parser.add_argument("session")
     add_json(parser, "print a line of JSON for each message")
+    add_archive(parser)
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_history(options))
@@ -184,8 +187,9 @@ def history(argv: list[str]) -> int:
 
 async def _history(options: argparse.Namespace) -> int:
     where = session_id(options.session)
-    async with _cells(options) as cells:
-        found = await cells.of_session(where).snapshot(where)
+    async with open_client(options) as client:
+        cell, archive = client.connections.cell_of_session(where), client.connections.archive
+        found = await whole_snapshot(cell, archive, where)
     for message in decode_history(found.history, 0):
         print(safe_json(message.to_json()) if options.json else "\n".join([*message_lines(message), ""]))
     return 0
@@ -195,6 +199,7 @@ def sessions(argv: list[str]) -> int:
     """List the sessions, the most recently used first"""
     parser = list_parser(sessions, "sessions")
     parser.add_argument("--tenant", metavar="NAME", help="show only sessions of this tenant")
+    add_archive(parser)
     options = parser.parse_args(argv)
     lines = asyncio.run(_sessions(options))
     if options.json:

@@ -38,7 +38,8 @@ def list_parser(command: Callable[..., object], what: str) -> Parser:
 
 
 def open_client(options: argparse.Namespace) -> AsyncClient:
-    return AsyncClient(redis_urls(options.redis_url), prefix=options.prefix)
+    archive = getattr(options, "archive", None)
+    return AsyncClient(redis_urls(options.redis_url), prefix=options.prefix, archive=archive)
 
 
 def print_json(values: list[Any]) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "Unasked",
     "begin_archiving",
     "forgotten",
+    "is_deleted",
     "mark_archived",
     "put_off",
     "restore_session",
@@ -139,6 +140,16 @@ async def forgotten(cell: Cell, session_id: SessionId) -> None:
             return
         case answer:
             raise unexpected("forgotten", answer)
+
+
+async def is_deleted(cell: Cell, session_id: SessionId) -> bool:
+    """Return whether the session was deleted, so that what the archive has of it is not its past. It stays true until
+    the copy is gone, and for a minute at least.
+    """
+    try:
+        return await cell.redis.zscore(cell.keys.forget, session_id) is not None
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
 
 
 async def restore_session(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast, get_args
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Keep, check_keep
@@ -36,7 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_ROW = ("agent", "created", "updated", "closed", "fence", "due_until")
+_ROW = ("agent", "created", "updated", "closed", "fence", "due_until", "restored")
 NEWEST_TURNS = 100
 CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
 
@@ -45,21 +45,23 @@ class SessionRow(Struct):
     """One session in a list. ``fields`` holds the raw values that were asked for.
 
     ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed.
-    ``due`` is when the next delayed turn is due, or 0. Times are the server's, in ms.
+    ``due`` is when the next delayed turn is due, or 0. ``restored`` is true if an archive has nothing more of it. Times
+    are the server's, in ms.
     """
 
     session_id: str
-    fields: dict[str, bytes]
-    agent: bytes
-    created: int
-    updated: int
-    closed: bool
-    held: bool
-    turns: int
-    messages: int
-    last_turn: str
-    due: int
+    fields: dict[str, bytes] = field(default_factory=dict)
+    agent: bytes = b""
+    created: int = 0
+    updated: int = 0
+    closed: bool = False
+    held: bool = False
+    turns: int = 0
+    messages: int = 0
+    last_turn: str = ""
+    due: int = 0
     failed: bool = False
+    restored: bool = False
 
 
 class DueTurn(Struct):
@@ -321,13 +323,13 @@ def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
     if any(isinstance(answer, Exception) for answer in answers):
         return None
     found, turns, messages, last_turn = answers
-    agent, created, updated, closed, fence, due_until, *values = (value or b"" for value in found)
+    agent, created, updated, closed, fence, due_until, restored, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
     fields = dict(zip(names, values, strict=True))
     return SessionRow(
         name, fields, agent, _number(created or updated), _number(updated or created), bool(closed), bool(fence),
-        turns, messages, _text(last_turn), _number(due_until),
+        turns, messages, _text(last_turn), _number(due_until), restored=restored == b"1",
     )  # fmt: skip
 
 
