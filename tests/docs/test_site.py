@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import importlib.util
 import re
@@ -179,3 +180,11 @@ def test_generated_methods_are_shown_as_help_shows_them():
     assert session["messages"].is_attribute
     assert str(client["submit"].returns) == "Turn"
     assert "await" not in client["submit"].docstring.value
+
+
+@pytest.mark.parametrize("name", ["top", "explain", "chat"])
+def test_a_picture_of_a_terminal_says_what_the_command_says_now(name):
+    shown = html.unescape(re.sub(r"<[^>]*>", " ", (ROOT / "docs/img" / f"{name}.svg").read_text()))
+    words = re.sub(r"\s+", " ", shown)
+    assert re.findall(r"\b1 (?:workers|turns|sessions|tokens|messages|times|lines)\b", words) == []
+    assert f"antiphon {name}" in words
