@@ -23,7 +23,7 @@ from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
 from bench.results import Plan, Result
 
-TITLE = "recall"
+TITLE = "what a memory finds, and what that costs"
 SESSIONS, FACTS, TIMED = 500, 200, 60
 AT_ONCE = 25
 KINDS = ("dog", "cat", "boat", "guitar", "bicycle", "garden", "sister", "neighbour", "bakery", "telescope")
