@@ -86,6 +86,12 @@ class Workers:
     def start(self):
         self._thread.start()
 
+    def restart(self):
+        """Stop, and start a worker with what its App has now."""
+        self.stop()
+        self._thread = threading.Thread(target=self._run, name="worker of the tests", daemon=True)
+        self.start()
+
     def stop(self):
         self._loop.call_soon_threadsafe(self._worker.abort)
         self._thread.join(20)

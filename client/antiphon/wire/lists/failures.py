@@ -7,6 +7,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from antiphon.encryption.contents import open_field
+from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
@@ -48,12 +50,20 @@ async def failed_places(
 
 
 async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:
-    """Read the agents of sessions as they are stored."""
+    """Read the agents of sessions in JSON; empty for those that cannot be opened."""
     pipe = cell.redis.pipeline(transaction=False)
     for session in sessions:
         pipe.hget(cell.keys.session(session), "agent")
     answers: Any = await _ask(pipe.execute(raise_on_error=False))
-    return [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
+    stored = [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
+    return [_opened(cell, session, raw) for session, raw in zip(sessions, stored, strict=True)]
+
+
+def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
+    try:
+        return open_field(cell.seal, session, "agent", agent)
+    except CorruptRecord:
+        return b""
 
 
 async def _ask(answer: Any) -> Any:
