@@ -8,6 +8,7 @@ from support.leaks import Recorder, dumped, holds
 from support.runtimes import Workers
 
 from antiphon.encryption import KEYS_VARIABLE, new_key
+from antiphon.session.background import call
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def deployment(request, redis_server, monkeypatch):
         workers.start()
         yield workers
         workers.stop()
+        call(workers.aclose())  # with the keys of this test
         leaks = [key for key, data in dumped(redis).items() if holds(data)]
         sent = [command[:300] for command in recorder.stop() if holds(command)]
         if workers.sealed:

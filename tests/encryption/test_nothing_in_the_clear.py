@@ -7,7 +7,7 @@ from redis import Redis
 from support.archives import end_life, is_archived
 from support.eventually import wait_until
 from support.gates import Gate
-from support.leaks import MARKER, holds
+from support.leaks import CORE, MARKER, holds
 from support.receiver import Receiver
 
 from antiphon import Agent, Client, Message, tool
@@ -62,12 +62,14 @@ def test_an_answer_with_tools(deployment):
     turn = session.submit(SAID, metadata={"about": MARKER}, key=f"{MARKER} key")
     assert turn.result(20).text == SAID
     events = list(turn.stream())
-    assert {"custom", "tool_progress", "tool_result", "text_delta", "variables_changed"} <= {one.type for one in events}
+    assert {"custom", "tool_progress", "tool_result", "text_delta", "variables_changed"} <= {
+        one.type for one in events
+    }
     assert "".join(one.text for one in events if one.type == "text_delta" and one.step == 2) == SAID
     info = turn.info()
     assert (info.input[0].text, info.key, info.metadata) == (SAID, f"{MARKER} key", {"about": MARKER})
     assert session.variables == {"name": MARKER, "seen": MARKER}
-    assert (session.system(), dict(session.metadata)) == (MARKER, {"title": MARKER})
+    assert (session.system, dict(session.metadata)) == (MARKER, {"title": MARKER})
     assert [message.role for message in session.messages] == ["user", "assistant", "tool", "assistant"]
     again = session.submit(SAID, metadata={"about": MARKER}, key=f"{MARKER} key")
     assert again.id == turn.id
@@ -88,7 +90,7 @@ def test_a_call_that_is_approved_with_other_arguments_and_one_that_is_rejected(d
         [waiting] = client.waiting()
     assert [call.arguments["to"] for call in waiting.calls] == [MARKER, f"{MARKER} 2"]
     first, second = turn.info().calls
-    turn.approve(first.call_id, by=MARKER, arguments={"to": f"{MARKER} instead"}, reason=MARKER)
+    turn.approve(first.call_id, by=MARKER, arguments={"to": f"{MARKER} instead"})
     with pytest.raises(AgentError) as raised:
         turn.reject(first.call_id)
     assert raised.value.decision.arguments == {"to": f"{MARKER} instead"}
@@ -96,7 +98,7 @@ def test_a_call_that_is_approved_with_other_arguments_and_one_that_is_rejected(d
     assert turn.result(20).text == SAID
     [resumed] = [one for one in turn.stream() if one.type == "turn_resumed"]
     assert [one.by for one in resumed.decisions] == [MARKER, None]
-    assert [one.reason for one in session.messages[2].decisions] == [MARKER, f"{MARKER} no"]
+    assert [one.reason for one in session.messages[2].decisions] == [None, f"{MARKER} no"]
 
 
 def test_a_tool_of_the_caller(deployment):
@@ -155,7 +157,7 @@ def test_rewinds_edits_forks_files_and_messages(deployment):
     child = session.child(session_id="child", system=MARKER, variables={"c": MARKER})
     assert child.run(SAID).text == SAID
     session.add_message(Message.user(f"{MARKER} added"))
-    session.add_file(File(name="notes.txt", data=MARKER.encode(), media_type="text/plain"))
+    session.add_file(File(name=f"{CORE}.txt", url=f"https://example.com/{CORE}"))
     session.set_variables({"w": MARKER})
     session.set_metadata({"m": MARKER})
     session.rewind(session.messages[1].id)
@@ -223,8 +225,8 @@ def test_webhooks(deployment):
     with Receiver() as receiver, Client(deployment.url) as client:
         receiver.answers = [500]
         hooks = client.webhooks()
-        hooks.set("billing", f"{receiver.url}/Qz7M%C3%B6rker?q=Qz7Mörker", types=["turn_finished"], private=True)
-        [hook] = hooks
+        hooks.set("billing", f"{receiver.url}/{CORE}", types=["turn_finished"], private=True)
+        assert [one.url for one in hooks] == [f"{receiver.url}/{CORE}"]
         deployment.agent().session("s").run(SAID)
         wait_until(lambda: len(receiver.received) >= 1, description="the event is sent")
         assert MARKER in receiver.received[0].body.decode()
@@ -235,14 +237,15 @@ def test_webhooks(deployment):
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "redis", "postgres"])
 def test_archives(deployment, kind, tmp_path, request):
     store = {
-        "memory": lambda: MemoryStore(),
+        "memory": MemoryStore,
         "sqlite": lambda: SQLiteStore(tmp_path / "archive.db"),
         "redis": lambda: RedisStore(deployment.url),
         "postgres": lambda: PostgresStore(request.getfixturevalue("postgres").url, table="sealed"),
     }[kind]()
+    store.delete("s")
     deployment.use(entries())
     deployment.app._store = store
-    session = deployment.agent().session("s", ttl=0.2, metadata={"m": MARKER})
+    session = deployment.agent().session("s", ttl=600, metadata={"m": MARKER})
     deployment.restart()
     session.run(SAID)
     with Redis.from_url(deployment.url) as redis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
+import contextlib
 import re
 import socket
 import threading
@@ -16,26 +16,20 @@ from urllib.parse import urlsplit
 from redis import Redis
 from support.eventually import wait_until
 
-__all__ = ["MARKER", "Recorder", "dumped", "forms", "unpacked"]
+__all__ = ["CORE", "MARKER", "Recorder", "dumped", "holds"]
 
-MARKER = "Qz7Mörker"
-"""Stands in everything that a user, a tool or a model writes in a test of encryption."""
+CORE = "Qz7Marker"
+MARKER = f"{CORE} ö"
+"""Stands in everything that a user, a tool or a model writes in a test of encryption; ``CORE`` where only ASCII may."""
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}")
 
 
-def forms(text: str = MARKER) -> list[bytes]:
-    """The forms in which a text may stand: as it is, escaped for JSON and by MONITOR, and in base64 at any offset."""
-    raw = text.encode()
-    found = [raw, json.dumps(text)[1:-1].encode(), "".join(map(_escaped, raw)).encode(), raw.hex().encode()]
-    for offset in range(3):
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            found.append(encode(b"\0" * offset + raw)[4 if offset else 0 : -4])
-    return [one for one in found if len(one) >= 8]
-
-
-def _escaped(byte: int) -> str:
-    return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
+def forms() -> list[bytes]:
+    """The forms in which the marker may stand: as it is, which no escape changes, in hex, in base64 at any offset."""
+    raw = CORE.encode()
+    shifted = [base64.b64encode(b"\0" * offset + raw)[4 if offset else 0 : -4] for offset in range(3)]
+    return [raw, raw.hex().encode(), *shifted]
 
 
 def unpacked(data: bytes, depth: int = 3) -> Iterator[bytes]:
@@ -43,13 +37,13 @@ def unpacked(data: bytes, depth: int = 3) -> Iterator[bytes]:
     yield data
     if not depth:
         return
-    try:
+    with contextlib.suppress(zlib.error):
         yield from unpacked(zlib.decompress(data), depth - 1)
-    except zlib.error:
-        pass
     for found in _BASE64.findall(data):
         try:
-            inner = base64.b64decode(found.rstrip(b"=") + b"==", altchars=b"-_" if set(b"-_") & set(found) else None)
+            inner = base64.b64decode(
+                found.rstrip(b"=") + b"==", altchars=b"-_" if set(b"-_") & set(found) else None
+            )
         except binascii.Error:
             continue
         yield from unpacked(inner, depth - 1)
@@ -98,7 +92,8 @@ class Recorder:
         self._socket = socket.create_connection((place.hostname or "", place.port or 0))
         self._socket.sendall(b"MONITOR\r\n")
         self._heard = bytearray()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
         wait_until(lambda: b"+OK" in self._heard, description="the server says what it does")
 
     def _listen(self) -> None:
@@ -111,4 +106,6 @@ class Recorder:
             redis.echo("the end of the recording")
         wait_until(lambda: b"the end of the recording" in self._heard, description="all was heard")
         self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._socket.close()
         return bytes(self._heard).split(b"\r\n")

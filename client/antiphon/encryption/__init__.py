@@ -6,6 +6,6 @@ says what is sealed in each kind of record.
 
 from __future__ import annotations
 
-from antiphon.encryption.keyring import KEYS_VARIABLE, Key, Keyring, new_key
+from antiphon.encryption.keyring import KEYS_VARIABLE, Key, Keyring, new_key, use_keys
 
-__all__ = ["KEYS_VARIABLE", "Key", "Keyring", "new_key"]
+__all__ = ["KEYS_VARIABLE", "Key", "Keyring", "new_key", "use_keys"]

@@ -17,7 +17,7 @@ from functools import lru_cache
 from antiphon.encryption.cipher import Cipher
 from antiphon.errors import KeyMissing, SettingsError
 
-__all__ = ["KEYS_VARIABLE", "Key", "KeySource", "Keyring", "keyring_of_environment", "new_key"]
+__all__ = ["KEYS_VARIABLE", "Key", "KeySource", "Keyring", "keyring_of_process", "new_key", "use_keys"]
 
 KEYS_VARIABLE = "ANTIPHON_ENCRYPTION_KEYS"
 KEY_BYTES = 32
@@ -115,8 +115,24 @@ def _cipher_of(key: Key, place: str) -> Cipher:
     return Cipher(key.derived(f"place {place}"))
 
 
-def keyring_of_environment() -> Keyring | None:
-    """Return the keys of ``ANTIPHON_ENCRYPTION_KEYS``, or None if it is not set. Raises ``SettingsError``."""
+_of_process: list[Keyring] = []
+
+
+def use_keys(source: Sequence[tuple[str, bytes]] | KeySource) -> None:
+    """Take the keys of this process from here, in place of ``ANTIPHON_ENCRYPTION_KEYS``, for all that is opened later.
+
+    Call it before you make a client or a store, and in the module of an App, which every worker process imports. The
+    arguments and errors are those of ``Keyring``.
+
+    >>> use_keys(lambda: [("2026-11", b"\x01" * 32)])
+    """
+    _of_process[:] = [Keyring(source)]
+
+
+def keyring_of_process() -> Keyring | None:
+    """Return the keys of ``use_keys``, or of ``ANTIPHON_ENCRYPTION_KEYS``, or None. Raises ``SettingsError``."""
+    if _of_process:
+        return _of_process[0]
     text = os.environ.get(KEYS_VARIABLE, "").strip()
     return _keyring_of(text) if text else None
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from antiphon.encryption.keyring import KEYS_VARIABLE, Keyring, keyring_of_environment
+from antiphon.encryption.keyring import KEYS_VARIABLE, Keyring, keyring_of_process
 from antiphon.errors import KeyMissing, SealBroken
 
 __all__ = ["NEWER_THAN_UNSEALED", "Opened", "Sealer", "member", "members_of", "sealer_of"]
@@ -165,4 +165,4 @@ def _parts(text: bytes) -> tuple[str, str, bytes]:
 
 def sealer_of(encryption: Keyring | None = None) -> Sealer:
     """Return what seals with these keys, or with those of the environment. Raises ``SettingsError``."""
-    return Sealer(encryption or keyring_of_environment())
+    return Sealer(encryption or keyring_of_process())
