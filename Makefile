@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test clients node docs demo bench chaos simulate mutate redis clean
+.PHONY: help setup check format test clients node docs demo bench chaos upgrade simulate mutate wire redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -49,11 +49,17 @@ bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
+upgrade: $(VENV)/.dev ## Roll hosts between the release before this one and this one, while everything breaks
+	@PYTHONPATH=tests $(BIN)/python -m upgrade $(ARGS)
+
 simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousands of schedules (SEEDS=20000)
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test must notice
 	@PYTHONPATH=tests $(BIN)/python -m mutation $(ARGS)
+
+wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
+	@PYTHONPATH=tests $(BIN)/python -m support.frozen_wire
 
 redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)

@@ -15,9 +15,9 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.client": 800,  # two classes that are two forms of one, half of it docstrings
+    "antiphon.client": 802,  # two classes that are two forms of one, half of it docstrings
     "antiphon.errors": 565,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
-    "antiphon.wire.cell": 461,  # one method for each transition of a turn, with what it means for the caller
+    "antiphon.wire.cell": 460,  # one method for each transition of a turn, with what it means for the caller
     "antiphon.session.session": 863,  # one class of 50 public names, three fifths of it docstrings
     "antiphon_worker.process.turn": 402,  # one attempt at a turn, from its claim to its outcome
 }
@@ -62,7 +62,7 @@ GATEWAY_ORDER = [
     "interface frontends openai page",
     "http",
     "settings",
-    "access",
+    "access observing",
     "problems",
 ]
 
@@ -70,7 +70,8 @@ GATEWAY_ORDER = [
 OWNERS = {
     "agents": ["antiphon.ext.openai_agents.*"],
     "langgraph": ["antiphon.ext.langgraph.*"],
-    "pydantic_ai": ["antiphon.ext.pydantic_ai"],
+    "llama_index": ["antiphon.ext.llama_index"],
+    "pydantic_ai": ["antiphon.ext.pydantic_ai.*"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
     "cryptography": ["antiphon_gateway.access.seal", "antiphon.encryption.cipher"],
     "jwt": ["antiphon_gateway.access.tokens"],
@@ -95,7 +96,7 @@ OWNERS = {
     "psycopg_pool": ["antiphon.stores.postgres"],
     "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
     "pydantic_core": [
-        "antiphon.ext.pydantic_ai",
+        "antiphon.ext.pydantic_ai.runner",
         "antiphon_worker.loop.answers.output",
         "antiphon_worker.loop.answers.schema_check",
     ],
@@ -111,7 +112,6 @@ OWNERS = {
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
-    "antiphon.redis.many.tenant_limits",
     "antiphon.redis.subscription",
     "antiphon_worker.rq.foreign_jobs",
     "antiphon_worker.rq.parts",
@@ -356,7 +356,7 @@ def _header(source: str) -> list[str]:
 def test_tests_wait_for_conditions_and_not_for_time():
     wrong = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        if {"support", "bench", "chaos"} & set(
+        if {"support", "bench", "chaos", "upgrade"} & set(
             path.relative_to(ROOT / "tests").parts
         ):  # those are about time
             continue

@@ -20,6 +20,7 @@ from support.source_tree import ROOT
 from antiphon import Agent
 from antiphon.cli.main import main
 from antiphon.client import Client
+from antiphon_gateway.observing.metrics import GAUGES, GatewayMetrics
 from antiphon_gateway.settings import GatewaySettings
 from antiphon_gateway.settings import variable_of as gateway_variable
 from antiphon_worker.settings import Settings, variable_of
@@ -48,11 +49,12 @@ VARIABLES = {variable_of(name) for name in Settings.__dataclass_fields__} | {
 
 
 def known_series() -> dict[str, set[str]]:
-    """Every series that workers serve, with its labels."""
+    """Every series that workers and gateways serve, with its labels."""
     found: dict[str, set[str]] = {"antiphon_redis_up": set(), "antiphon_publish_lag_seconds": {"worker"}}
     for table, labels in ((gauges._QUEUE, {"queue"}), (gauges._COUNTS, set())):
         found |= {name: set(labels) for name, _ in table.values()}
-    for value in vars(metrics).values():
+    found |= {name: set() for name in GAUGES}
+    for value in [*vars(metrics).values(), *vars(GatewayMetrics()).values()]:
         if isinstance(value, metrics.Counter):
             found[f"{value._name}_total"] = {*value._labelnames}
         elif isinstance(value, metrics.Histogram):
@@ -95,6 +97,12 @@ def test_the_dashboard_shows_metrics_that_exist(panel):
         assert wrong(target["expr"]) == []
         legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         assert legend <= set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"]))))
+
+
+def test_the_page_has_every_metric():
+    told = (ROOT / "docs" / "observing.md").read_text()
+    bases = {re.sub(r"_(count|sum|bucket)$", "", name) for name in SERIES}
+    assert [name for name in sorted(bases) if f"`{name}" not in told] == []
 
 
 def test_the_dashboard_shows_every_metric():
@@ -162,6 +170,12 @@ def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_kille
     assert annotations["prometheus.io/port"] == str(settings.status_port)
     assert container(WORKER)["readinessProbe"]["httpGet"]["path"] == "/ready"
     assert container(WORKER)["livenessProbe"]["httpGet"]["path"] == "/health"
+    environ = {one["name"]: one["value"] for one in container(GATEWAY)["env"]}
+    annotations = GATEWAY["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == environ["ANTIPHON_GATEWAY_STATUS_PORT"]
+    assert int(environ["ANTIPHON_GATEWAY_STATUS_PORT"]) in [
+        one["containerPort"] for one in container(GATEWAY)["ports"]
+    ]
 
 
 def test_the_other_objects_mean_these_deployments():

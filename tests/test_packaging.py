@@ -53,7 +53,8 @@ def test_importing_the_client_loads_nothing_of_the_worker():
 
 # Adapters to frameworks need these.
 ADAPTERS = tuple(
-    f"antiphon.ext.{name}" for name in ("langchain", "langgraph", "openai_agents", "pydantic_ai")
+    f"antiphon.ext.{name}"
+    for name in ("langchain", "langgraph", "llama_index", "openai_agents", "pydantic_ai")
 )
 
 

@@ -36,6 +36,7 @@ from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
 from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
+from antiphon.redis.copies.reading import whole_snapshot
 from antiphon.redis.edits import found_in
 from antiphon.redis.fields import decode_field
 from antiphon.redis.many.all_events import AllEvents, FollowedEvent
@@ -106,7 +107,8 @@ class SessionSnapshot(msgspec.Struct):
 class AsyncClient:
     """Submits turns to workers and follows sessions. It connects to Redis on first use.
 
-    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. Use each client in one event loop only.
+    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. Use each client in one event loop only. With the
+    workers' ``archive``, a store or its URL, archived sessions are read whole before their next turn, and listed.
 
     >>> from antiphon import Agent
     >>> agent = Agent(provider="scripted", model="any", name="parrot")
@@ -285,7 +287,7 @@ class AsyncClient:
         ['user-123']
         """
         return AsyncSessionList(
-            lambda after, page: list_sessions(self.connections.cells, after, page), list_query(**which)
+            lambda after, page: list_sessions(self.connections, after, page), list_query(**which)
         )
 
     async def turns(
@@ -405,7 +407,7 @@ class AsyncClient:
         start, stop = page_of_last(last)
         try:
             cell = self.connections.cell_of_session(where)
-            found = await cell.snapshot(where, start, stop, turns="pending")
+            found = await whole_snapshot(cell, self.connections.archive, where, start, stop, turns="pending")
         except SessionNotFound:
             return SessionSnapshot(where, [], 0, None, [])
         check_tenant(where, asked, True, decode_field("tenant", found.fields.get("tenant", b"")))

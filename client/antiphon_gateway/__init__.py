@@ -9,15 +9,19 @@ if TYPE_CHECKING:
     from antiphon_gateway.access.access import Access
     from antiphon_gateway.access.caller import Caller
     from antiphon_gateway.app import Gateway, gateway
+    from antiphon_gateway.observing.metrics import GatewayMetrics
+    from antiphon_gateway.observing.traces import GatewayTraces
     from antiphon_gateway.problems import Refused
     from antiphon_gateway.settings import Limits
 
-__all__ = ["Access", "Caller", "Gateway", "Limits", "Refused", "gateway"]
+__all__ = ["Access", "Caller", "Gateway", "GatewayMetrics", "GatewayTraces", "Limits", "Refused", "gateway"]
 
 _MODULES = {
     "Access": "access.access",
     "Caller": "access.caller",
     "Gateway": "app",
+    "GatewayMetrics": "observing.metrics",
+    "GatewayTraces": "observing.traces",
     "Limits": "settings",
     "Refused": "problems",
     "gateway": "app",

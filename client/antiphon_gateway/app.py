@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from starlette.middleware.cors import CORSMiddleware
@@ -21,6 +22,7 @@ from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.frontends import ag_ui, chat
 from antiphon_gateway.http.bodies import read_body, read_query
+from antiphon_gateway.http.counting import Counting
 from antiphon_gateway.http.operations import Answer, Call, Operation, Services, operation
 from antiphon_gateway.http.routes import Routes
 from antiphon_gateway.interface import (
@@ -47,7 +49,16 @@ __all__ = ["Gateway", "gateway"]
 log = logging.getLogger("antiphon.gateway")
 
 CallerOf = Callable[[Request], Awaitable[Caller]]
-HEADERS = ["authorization", "content-type", "idempotency-key", "last-event-id"]
+HEADERS = ["authorization", "content-type", "idempotency-key", "last-event-id", "traceparent"]
+METHODS = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"}
+NO_ROUTE = "none"
+
+
+class Tracing(Protocol):
+    """Makes a span of each request."""
+
+    def span(self, scope: Scope) -> AbstractContextManager[Any]: ...
+    def answered(self, span: Any, method: str, route: str, status: int) -> None: ...
 
 
 def gateway(
@@ -56,17 +67,21 @@ def gateway(
     access: Access | CallerOf | None = None,
     limits: Limits | None = None,
     cors: Iterable[str] = (),
+    metrics: Counting | None = None,
+    traces: Tracing | None = None,
 ) -> Gateway:
     """Return an ASGI application that serves the sessions of ``client`` over HTTP.
 
     Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` says who may what: an ``Access``, or a
     coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
-    programs on this machine may call. ``cors`` are the origins whose pages may call. The client remains yours to close.
+    programs on this machine may call. ``cors`` are the origins whose pages may call. ``metrics`` is a
+    ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. The client remains yours to
+    close.
 
     >>> from antiphon import AsyncClient
     >>> app = gateway(AsyncClient("redis://localhost:6379/0"))
     """
-    return Gateway(client, access, limits or Limits(), cors)
+    return Gateway(client, access, limits or Limits(), cors, metrics, traces)
 
 
 class Gateway:
@@ -76,10 +91,17 @@ class Gateway:
     """
 
     def __init__(
-        self, client: AsyncClient, access: Access | CallerOf | None, limits: Limits, cors: Iterable[str]
+        self,
+        client: AsyncClient,
+        access: Access | CallerOf | None,
+        limits: Limits,
+        cors: Iterable[str],
+        metrics: Counting | None,
+        traces: Tracing | None,
     ) -> None:
         own = access if isinstance(access, Access) else Access()
-        self._services = Services(client, own, limits)
+        self._services = Services(client, own, limits, counting=metrics)
+        self._traces = traces
         self._caller_of = None if access is None or isinstance(access, Access) else access
         self._routes = Routes(_operations())
         origins = list(cors)
@@ -100,6 +122,16 @@ class Gateway:
         self._services.stopping.begin()
         self._services.watch.end()
 
+    @property
+    def draining(self) -> bool:
+        """Whether ``drain`` was called: this process is to get no further requests."""
+        return self._services.stopping.began
+
+    @property
+    def streams(self) -> int:
+        """How many streams and WebSockets are open."""
+        return self._services.quotas.streams
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
@@ -114,8 +146,15 @@ class Gateway:
             one for one in peer.scope["headers"] if one[0] != b"idempotency-key"
         ]  # it would name all responses
         request = Request({**peer.scope, "type": "http", "method": "POST", "headers": headers})
+        with nullcontext() if self._traces is None else self._traces.span(request.scope) as span:
+            await self._talk_within(peer, request)
+            if self._traces is not None:
+                self._traces.answered(span, "GET", request.scope.get("route", NO_ROUTE), 101)
+
+    async def _talk_within(self, peer: WebSocket, request: Request) -> None:
         try:
             known, path = self._routes.find(request.scope)
+            request.scope["route"] = known.route
             if known.name != responses.create_response.__name__:
                 raise Refused(404, "route_not_found", "There is no WebSocket here, but at /v1/responses.")
             caller = await self._caller(request, known, path)
@@ -123,33 +162,42 @@ class Gateway:
         except Exception as exc:
             if peer.application_state is not WebSocketState.CONNECTING:
                 raise
+            self._services.refused(exc)
             await peer.send_denial_response(openai_error(exc))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, began, status = Request(scope, receive), time.monotonic(), 0
-        try:
+        with nullcontext() if self._traces is None else self._traces.span(scope) as span:
+            request, began = Request(scope, receive), time.monotonic()
             response = await self._response(request)
-            status = response.status_code
-            await response(scope, receive, send)
-        except (Refused, AgentError) as exc:  # of a stream that could not begin
-            response = _refusal(request, exc)
-            status = response.status_code
-            await response(scope, receive, send)
-        finally:
-            path: bytes = (
-                scope.get("raw_path") or scope["path"].encode()
-            )  # without the query: it may hold a token
-            log.info(
-                "[request] %s %s %d %.1f ms", scope["method"], path.partition(b"?")[0].decode("ascii", "replace"),
-                status, (time.monotonic() - began) * 1000,
-            )  # fmt: skip
+            status, ready = response.status_code, time.monotonic() - began
+            try:
+                await response(scope, receive, send)
+            except (Refused, AgentError) as exc:  # of a stream that could not begin
+                response = self._refusal(request, exc)
+                status = response.status_code
+                await response(scope, receive, send)
+            finally:
+                method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+                route: str = scope.get("route", NO_ROUTE)
+                if self._services.counting is not None:
+                    self._services.counting.answered(method, route, status, ready)
+                if self._traces is not None:
+                    self._traces.answered(span, method, route, status)
+                _log_request(scope, status, time.monotonic() - began)
 
     async def _response(self, request: Request) -> Response:
         try:
             known, path = self._routes.find(request.scope)
+            request.scope["route"], request.scope["path_params"] = known.route, path
             return _encoded(await self._answer(request, known, path), known)
         except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
-            return _refusal(request, exc)
+            return self._refusal(request, exc)
+
+    def _refusal(self, request: Request, error: Exception) -> Response:
+        """Return the response that tells of an error, in the form that callers of the route know."""
+        self._services.refused(error)
+        below = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        return openai_error(error) if below.startswith("/v1/") else problem_response(error)
 
     async def _answer(self, request: Request, known: Operation, path: dict[str, str]) -> Any:
         caller = _NOBODY if known.right is None else await self._caller(request, known, path)
@@ -216,10 +264,19 @@ def _encoded(found: Any, known: Operation) -> Response:
     return Response(msgspec.json.encode(answer.value), answer.status, headers, media_type="application/json")
 
 
-def _refusal(request: Request, error: Exception) -> Response:
-    """Return the response that tells of an error, in the form that callers of the route know."""
-    below = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    return openai_error(error) if below.startswith("/v1/") else problem_response(error)
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    path: bytes = scope.get("raw_path") or scope["path"].encode()  # without the query: it may hold a token
+    told = {
+        name: value for name, value in scope.get("path_params", {}).items() if name in ("session", "turn")
+    }
+    log.info(
+        "%s %s %d %.1f ms", scope["method"], path.partition(b"?")[0].decode("ascii", "replace"), status,
+        seconds * 1000,
+        extra={
+            "action": "request", "method": scope["method"], "route": scope.get("route", NO_ROUTE),
+            "status": status, "seconds": round(seconds, 4), **told,
+        },
+    )  # fmt: skip
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
+from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import (
     AgentError,
     AlreadyDecided,
@@ -89,7 +90,7 @@ def problem_of(error: Exception) -> Problem:
             retry_after=error.retry_after, limit=error.limit,
         )  # fmt: skip
     if not isinstance(error, AgentError):
-        log.error("A request failed: %s", type(error).__name__, exc_info=error)
+        log_fault(log, error, "A request failed", action="request_failed")
         return Problem(
             title=_title(500), status=500, code="internal", detail="The gateway failed: see its log."
         )

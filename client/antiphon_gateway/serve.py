@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import logging
 import signal
 import socket
@@ -15,12 +16,15 @@ from typing import Any
 
 import uvicorn
 
-from antiphon.cli.arguments import add_redis, command_parser, redis_urls
+from antiphon.cli.arguments import add_json, add_redis, command_parser, redis_urls
+from antiphon.cli.lists import print_json
+from antiphon.cli.serving.logs import set_up_logging
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon_gateway.access.keys import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
 from antiphon_gateway.http.connection import Connection, SocketConnection
+from antiphon_gateway.observing.loop_lag import STUCK_SECONDS, LoopLag
 from antiphon_gateway.settings import GatewaySettings
 
 __all__ = ["serve"]
@@ -44,14 +48,18 @@ def serve(argv: list[str]) -> int:
     for known in fields(GatewaySettings):
         _add_setting(parser, known.name, known.default, known.metadata["doc"])
     parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and end")
+    add_json(parser, "with --new-key: print the key and its hash as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     if options.new_key:
-        return _print_key()
+        return _print_key(json=options.json)
     settings = GatewaySettings.load(vars(options))
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    set_up_logging(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
-        runner.run(_serve(settings, redis_urls(options.redis_url), options.prefix))
+        client = AsyncClient(
+            redis_urls(options.redis_url), prefix=options.prefix, archive=settings.archive or None
+        )
+        runner.run(_serve(settings, client))
     return 0
 
 
@@ -64,14 +72,18 @@ def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> None:
+async def _serve(settings: GatewaySettings, client: AsyncClient) -> None:
     access = settings.access()
-    async with AsyncClient(urls, prefix=prefix) as client:
-        app = gateway(client, access=access, limits=settings.limits, cors=settings.origins)
-        with _listening(settings) as listening:
+    async with client:
+        status = _Status(settings)
+        app = gateway(
+            client, access=access, limits=settings.limits, cors=settings.origins, metrics=status.metrics,
+            traces=_traces(settings),
+        )  # fmt: skip
+        with _listening(settings) as listening, status.served(app):
             port = listening.getsockname()[1]
-            log.info("[serving] http://%s:%d", settings.host, port)
-            log.info("[page] http://%s:%d/live", settings.host, port)
+            log.info("http://%s:%d", settings.host, port, extra={"action": "serving"})
+            log.info("http://%s:%d/live", settings.host, port, extra={"action": "page"})
             if not access.closed:
                 log.warning(
                     "No keys are configured: everybody on this machine may do everything, and nobody else."
@@ -83,7 +95,55 @@ async def _serve(settings: GatewaySettings, urls: list[str], prefix: str) -> Non
                 log_config=None, log_level="warning", timeout_graceful_shutdown=max(1, round(settings.drain)),
             )  # fmt: skip
             await _Server(config, app).serve(sockets=[listening])
-        log.info("[stopped]")
+        log.info("all streams have ended", extra={"action": "stopped"})
+
+
+class _Status:
+    """The status port of this process, if it has one."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._lag = LoopLag()
+        self.metrics: Any = None
+        if settings.status_port and importlib.util.find_spec("prometheus_client") is not None:
+            from antiphon_gateway.observing.metrics import GatewayMetrics
+
+            self.metrics = GatewayMetrics()
+
+    @contextmanager
+    def served(self, app: Gateway) -> Generator[None]:
+        """Serve it while this lasts. Raises ``SettingsError``."""
+        if not self._settings.status_port:
+            yield
+            return
+        from antiphon.cli.serving.status import serving_status
+
+        if self.metrics is not None:
+            self.metrics.read(lambda: app.streams, lambda: self._lag.seconds)
+        with (
+            self._lag.watched(),
+            serving_status(
+                self._settings.status_host, self._settings.status_port, self._unhealthy,
+                lambda: "It drains." if app.draining else "", self.metrics and self.metrics.app(),
+            ),
+        ):  # fmt: skip
+            yield
+
+    def _unhealthy(self) -> str:
+        late = self._lag.seconds
+        return f"Its event loop stands still for {late:.0f} s." if late > STUCK_SECONDS else ""
+
+
+def _traces(settings: GatewaySettings) -> Any:
+    """Return what makes spans of requests, or None. Raises ``MissingPackage``."""
+    if not settings.traces:
+        return None
+    from antiphon.cli.serving.traces import tracer_of_environment
+
+    tracer = tracer_of_environment("antiphon-gateway")
+    from antiphon_gateway.observing.traces import GatewayTraces
+
+    return GatewayTraces(tracer)
 
 
 class _Server(uvicorn.Server):
@@ -110,7 +170,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("[draining]")
+        log.info("streams end, each at its cursor", extra={"action": "draining"})
         self._gateway.drain()
         await super().shutdown(sockets)
 
@@ -129,8 +189,11 @@ def _listening(settings: GatewaySettings) -> socket.socket:
     return listening
 
 
-def _print_key() -> int:
+def _print_key(*, json: bool) -> int:
     key = new_key()
+    if json:
+        print_json([{"key": key, "hash": hash_of(key)}])
+        return 0
     print(f'{key}\n\n[keys.NAME]\nhash = "{hash_of(key)}"\ntenant = "TENANT"\nrights = ["read", "write"]')
     return 0
 

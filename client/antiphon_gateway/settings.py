@@ -49,6 +49,7 @@ class GatewaySettings:
     jwt_issuer: str = _setting("", "The issuer that a JSON web token must name")
     jwt_audience: str = _setting("", "The audience that a JSON web token must name")
     jwt_tenant_claim: str = _setting("tenant", "The claim that names the tenant")
+    archive: str = _setting("", "The store of archived sessions that the workers have, to read them: its URL")
     cors: str = _setting(
         "", "The origins whose pages may call, separated by commas: https://chat.example.com"
     )
@@ -62,6 +63,14 @@ class GatewaySettings:
     connections: int = _setting(10_000, "Connections that may be open at once; further requests get 503")
     drain: float = _setting(10.0, "How long requests may take after SIGTERM, in seconds")
     log_level: str = _setting("info", "debug, info, warning or error")
+    log_format: str = _setting("text", "text, or json for a JSON object on each line")
+    status_port: int = _setting(
+        0, "Port for /health, /ready and, with antiphon[metrics], /metrics for Prometheus; 0 for none"
+    )
+    status_host: str = _setting("127.0.0.1", "The address on which status_port listens")
+    traces: bool = _setting(
+        False, "Take the traceparent of requests and export OpenTelemetry traces, as the OTEL_* variables say"
+    )
 
     @classmethod
     def load(
@@ -90,6 +99,8 @@ class GatewaySettings:
             ("https://", "http://127.0.0.1", "http://localhost")
         ):
             raise SettingsError("ANTIPHON_GATEWAY_JWT_JWKS_URL must begin with https://.")
+        if self.log_format not in ("text", "json"):
+            raise SettingsError(f"{variable_of('log_format')} (--log-format) must be text or json.")
         for name in ("body_bytes", "rate", "streams", "connections"):
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{variable_of(name)} must be more than 0.")
@@ -131,6 +142,8 @@ def variable_of(name: str) -> str:
 def _parsed(name: str, default: Any, value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if isinstance(default, bool):
+        return value.lower() in ("1", "true", "yes", "on")
     try:
         return type(default)(value)
     except ValueError as exc:

@@ -16,6 +16,7 @@ from support.eventually import wait_until_async
 from support.processes import Processes, worker_name
 from support.proxy import Proxy
 from support.receiver import Receiver
+from support.releases import THIS, Release
 from support.servers import RedisServer
 from support.stage import Stage
 
@@ -105,7 +106,7 @@ class Chaos:
             if self.receiver:
                 await client.webhooks().set("chaos", self.receiver.url, private=True)
             began = time.monotonic()
-            self.conversations = [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
+            self.conversations = self._conversations(client)
             readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
             talkers = [
                 asyncio.create_task(one.talk(lambda: time.monotonic() - began > self.seconds))
@@ -131,8 +132,13 @@ class Chaos:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    def _start_host(self) -> Supervised:
+    def _conversations(self, client: AsyncClient) -> list[Conversation]:
+        return [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]
+
+    def _start_host(self, before: Supervised | None = None) -> Supervised:
+        """Start a host, in the place of the one that was there ``before``."""
         return self._ensemble.supervisor(
+            release=self._release(before),
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
@@ -140,6 +146,9 @@ class Chaos:
             isolated_turns=PLACES,
             **({"archive": f"sqlite:///{self.archive.path}"} if self.archive else {}),
         )
+
+    def _release(self, before: Supervised | None) -> Release:
+        return THIS
 
     @property
     def deaths(self) -> list[Death]:
@@ -238,7 +247,7 @@ class Chaos:
         return name
 
     def _replace(self, host: Supervised) -> None:
-        self.hosts[self.hosts.index(host)] = self._start_host()
+        self.hosts[self.hosts.index(host)] = self._start_host(host)
 
     def _start_ended_hosts(self) -> None:
         """A supervisor that met no Redis at its start has ended; whatever starts services starts it again."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
-from support.ensemble import agent_spec
+from support.ensemble import TOOLS, agent_spec
 
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, SessionBusy, StoreError
@@ -28,6 +28,7 @@ WORK = (
 ASKS = "asks tool:note tool:pay words:3"  # somebody has to approve the payment
 
 
+PLAIN_TOOLS = ("note", "pay", "spin", "freeze", "fork")  # which the stage of the release before has as well
 MODES: tuple[IfBusy, ...] = (*["enqueue"] * 7, "reject", "interrupt", "rollback", *["steer"] * 3)
 
 
@@ -47,18 +48,25 @@ class Submitted:
     def accepted(self) -> bool:
         return self.turn_id is not None
 
+    tools: tuple[str, ...] = TOOLS
+
     @property
     def agent(self) -> AgentSpec:
-        return agent_spec(approval=["pay"], version=WAITS) if self.text.endswith(ASKS) else agent_spec()
+        asks = {"approval": ["pay"], "version": WAITS} if self.text.endswith(ASKS) else {}
+        return agent_spec(tools=[*self.tools], **asks)
 
 
 @dataclass
 class Conversation:
-    """One session's client, with a subscriber that sees every event."""
+    """One session's client, with a subscriber that sees every event.
+
+    ``plainly``: it asks only for what the release before this one does as well.
+    """
 
     session: str
     client: AsyncClient
     seed: int
+    plainly: bool = False
     turns: list[Submitted] = field(default_factory=list)
     seen: list[Event] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -66,7 +74,7 @@ class Conversation:
     @property
     def tenant(self) -> str | None:
         """Every third session is nobody's, and the others belong to two tenants."""
-        return [None, "few", "many"][sum(self.session.encode()) % 3]
+        return None if self.plainly else [None, "few", "many"][sum(self.session.encode()) % 3]
 
     async def talk(self, until: Callable[[], bool]) -> None:
         """Submit turn after turn until it is time to stop."""
@@ -74,12 +82,17 @@ class Conversation:
         number = 0
         while not until():
             number += 1
-            work = ASKS if chance.random() < 0.1 else chance.choice(WORK)
-            text = f"{self.session} says {number} {work}"
-            one = Submitted(text, f"key-{number}", chance.choice(MODES))
+            one = self._next(chance, number)
             turn = await self._submit(one, chance)
             if turn is not None:
                 await self._go_on(one, turn, chance)
+
+    def _next(self, chance: random.Random, number: int) -> Submitted:
+        asks = not self.plainly and chance.random() < 0.1
+        text = f"{self.session} says {number} {ASKS if asks else chance.choice(WORK)}"
+        if self.plainly:
+            return Submitted(text, f"key-{number}", tools=PLAIN_TOOLS)
+        return Submitted(text, f"key-{number}", chance.choice(MODES))
 
     async def _submit(self, one: Submitted, chance: random.Random) -> AsyncTurn | None:
         """Submit with a key until an answer comes; now and then once more on purpose."""
@@ -120,7 +133,7 @@ class Conversation:
                     answer = await turn.cancel(
                         "the client changed its mind", keep=chance.choice(("partial", "steps", "nothing"))
                     )
-                    one.cancelled = answer in ("requested", "cancelled")
+                    one.cancelled = not self.plainly and answer in ("requested", "cancelled")
             case _:
                 await asyncio.sleep(chance.uniform(0, 0.3))
 

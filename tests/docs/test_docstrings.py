@@ -10,7 +10,7 @@ from support.docstrings import documented, type_in
 FRONTS = {
     "antiphon": (), "antiphon.errors": (), "antiphon.memory": (), "antiphon.stores": (), "antiphon.testing": (),
     "antiphon_worker": (), "antiphon.ext.openai_agents": (), "antiphon.ext.turns": ("ModelAnswer", "TurnFunction"),
-    "antiphon.ext.langchain": (), "antiphon.ext.pydantic_ai": (),
+    "antiphon.ext.langchain": (), "antiphon.ext.llama_index": (), "antiphon.ext.pydantic_ai": (),
     "antiphon.redis.turn": ("AsyncTurn",), "antiphon.session.turn": ("Turn",), "antiphon.window": ("Summary", "Window"),
 }  # fmt: skip
 # Public for other modules of the library alone.

@@ -45,7 +45,7 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
         return Agent(model_of_page if isinstance(provider, str) else provider, model, **options)
 
     monkeypatch.setattr(antiphon, "Agent", agent)
-    monkeypatch.setattr(antiphon, "Client", lambda url: Client(workers_runtime.url))
+    monkeypatch.setattr(antiphon, "Client", lambda url, **more: Client(workers_runtime.url, **more))
     names = {"__name__": "page"}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.setitem(sys.modules, "page", type(sys)("page"))

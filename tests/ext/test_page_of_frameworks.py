@@ -73,6 +73,11 @@ def test_the_runner_of_langgraph(run, models):
     assert session.run('call:order_place {"order": "7"}').tool_calls[0].result == "Order 7 is in Hamburg."
 
 
+def test_the_chat_store_of_llama_index(run, capsys):
+    run(blocks_of("LlamaIndex")[0], {})
+    assert capsys.readouterr().out == "['My name is Alice', 'Hello, Alice']\n"
+
+
 def test_the_runner_of_pydantic_ai(run, models):
     names = {}
     run(blocks_of("pydantic-ai")[0], names)
@@ -81,3 +86,16 @@ def test_the_runner_of_pydantic_ai(run, models):
         session.run('call:parcel_status {"order": "7"}').tool_calls[0].result
         == "Order 7 was shipped yesterday."
     )
+
+
+def test_the_store_of_pydantic_ai(run, models):
+    names = {}
+    for block in blocks_of("pydantic-ai"):
+        run(block, names)
+
+    async def ask_twice():
+        await names["ask"]("c", "Hello")
+        await names["ask"]("c", "And now?")
+        return len((await names["store"].load("c", scope="user-123")).messages)
+
+    assert asyncio.run(ask_twice()) == 4

@@ -237,7 +237,7 @@ class World:
 
     def requeue(self, turn: str, again: str) -> None:
         known = self.model.turns[turn]
-        answer = run(self.cell._run("requeue", turn, again))[-1].decode()
+        answer = run(self.cell.run("requeue", turn, again))[-1].decode()
         self.done(f"requeue {turn} {again}", answer, self.model.run_again(known, again))
 
     def cancel(self, turn: str, reason: str, keep: Keep = "steps") -> None:
@@ -447,7 +447,7 @@ class World:
     def decide(self, turn: str, call: str, op: str, kind: DecisionKind) -> None:
         known = self.model.turns[turn]
         json_text = encode(Decision(call, kind))
-        word, *rest = run(self.cell._run("decide", turn, call, op, kind, json_text, KEEP_EVENTS))
+        word, *rest = run(self.cell.run("decide", turn, call, op, kind, json_text, KEEP_EVENTS))
         answer = (
             word.decode(),
             *(json.loads(one)["kind"] if word == b"ALREADY" else one.decode() for one in rest),

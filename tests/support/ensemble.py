@@ -13,6 +13,7 @@ from typing import Any
 
 from support.eventually import wait_until, wait_until_async
 from support.processes import Process, Processes
+from support.releases import THIS, Release
 from support.stage import FIRST_WORDS, Stage, make_app, reply
 
 from antiphon.client import AsyncClient
@@ -24,14 +25,14 @@ from antiphon.stores.base import SessionStore
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 
-__all__ = ["Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
+__all__ = ["TOOLS", "Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 
-TOOLS = ["note", "pay", "wait", "watch", "block", "spin", "freeze", "fork"]
+TOOLS = ("note", "pay", "wait", "watch", "block", "spin", "freeze", "fork")
 
 
 def agent_spec(**more: Any) -> AgentSpec:
     """The stage's agent."""
-    return AgentSpec(**{"provider": "stage", "model": "stage-1", "tools": TOOLS, **more})
+    return AgentSpec(**{"provider": "stage", "model": "stage-1", "tools": [*TOOLS], **more})
 
 
 class Supervised:
@@ -65,16 +66,17 @@ class Ensemble:
         processes: int = 1,
         url: str | None = None,
         env: dict[str, str] | None = None,
+        release: Release = THIS,
         **settings: Any,
     ) -> Supervised:
         """Start worker processes; settings as in ``Settings``. Does not wait for them."""
         assert self._processes is not None
         variables = {f"ANTIPHON_{name.upper()}": str(value) for name, value in settings.items()}
-        started = self._processes.python(
-            "-m", "support.stage", name="supervisor",
+        started = self._processes.start(
+            release.python, "-m", "support.stage", name="supervisor",
             env={
-                **self.stage.env, "ANTIPHON_REDIS_URL": url or self.url, "ANTIPHON_PROCESSES": str(processes),
-                **variables, **(env or {}),
+                **self.stage.env, **release.env, "ANTIPHON_REDIS_URL": url or self.url,
+                "ANTIPHON_PROCESSES": str(processes), **variables, **(env or {}),
             },
         )  # fmt: skip
         return Supervised(started)

@@ -52,10 +52,10 @@ class Api:
 
 @asynccontextmanager
 async def open_gateway(
-    redis_url: str, *, key: str | None = None, **options: Any
+    redis_url: str, *, key: str | None = None, archive: Any = None, **options: Any
 ) -> AsyncGenerator[tuple[Api, Gateway]]:
     """Serve a gateway with these options; the program that calls it has this key."""
-    async with AsyncClient(redis_url) as client:
+    async with AsyncClient(redis_url, archive=archive) as client:
         app = gateway(client, **options)
         async with serving(app, SocketConnection) as port:
             api = Api(f"http://127.0.0.1:{port}", key)

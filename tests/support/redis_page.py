@@ -14,6 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 _IDS = {
     "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],
     "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
+    "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],
+    "taking_over": ["memory"], "graph_data": ["thread"], "graph_index": ["thread"],
 }  # fmt: skip
 
 

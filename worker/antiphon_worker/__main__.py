@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from antiphon.cli.serving.logs import set_up_logging
 from antiphon.errors import AgentError
 from antiphon_worker.app import App, load_app
 from antiphon_worker.process.isolated_turn import run_isolated_turns
@@ -16,13 +17,11 @@ from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
 from antiphon_worker.supervisor.pulse import Page, beating
-from antiphon_worker.upkeep.observing.logs import JSONFormatter
 
 log = logging.getLogger("antiphon.process")
 
 FULL_COLLECTION_EVERY = 1000
 """So many smaller ones: with hundreds of turns under way it takes a tenth of a second."""
-LOG_FORMAT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 
 
 def main() -> int:
@@ -49,16 +48,6 @@ def main() -> int:
         log.error("this process ends: %s", exc)
         return 1
     return 0
-
-
-def set_up_logging(level: str, form: str = "text") -> None:
-    """Log to standard error, each line with its ``action`` (``-`` where nothing has changed its state)."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter(LOG_FORMAT, defaults={"action": "-"})
-    handler.setFormatter(JSONFormatter() if form == "json" else text)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    for noisy in ("httpx2", "httpcore2", "openai", "anthropic"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def _page() -> Page | None:

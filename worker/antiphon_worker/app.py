@@ -17,9 +17,10 @@ from antiphon.model import Timeouts
 from antiphon.model.trouble import checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.stores.base import SessionStore
+from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
 from antiphon.tools.approval import ApprovalRule
-from antiphon_worker.archive.store import Archive, store_at
+from antiphon_worker.archive.store import Archive
 from antiphon_worker.loop.limits.meter import Meter, stop_functions
 from antiphon_worker.loop.limits.prices import Price, Prices, prices_of
 from antiphon_worker.loop.tools.gate import Rules
@@ -283,9 +284,8 @@ class App:
         (True, None)
         """
         if url and self._store is not None:
-            raise SettingsError(
-                "ANTIPHON_ARCHIVE (--archive) names a store, and the App also has store=…: use only one of them."
-            )
+            both = "ANTIPHON_ARCHIVE (--archive) names a store, and the App also has store=…"
+            raise SettingsError(f"{both}: use only one of them.")
         if self._archive is None and (url or self._store):
             self._archive = Archive(self._store or store_at(url))
         return self._archive

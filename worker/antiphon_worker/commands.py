@@ -15,7 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from antiphon.cli.arguments import add_redis, command_parser, redis_urls
+from antiphon.cli.arguments import add_json, add_redis, command_parser, redis_urls, with_acts
+from antiphon.cli.lists import print_json
 from antiphon.cli.rights import redis_acl
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
@@ -27,42 +28,6 @@ __all__ = ["demo", "redis", "run", "worker"]
 DEFAULT_PORT = 6379
 
 
-def worker(argv: list[str]) -> int:
-    """Run turns until stopped
-
-    Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Write durations in seconds,
-    or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second signal gives them
-    back at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
-    `antiphon worker check` shows which workers of this host are alive, and `antiphon worker check --app module:app`
-    what the agents of an App lack on this machine.
-    """
-    if argv[:1] == ["check"]:
-        return _check_workers(argv[1:])
-    from antiphon_worker.settings import Settings
-
-    parser = command_parser(worker)
-    parser.usage = "antiphon worker [OPTIONS]"
-    for known in fields(Settings):
-        _add_setting(parser, known.name, known.default, known.metadata["doc"])
-    settings = Settings.load(vars(parser.parse_args(argv)))
-    if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
-        raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
-
-    from antiphon_worker.__main__ import set_up_logging
-    from antiphon_worker.app import load_app
-    from antiphon_worker.supervisor.supervisor import Supervisor
-    from antiphon_worker.upkeep.observing.status import serving_status
-
-    set_up_logging(settings.log_level, settings.log_format)
-    app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
-    app.archive(settings.archive)
-    app.prices(settings.prices)
-    supervisor = Supervisor(settings)
-    with serving_status(settings, supervisor.unhealthy, supervisor.unready):
-        asyncio.run(supervisor.run())
-    return 0
-
-
 def _check_workers(argv: list[str]) -> int:
     """Show which workers of this host are alive; exit with 1 if a Redis has not heard from one for a minute
 
@@ -71,10 +36,11 @@ def _check_workers(argv: list[str]) -> int:
     """
     parser = command_parser(_check_workers, "worker check")
     parser.add_argument("--app", metavar="MODULE:APP", help="the App to check, without a Redis and a worker")
+    add_json(parser, "print a line of JSON for each worker, or each agent with what it lacks")
     add_redis(parser)
     options = parser.parse_args(argv)
     if options.app is not None:
-        return _check_app(options.app)
+        return _check_app(options.app, json=options.json)
 
     async def check() -> None:
         from antiphon.wire.cell import Cell
@@ -93,13 +59,16 @@ def _check_workers(argv: list[str]) -> int:
                 raise AgentError(
                     f"No worker of this host ({socket.gethostname()}) is alive on {redact(url)}: read the worker's log."
                 )
-            print("\n".join(ours))
+            if options.json:
+                print_json([{"worker": name} for name in ours])
+            else:
+                print("\n".join(ours))
 
     asyncio.run(check())
     return 0
 
 
-def _check_app(path: str) -> int:
+def _check_app(path: str, *, json: bool) -> int:
     from antiphon_worker.app import load_app
 
     app = load_app(path)
@@ -111,11 +80,49 @@ def _check_app(path: str) -> int:
             await app.aclose()
 
     lacking = asyncio.run(lacks())
+    if json:
+        print_json([{"agent": name, "lacks": lacking.get(name, [])} for name in app.agents])
+        return 1 if lacking else 0
     for name in app.agents:
         print(f"{name}: {' '.join(lacking.get(name, ['ready']))}")
     if not app.agents:
         print("The App has no agents of its own.")
     return 1 if lacking else 0
+
+
+@with_acts({"check": _check_workers})
+def worker(argv: list[str]) -> int:
+    """Run turns until stopped
+
+    Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Write durations in seconds,
+    or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second signal gives them
+    back at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    `antiphon worker check` shows which workers of this host are alive, and `antiphon worker check --app module:app`
+    what the agents of an App lack on this machine.
+    """
+    from antiphon_worker.settings import Settings
+
+    parser = command_parser(worker)
+    parser.usage = "antiphon worker [OPTIONS]"
+    for known in fields(Settings):
+        _add_setting(parser, known.name, known.default, known.metadata["doc"])
+    settings = Settings.load(vars(parser.parse_args(argv)))
+    if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
+        raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
+
+    from antiphon.cli.serving.logs import set_up_logging
+    from antiphon_worker.app import load_app
+    from antiphon_worker.supervisor.supervisor import Supervisor
+    from antiphon_worker.upkeep.observing.status import serving_worker_status
+
+    set_up_logging(settings.log_level, settings.log_format)
+    app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
+    app.archive(settings.archive)
+    app.prices(settings.prices)
+    supervisor = Supervisor(settings)
+    with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
+        asyncio.run(supervisor.run())
+    return 0
 
 
 def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, doc: str) -> None:
@@ -146,6 +153,7 @@ def run(argv: list[str]) -> int:
         default=Path("antiphon.db"),
         help="the file that keeps the session; by default antiphon.db",
     )
+    add_json(parser, "print a line of JSON for each event")
     options = parser.parse_args(argv)
 
     from antiphon.agent import Agent
@@ -154,8 +162,23 @@ def run(argv: list[str]) -> int:
     store = SQLiteStore(options.store) if options.session else None
     agent = Agent(provider=options.provider, model=options.model, system=options.system, store=store)
     text = sys.stdin.read() if options.text == "-" else options.text
-    _print_answer(agent.session(options.session), text)
+    session = agent.session(options.session)
+    if options.json:
+        return _print_events(session, text)
+    _print_answer(session, text)
     return 0
+
+
+def _print_events(session: Session, text: str) -> int:
+    """Print each event. Exit code 1 if the turn did not finish."""
+    from antiphon.cli.terminal import safe_json
+
+    last = ""
+    with session.stream(text) as events:
+        for event in events:
+            print(safe_json(event.to_json()), flush=True)
+            last = event.type
+    return 0 if last == "turn_finished" else 1
 
 
 def _print_answer(session: Session, text: str) -> None:
@@ -176,33 +199,10 @@ def _print_answer(session: Session, text: str) -> None:
     print(flush=True)
 
 
-def redis(argv: list[str]) -> int:
-    """Start an embedded Valkey to try things out; `antiphon redis check` examines a Redis
-
-    It keeps its data in --data-dir. Without that option, everything is lost when it ends. `antiphon redis acl` writes
-    users with the rights that they need.
-    """
-    acts = {"check": _check, "acl": redis_acl}
-    if argv[:1] and argv[0] in acts:
-        return acts[argv[0]](argv[1:])
-    parser = command_parser(redis)
-    parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; by default {DEFAULT_PORT}"
-    )
-    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the folder that keeps its data")
-    options = parser.parse_args(argv)
-
-    from antiphon_worker.playground.process_guard import Guard
-    from antiphon_worker.playground.valkey import EmbeddedValkey
-
-    with _sigterm_interrupts(), Guard() as guard:
-        valkey = EmbeddedValkey(guard, options.data_dir or guard.folder(), options.port)
-        print(valkey.url, flush=True)
-        return valkey.process.wait()
-
-
 def _check(argv: list[str]) -> int:
     """Show the version and the durability of a Redis; exit with 1 if workers would refuse it"""
+    from msgspec.structs import asdict
+
     from antiphon.redis.prefix import prefix_of
     from antiphon.wire.preflight import check_redis, read_redis
 
@@ -214,6 +214,7 @@ def _check(argv: list[str]) -> int:
         default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
         help="what the Redis must guarantee; by default ANTIPHON_DURABILITY or everysec",
     )
+    add_json(parser, "print what is known of each Redis as a line of JSON")
     options = parser.parse_args(argv)
 
     async def check() -> None:
@@ -226,10 +227,40 @@ def _check(argv: list[str]) -> int:
                 check_redis(facts, options.durability)
             finally:
                 await connection.aclose()
-            print(facts.sentence())
+            if options.json:
+                print_json([asdict(facts) | {"durability": facts.durability}])
+            else:
+                print(facts.sentence())
 
     asyncio.run(check())
     return 0
+
+
+@with_acts({"check": _check, "acl": redis_acl})
+def redis(argv: list[str]) -> int:
+    """Start an embedded Valkey to try things out; `antiphon redis check` examines a Redis
+
+    It keeps its data in --data-dir. Without that option, everything is lost when it ends. `antiphon redis acl` writes
+    users with the rights that they need.
+    """
+    parser = command_parser(redis)
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; by default {DEFAULT_PORT}"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the folder that keeps its data")
+    add_json(parser, "print the URL as a line of JSON")
+    options = parser.parse_args(argv)
+
+    from antiphon_worker.playground.process_guard import Guard
+    from antiphon_worker.playground.valkey import EmbeddedValkey
+
+    with _sigterm_interrupts(), Guard() as guard:
+        valkey = EmbeddedValkey(guard, options.data_dir or guard.folder(), options.port)
+        if options.json:
+            print_json([{"url": valkey.url}])
+        else:
+            print(valkey.url, flush=True)
+        return valkey.process.wait()
 
 
 def demo(argv: list[str]) -> int:

@@ -57,7 +57,7 @@ class TurnWorker(RQWorker):
         dequeue_strategy: Any = None,
     ) -> bool:
         """Work until SIGTERM or Ctrl-C, or with ``burst`` until nothing is left. Raises ``SettingsError``."""
-        from antiphon_worker.__main__ import set_up_logging
+        from antiphon.cli.serving.logs import set_up_logging
 
         if max_jobs is not None:
             raise SettingsError(

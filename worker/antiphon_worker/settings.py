@@ -203,4 +203,4 @@ def describe(settings: Settings) -> str:
     """Describe the settings in one line for the log, without secrets."""
     urls = ", ".join(redact(url) for url in settings.redis_urls)
     queues = ", ".join(settings.queues)
-    return f"queues {queues}, {settings.concurrency} turns at once, lease {settings.lease:g} s, {urls}"
+    return f"queues {queues}, concurrency {settings.concurrency}, lease {settings.lease:g} s, {urls}"

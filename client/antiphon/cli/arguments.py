@@ -1,4 +1,4 @@
-"""What the commands share on the command line: their errors and the options of Redis."""
+"""What the commands share on the command line: their errors, their exit codes and the options of Redis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 import os
 import re
 from collections.abc import Callable
-from typing import NoReturn
+from functools import wraps
+from typing import NoReturn, TypeAlias
 
 from antiphon.errors import UsageError
 from antiphon.input.request import AgentSpec
@@ -14,18 +15,40 @@ from antiphon.redis.prefix import PREFIX_VARIABLE
 
 __all__ = [
     "DEFAULT_URL",
+    "EXIT_CODES",
+    "INTERRUPTED",
+    "NOBODY_READS",
+    "Command",
     "Parser",
+    "acts_of",
     "add_agent",
+    "add_archive",
+    "add_json",
     "add_redis",
     "agent_of",
     "command_parser",
     "positive",
     "redis_urls",
     "summary",
+    "with_acts",
 ]
+
+Command: TypeAlias = Callable[[list[str]], int]
+"""It takes its arguments and returns the exit code."""
 
 DEFAULT_URL = "redis://localhost:6379/0"
 URL_VARIABLE = "ANTIPHON_REDIS_URL"
+ARCHIVE_VARIABLE = "ANTIPHON_ARCHIVE"
+
+INTERRUPTED, NOBODY_READS = 130, 141
+EXIT_CODES = {
+    0: "It is done",
+    1: "It failed, or what was asked about is not well; standard error says why in one sentence",
+    2: "The arguments or the settings are wrong; nothing was done",
+    INTERRUPTED: "Ctrl-C ended it",
+    NOBODY_READS: "The reader of its output is gone, as after `antiphon history … \\| head`",
+}
+"""What every command returns, for scripts."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +82,31 @@ def command_parser(command: Callable[..., object], name: str | None = None) -> P
     )
 
 
+def with_acts(acts: dict[str, Command]) -> Callable[[Command], Command]:
+    """Let the first argument of a command name one of these, which takes the other arguments."""
+
+    def wrap(command: Command) -> Command:
+        @wraps(command)
+        def run(argv: list[str]) -> int:
+            act = acts.get(argv[0]) if argv else None
+            return command(argv) if act is None else act(argv[1:])
+
+        run.acts = acts  # type: ignore[attr-defined]
+        return run
+
+    return wrap
+
+
+def acts_of(command: Command) -> dict[str, Command]:
+    """Return the acts of a command, by their names."""
+    return getattr(command, "acts", {})
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "print one line of JSON for each") -> None:
+    """Add ``--json``, which every command has whose output a program could read."""
+    parser.add_argument("--json", action="store_true", help=what)
+
+
 def add_redis(parser: argparse.ArgumentParser) -> None:
     """Add ``--redis-url`` and ``--prefix``, with their variables as defaults."""
     parser.add_argument(
@@ -72,6 +120,14 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(PREFIX_VARIABLE) or "ant",
         help=f"first part of every key; by default {PREFIX_VARIABLE} or ant",
     )
+
+
+def add_archive(parser: argparse.ArgumentParser) -> None:
+    """Add ``--archive``, with its variable as the default."""
+    parser.add_argument(
+        "--archive", metavar="URL", default=os.environ.get(ARCHIVE_VARIABLE),
+        help=f"read archived sessions, too: the workers' store; by default {ARCHIVE_VARIABLE}",
+    )  # fmt: skip
 
 
 def add_agent(parser: argparse.ArgumentParser) -> None:

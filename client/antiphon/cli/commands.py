@@ -13,13 +13,15 @@ from typing import Any, TypeVar, get_args
 
 from antiphon.cli.arguments import (
     add_agent,
+    add_archive,
+    add_json,
     add_redis,
     agent_of,
     command_parser,
     redis_urls,
 )
 from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
-from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable
+from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable, safe_json
 from antiphon.client import DEFAULT_QUEUE, DueTurn
 from antiphon.errors import InvalidMessage, TurnFailed, UsageError
 from antiphon.events import Event, TurnFailedEvent, TurnFinished
@@ -28,6 +30,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.model import decode_history
 from antiphon.redis.cells import Cells, open_cells
+from antiphon.redis.copies.reading import whole_snapshot
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionInfo
 from antiphon.wire.lists import inspection as overview
@@ -65,10 +68,9 @@ def submit(argv: list[str]) -> int:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
     output.add_argument("--stream", action="store_true", help="print the answer as it arrives")
-    parser.add_argument(
-        "--json", action="store_true",
-        help="print the ids as JSON; with --wait the event of the turn's end, with --stream each event",
-    )  # fmt: skip
+    add_json(
+        parser, "print the ids as JSON; with --wait the event of the turn's end, with --stream each event"
+    )
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_submit(options, agent_of(options, parser), _text(options.text)))
@@ -90,7 +92,7 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
             print(turn.id, file=sys.stderr if follow else sys.stdout, flush=True)
         unserved = await overview.unserved(client.connections.cell_of_turn(turn.id), turn.id)
         if unserved:
-            print(unserved, file=sys.stderr)
+            print(printable(unserved), file=sys.stderr)
         if options.json and follow:
             return await _print_json(turn, stream=options.stream)
         if options.wait:
@@ -105,7 +107,7 @@ async def _print_json(turn: AsyncTurn, *, stream: bool) -> int:
     last: Event | None = None
     async for last in turn.stream():
         if stream or last.terminal:
-            print(last.to_json().decode(), flush=True)
+            print(safe_json(last.to_json()), flush=True)
     return 0 if isinstance(last, TurnFinished) else 1
 
 
@@ -134,7 +136,10 @@ async def _print_answer(turn: AsyncTurn) -> None:
                 continue
     print(flush=True)
     if isinstance(last, TurnFinished) and last.steered_into:
-        print(f"The turn {last.steered_into} took the text into its next model call.", file=sys.stderr)
+        print(
+            printable(f"The turn {last.steered_into} took the text into its next model call."),
+            file=sys.stderr,
+        )
     if isinstance(last, TurnFailedEvent):
         raise TurnFailed(last.message, code=last.code)
 
@@ -149,7 +154,7 @@ def tail(argv: list[str]) -> int:
     parser.add_argument(
         "--after", metavar="SEQ", help="show events after this seq; 0 shows all that are kept"
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each event")
+    add_json(parser, "print a line of JSON for each event")
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_until_nobody_reads(_tail(options)))
@@ -160,7 +165,7 @@ async def _tail(options: argparse.Namespace) -> int:
     async with open_client(options) as client:
         async for event in client.subscribe(options.session, options.after):
             if options.json:
-                print(event.to_json().decode(), flush=True)
+                print(safe_json(event.to_json()), flush=True)
             else:
                 lines.show(event)
     return 0
@@ -173,7 +178,8 @@ def history(argv: list[str]) -> int:
     """
     parser = command_parser(history)
     parser.add_argument("session")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each message")
+    add_json(parser, "print a line of JSON for each message")
+    add_archive(parser)
     add_redis(parser)
     options = parser.parse_args(argv)
     return asyncio.run(_history(options))
@@ -181,10 +187,11 @@ def history(argv: list[str]) -> int:
 
 async def _history(options: argparse.Namespace) -> int:
     where = session_id(options.session)
-    async with _cells(options) as cells:
-        found = await cells.of_session(where).snapshot(where)
+    async with open_client(options) as client:
+        cell, archive = client.connections.cell_of_session(where), client.connections.archive
+        found = await whole_snapshot(cell, archive, where)
     for message in decode_history(found.history, 0):
-        print(message.to_json().decode() if options.json else "\n".join([*message_lines(message), ""]))
+        print(safe_json(message.to_json()) if options.json else "\n".join([*message_lines(message), ""]))
     return 0
 
 
@@ -192,6 +199,7 @@ def sessions(argv: list[str]) -> int:
     """List the sessions, the most recently used first"""
     parser = list_parser(sessions, "sessions")
     parser.add_argument("--tenant", metavar="NAME", help="show only sessions of this tenant")
+    add_archive(parser)
     options = parser.parse_args(argv)
     lines = asyncio.run(_sessions(options))
     if options.json:
@@ -227,7 +235,7 @@ def cancel(argv: list[str]) -> int:
         "--keep", choices=["partial", "steps", "nothing"], default="steps",
         help="what stays in the history: all that was said, the finished steps (the default), or nothing",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print what came of it as a line of JSON")
+    add_json(parser, "print what came of it as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
 

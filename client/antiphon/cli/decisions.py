@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.cli.arguments import Parser, add_redis, command_parser
+from antiphon.cli.arguments import Parser, add_json, add_redis, command_parser
 from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
 from antiphon.cli.terminal import clock_time
 from antiphon.client import SuspendedTurn
@@ -94,7 +94,7 @@ def _parser(command: Callable[..., object], name: str | None = None) -> Parser:
         "--by", metavar="NAME", default="the command line", help="who decides; it stays in the history"
     )
     parser.add_argument("--tenant", metavar="NAME", help="refuse if the turn is not one of this tenant")
-    parser.add_argument("--json", action="store_true", help="print the decision as a line of JSON")
+    add_json(parser, "print the decision as a line of JSON")
     add_redis(parser)
     return parser
 

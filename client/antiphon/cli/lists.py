@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from antiphon.cli.arguments import Parser, add_redis, command_parser, positive, redis_urls
-from antiphon.cli.terminal import table
+from antiphon.cli.arguments import Parser, add_json, add_redis, command_parser, positive, redis_urls
+from antiphon.cli.terminal import safe_json, table
 from antiphon.client import AsyncClient
 
 __all__ = ["first", "list_parser", "open_client", "print_json", "print_table"]
@@ -32,18 +32,19 @@ def list_parser(command: Callable[..., object], what: str) -> Parser:
     parser.add_argument(
         "--limit", type=positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
     )
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each")
+    add_json(parser)
     add_redis(parser)
     return parser
 
 
 def open_client(options: argparse.Namespace) -> AsyncClient:
-    return AsyncClient(redis_urls(options.redis_url), prefix=options.prefix)
+    archive = getattr(options, "archive", None)
+    return AsyncClient(redis_urls(options.redis_url), prefix=options.prefix, archive=archive)
 
 
 def print_json(values: list[Any]) -> None:
     for value in values:
-        print(msgspec.json.encode(value).decode())
+        print(safe_json(msgspec.json.encode(value)), flush=True)
 
 
 def print_table(head: list[str], rows: list[list[Any]], nothing: str) -> None:

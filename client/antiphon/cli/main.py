@@ -3,31 +3,29 @@
 A command is a function that takes its arguments and returns the exit code. ``antiphon --help`` shows the first line of
 its docstring. The entry-point group ``antiphon.commands`` adds commands of other packages.
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 141 the reader of the output is gone.
+``antiphon.cli.arguments`` has the exit codes, which are the same for all commands.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points, version
-from typing import TypeAlias
 
-from antiphon.cli.arguments import DEFAULT_URL, summary
+from antiphon.cli.arguments import DEFAULT_URL, INTERRUPTED, NOBODY_READS, Command, summary
+from antiphon.cli.terminal import printable
 from antiphon.errors import AgentError, MissingPackage, UsageError
 
 __all__ = ["commands", "main"]
-
-Command: TypeAlias = Callable[[list[str]], int]
 
 GROUP = "antiphon.commands"
 MODULES = {
     "watch.chat": ("chat",),
     "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
     "watch.failed": ("failed", "requeue"),
-    "batch": ("batch",),
+    "batch.command": ("batch",),
     "standing": ("limits", "schedules", "webhooks"),
     "decisions": ("waiting", "approve", "reject", "tool-result"),
     "watch.top": ("top",),
@@ -41,7 +39,6 @@ OWN = {
     for name in names
 }
 MISSING = "needs the {0}'s packages: pip install 'antiphon[{0}]'"
-INTERRUPTED, NOBODY_READS = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return NOBODY_READS
     except AgentError as exc:
-        sys.stderr.write(f"{said_by}: {exc.message}\n")
+        sys.stderr.write(printable(f"{said_by}: {exc.message}\n"))
         return 2 if isinstance(exc, UsageError) else 1
     return code
 

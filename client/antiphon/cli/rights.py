@@ -6,7 +6,8 @@ import os
 import secrets
 import sys
 
-from antiphon.cli.arguments import command_parser
+from antiphon.cli.arguments import add_json, command_parser
+from antiphon.cli.lists import print_json
 from antiphon.redis.prefix import prefix_of
 from antiphon.wire.connection.rights import ROLES, user_rule
 
@@ -32,6 +33,7 @@ def redis_acl(argv: list[str]) -> int:
     )
     parser.add_argument("--prefix", help="first part of every key; by default ANTIPHON_PREFIX or ant")
     parser.add_argument("--file", action="store_true", help="write a line of an ACL file, not a command")
+    add_json(parser, "print the user, the password if it was made, and the line as a line of JSON")
     options = parser.parse_args(argv)
     name = options.name or options.role
     given = os.environ.get(PASSWORD_VARIABLE)
@@ -40,7 +42,11 @@ def redis_acl(argv: list[str]) -> int:
         options.role, name, password,
         prefix=prefix_of(options.prefix), sessions=options.sessions, database=options.database,
     )  # fmt: skip
+    line = f"{'user' if options.file else 'ACL SETUSER'} {rule}"
+    if options.json:
+        print_json([{"user": name, "password": None if given else password, "line": line}])
+        return 0
     if not given:
         print(f"The password of {name}: {password}", file=sys.stderr)
-    print("user" if options.file else "ACL SETUSER", rule)
+    print(line)
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.cli.arguments import add_agent, add_redis, agent_of, command_parser
+from antiphon.cli.arguments import add_agent, add_json, add_redis, agent_of, command_parser, with_acts
 from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
 from antiphon.cli.terminal import clock_time, table
 from antiphon.client import TenantLimits
@@ -18,8 +18,6 @@ from antiphon.client import TenantLimits
 __all__ = ["limits", "schedules", "webhooks"]
 
 SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
-
-Act = Callable[[list[str]], int]
 
 
 def limits(argv: list[str]) -> int:
@@ -34,7 +32,7 @@ def limits(argv: list[str]) -> int:
     parser.add_argument("--waiting", metavar="N", type=int, help="turns that were accepted and wait")
     parser.add_argument("--per-minute", metavar="N", type=int, help="turns submitted in any 60 seconds")
     parser.add_argument("--none", action="store_true", help="take all its limits away")
-    parser.add_argument("--json", action="store_true", help="print the limits as a line of JSON")
+    add_json(parser, "print the limits as a line of JSON")
     add_redis(parser)
     return asyncio.run(_limits(parser.parse_args(argv)))
 
@@ -50,44 +48,6 @@ async def _limits(options: argparse.Namespace) -> int:
         return 0
     rows = [(name.replace("_", " "), "none" if number is None else number) for name, number in found.items()]
     print("\n".join(table(["limit", "turns"], rows)))
-    return 0
-
-
-def schedules(argv: list[str]) -> int:
-    """List the schedules, those that are due next first; `schedules add` sets one
-
-    `antiphon schedules add SESSION NAME TEXT` sets a schedule, `remove SESSION NAME` deletes it, and `pause` and
-    `resume` stop it for a time. Each has a --help of its own.
-    """
-    acts: dict[str, Act] = {
-        "add": _add_schedule,
-        "remove": lambda argv: _act_on_schedule(argv, _remove_schedule),
-        "pause": lambda argv: _act_on_schedule(argv, _pause_schedule),
-        "resume": lambda argv: _act_on_schedule(argv, _resume_schedule),
-    }
-    if argv[:1] and argv[0] in acts:
-        return acts[argv[0]](argv[1:])
-    parser = list_parser(schedules, "schedules")
-    parser.add_argument("--session", metavar="ID", help="show only schedules of this session")
-    parser.add_argument("--tenant", metavar="NAME", help="show only schedules of this tenant")
-    options = parser.parse_args(_listed(argv))
-
-    async def find() -> list[Any]:
-        async with open_client(options) as client:
-            return await first(options.limit, client.schedules(options.session, tenant=options.tenant))
-
-    found = asyncio.run(find())
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [
-            one.session_id, one.name, one.cron or f"every {one.every:g} s",
-            "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
-        ]
-        for one in found
-    ]  # fmt: skip
-    print_table(["session", "name", "when", "due", "last turn", "error"], rows, "There is no schedule.")
     return 0
 
 
@@ -110,16 +70,20 @@ def _add_schedule(argv: list[str]) -> int:
     parser.add_argument(
         "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
     )
+    add_json(parser, "print the schedule as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     agent = agent_of(options, parser)
 
     async def add() -> None:
         async with open_client(options) as client:
-            await client.schedules(options.session, tenant=options.tenant).set(
+            schedules = client.schedules(options.session, tenant=options.tenant)
+            await schedules.set(
                 options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent,
                 queue=options.queue, priority=options.priority,
             )  # fmt: skip
+            if options.json:
+                print_json([one async for one in schedules if one.name == options.name])
 
     asyncio.run(add())
     return 0
@@ -145,25 +109,119 @@ def _act_on_schedule(argv: list[str], act: Callable[[Any, str], Coroutine[Any, A
     parser.add_argument("session", help="the session's id")
     parser.add_argument("name", help="the schedule's name")
     parser.add_argument("--tenant", metavar="NAME", help="refuse if the schedule is not one of this tenant")
+    add_json(parser, "print the schedule as it is then as a line of JSON; nothing of one that is removed")
     add_redis(parser)
     options = parser.parse_args(argv)
 
     async def run() -> None:
         async with open_client(options) as client:
-            await act(client.schedules(options.session, tenant=options.tenant), options.name)
+            schedules = client.schedules(options.session, tenant=options.tenant)
+            await act(schedules, options.name)
+            if options.json:
+                print_json([one async for one in schedules if one.name == options.name])
 
     asyncio.run(run())
     return 0
 
 
+@with_acts(
+    {
+        "add": _add_schedule,
+        "remove": lambda argv: _act_on_schedule(argv, _remove_schedule),
+        "pause": lambda argv: _act_on_schedule(argv, _pause_schedule),
+        "resume": lambda argv: _act_on_schedule(argv, _resume_schedule),
+    }
+)
+def schedules(argv: list[str]) -> int:
+    """List the schedules, those that are due next first; `schedules add` sets one
+
+    `antiphon schedules add SESSION NAME TEXT` sets a schedule, `remove SESSION NAME` deletes it, and `pause` and
+    `resume` stop it for a time. Each has a --help of its own.
+    """
+    parser = list_parser(schedules, "schedules")
+    parser.add_argument("--session", metavar="ID", help="show only schedules of this session")
+    parser.add_argument("--tenant", metavar="NAME", help="show only schedules of this tenant")
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Any]:
+        async with open_client(options) as client:
+            return await first(options.limit, client.schedules(options.session, tenant=options.tenant))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [
+            one.session_id, one.name, one.cron or f"every {one.every:g} s",
+            "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
+        ]
+        for one in found
+    ]  # fmt: skip
+    print_table(["session", "name", "when", "due", "last turn", "error"], rows, "There is no schedule.")
+    return 0
+
+
+def _add_webhook(argv: list[str]) -> int:
+    """Tell a URL of the ends of turns, or replace the webhook of this name; prints the secret
+
+    The receiver checks the signature with the secret. Give one of your own in ANTIPHON_WEBHOOK_SECRET; without it, one
+    is made. It is shown only now.
+    """
+    parser = command_parser(_add_webhook, "webhooks add")
+    parser.add_argument("name", help="the webhook's name: letters, digits, '_', '.' and '-'")
+    parser.add_argument("url", help="https://… of the receiver")
+    parser.add_argument("--types", metavar="A,B", help="only these events, such as turn_failed")
+    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
+    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
+    parser.add_argument(
+        "--private", action="store_true", help="the receiver may have a private address, and http://"
+    )
+    add_json(parser, "print the webhook's name and its secret as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    types = options.types and [one.strip() for one in options.types.split(",")]
+
+    async def add() -> str:
+        async with open_client(options) as client:
+            return await client.webhooks(tenant=options.tenant).set(
+                options.name, options.url, types=types, agent=options.agent, private=options.private,
+                secret=os.environ.get(SECRET_VARIABLE) or None,
+            )  # fmt: skip
+
+    secret = asyncio.run(add())
+    if options.json:
+        print_json([{"name": options.name, "secret": secret}])
+    else:
+        print(secret)
+    return 0
+
+
+def _remove_webhook(argv: list[str]) -> int:
+    """Delete a webhook, with the deliveries that wait"""
+    parser = command_parser(_remove_webhook, "webhooks remove")
+    parser.add_argument("name", help="the webhook's name")
+    parser.add_argument("--tenant", metavar="NAME", help="refuse if the webhook is not one of this tenant")
+    add_json(parser, "print the name as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def remove() -> None:
+        async with open_client(options) as client:
+            await client.webhooks(tenant=options.tenant).delete(options.name)
+
+    asyncio.run(remove())
+    if options.json:
+        print_json([{"name": options.name, "removed": True}])
+    return 0
+
+
+@with_acts({"add": _add_webhook, "remove": _remove_webhook})
 def webhooks(argv: list[str]) -> int:
     """List the webhooks and how they fare; `webhooks add` sets one
 
     `antiphon webhooks add NAME URL` sets a webhook, and `remove NAME` deletes it. Each has a --help of its own.
     """
-    acts: dict[str, Act] = {"add": _add_webhook, "remove": _remove_webhook}
-    if argv[:1] and argv[0] in acts:
-        return acts[argv[0]](argv[1:])
     parser = list_parser(webhooks, "webhooks")
     parser.add_argument("--tenant", metavar="NAME", help="show only webhooks of this tenant")
     options = parser.parse_args(_listed(argv))
@@ -183,52 +241,6 @@ def webhooks(argv: list[str]) -> int:
     print_table(
         ["name", "url", "tenant", "agent", "waiting", "dropped", "last error"], rows, "There is no webhook."
     )
-    return 0
-
-
-def _add_webhook(argv: list[str]) -> int:
-    """Tell a URL of the ends of turns, or replace the webhook of this name; prints the secret
-
-    The receiver checks the signature with the secret. Give one of your own in ANTIPHON_WEBHOOK_SECRET; without it, one
-    is made. It is shown only now.
-    """
-    parser = command_parser(_add_webhook, "webhooks add")
-    parser.add_argument("name", help="the webhook's name: letters, digits, '_', '.' and '-'")
-    parser.add_argument("url", help="https://… of the receiver")
-    parser.add_argument("--types", metavar="A,B", help="only these events, such as turn_failed")
-    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
-    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
-    parser.add_argument(
-        "--private", action="store_true", help="the receiver may have a private address, and http://"
-    )
-    add_redis(parser)
-    options = parser.parse_args(argv)
-    types = options.types and [one.strip() for one in options.types.split(",")]
-
-    async def add() -> str:
-        async with open_client(options) as client:
-            return await client.webhooks(tenant=options.tenant).set(
-                options.name, options.url, types=types, agent=options.agent, private=options.private,
-                secret=os.environ.get(SECRET_VARIABLE) or None,
-            )  # fmt: skip
-
-    print(asyncio.run(add()))
-    return 0
-
-
-def _remove_webhook(argv: list[str]) -> int:
-    """Delete a webhook, with the deliveries that wait"""
-    parser = command_parser(_remove_webhook, "webhooks remove")
-    parser.add_argument("name", help="the webhook's name")
-    parser.add_argument("--tenant", metavar="NAME", help="refuse if the webhook is not one of this tenant")
-    add_redis(parser)
-    options = parser.parse_args(argv)
-
-    async def remove() -> None:
-        async with open_client(options) as client:
-            await client.webhooks(tenant=options.tenant).delete(options.name)
-
-    asyncio.run(remove())
     return 0
 
 

@@ -30,17 +30,55 @@ from antiphon.events import (
 )
 from antiphon.model import Message, Refusal, Text
 
-__all__ = ["EventLines", "ago", "clock_time", "message_lines", "printable", "table"]
+__all__ = [
+    "EventLines",
+    "ago",
+    "clock_time",
+    "counted",
+    "message_lines",
+    "one_line",
+    "printable",
+    "safe_json",
+    "table",
+]
 
-# Characters of users or models that would move the cursor, change colours or ring.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Characters of users or models that would move the cursor, change colours, ring, or reverse what is read.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LABELS = {"reasoning_delta": "  (thinks) ", "refusal_delta": "  (refuses) "}
 MOST_IN_A_CELL = 100
 
 
 def printable(text: str) -> str:
-    """Return the text without control characters of a terminal, but with line breaks and tabs."""
+    """Return the text without what a terminal would obey, but with line breaks and tabs.
+
+    >>> printable("\\x1b[2Jgone?\\u202e")
+    '[2Jgone?'
+    """
     return _CONTROL.sub("", text)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return the text as one line of at most ``most`` characters that a terminal obeys nothing of."""
+    flat = " ".join(printable(text[: 4 * most]).split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def safe_json(encoded: bytes) -> str:
+    """Return a line of JSON that means the same, and that a terminal obeys nothing of.
+
+    >>> safe_json('["\\x9b2J"]'.encode())
+    '["\\\\u009b2J"]'
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded.decode())
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its word.
+
+    >>> counted(1, "worker"), counted(2, "worker"), counted(1, "entry", "entries")
+    ('1 worker', '2 workers', '1 entry')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 class EventLines:
@@ -67,8 +105,8 @@ class EventLines:
 
     def _line(self, event: Event) -> None:
         self._end_line()
-        more = _told(event)
-        turn = f"  {event.turn_id}" if isinstance(event, TurnQueued | TurnStarted) else ""
+        more = _short(_told(event))
+        turn = f"  {printable(event.turn_id)}" if isinstance(event, TurnQueued | TurnStarted) else ""
         self._out.write(
             f"{clock_time(event.at)}  {event.seq:>5}  {event.type}{turn}{'  ' if more else ''}{more}\n"
         )
@@ -87,22 +125,20 @@ def _told(event: Event) -> str:
         case TurnStarted(worker=worker, attempt=attempt):
             return f"attempt {attempt} on {worker}"
         case StepFinished(usage=usage, model=model, stop_reason=stop, rejected=rejected):
-            tokens = f"{stop}, {usage.input_tokens} tokens in, {usage.output_tokens} out, {model}"
-            return tokens + (_short(f", rejected: {rejected}") if rejected else "")
+            tokens = f"{stop}, {counted(usage.input_tokens, 'token')} in, {usage.output_tokens} out, {model}"
+            return tokens + (f", rejected: {rejected}" if rejected else "")
         case TurnRetrying(reason=reason):
-            return _short(f"{reason}: the answer starts again")
+            return f"{reason}: the answer starts again"
         case TurnSuspended(calls=calls):
-            return _short("waits for " + ", ".join(f"{call.kind} of {call.name}" for call in calls))
+            return "waits for " + ", ".join(f"{call.kind} of {call.name}" for call in calls)
         case TurnResumed(decisions=decisions):
-            return _short(
-                ", ".join(f"{one.call_id}: {one.kind} by {one.by or 'time limit'}" for one in decisions)
-            )
+            return ", ".join(f"{one.call_id}: {one.kind} by {one.by or 'time limit'}" for one in decisions)
         case TurnFinished(response=response):
             return response.stop_reason if response else ""
         case TurnFailedEvent(code=code, message=message):
-            return _short(f"{code}: {message}")
+            return f"{code}: {message}"
         case TurnCancelledEvent(reason=reason):
-            return _short(reason)
+            return reason
         case _:
             return _told_of_call(event)
 
@@ -110,13 +146,13 @@ def _told(event: Event) -> str:
 def _told_of_call(event: Event) -> str:
     match event:
         case ToolCallEvent(name=name, arguments=arguments):
-            return _short(f"{name} {arguments}")
+            return f"{name} {arguments}"
         case ToolResultEvent(name=name, result=result, is_error=is_error):
-            return _short(f"{name} {'failed' if is_error else 'returned'}: {result}")
+            return f"{name} {'failed' if is_error else 'returned'}: {result}"
         case ToolProgress(name=name, text=text, fraction=fraction):
-            return _short(f"{name}{'' if fraction is None else f' {fraction:.0%}'}: {text}")
+            return f"{name}{'' if fraction is None else f' {fraction:.0%}'}: {text}"
         case CustomEvent(name=name, data=data):
-            return _short(f"{name} {data}")
+            return f"{name} {data}"
         case _:
             return ""
 
@@ -169,5 +205,4 @@ def ago(ms: int) -> str:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(printable(text).split())
-    return flat if len(flat) <= MOST_IN_A_CELL else f"{flat[: MOST_IN_A_CELL - 1]}…"
+    return one_line(text, MOST_IN_A_CELL)

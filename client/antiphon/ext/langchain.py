@@ -20,6 +20,7 @@ from langchain_core.messages import (
 from msgspec import UNSET, UnsetType
 
 from antiphon.agent import Agent
+from antiphon.ext.kept import kept_by
 from antiphon.ext.outcome import outcome_of
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
@@ -180,10 +181,10 @@ def _parts(message: BaseMessage) -> Iterator[Part]:
 
 def _kept(message: Message) -> list[BaseMessage]:
     """Return the messages that one of ours was made of, if it was, and its calls have the ids that they had."""
-    last = message.parts[-1] if message.parts else None
-    if not isinstance(last, Item) or last.provider != PROVIDER:
+    found = kept_by(PROVIDER, message)
+    if found is None:
         return []
-    kept = messages_from_dict(last.item["messages"])
+    kept = messages_from_dict(found["messages"])
     ids = [str(call["id"] or "") for one in kept if isinstance(one, AIMessage) for call in one.tool_calls]
     ids += [str(one["id"] or "") for ai in kept if isinstance(ai, AIMessage) for one in ai.invalid_tool_calls]
     return kept if ids == [call.call_id for call in message.tool_calls] else []

@@ -11,7 +11,7 @@ from antiphon.events import HistoryRewound
 from antiphon.input.request import LAST_ANSWER
 from antiphon.model import Message
 
-__all__ = ["Revision", "kept_behind", "revision_of"]
+__all__ = ["Revision", "kept_behind", "revision_of", "shared_beginning"]
 
 
 class Revision(Struct):
@@ -62,6 +62,12 @@ def kept_behind(messages: Sequence[Message], message_id: str) -> int:
             f"The message {message_id!r} is inside a tool exchange, and a tool call must keep its result: use {usable}."
         )
     return index + 1
+
+
+def shared_beginning(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """Count the messages with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _kept_before(messages: Sequence[Message], message_id: str) -> int:

@@ -43,6 +43,11 @@ CALLER_TOOLS = "3"
 """The version of a request with tools of the caller, as text for the same reason."""
 
 
+AGENT_COUNTS = "2"
+"""The version of a request whose agent has a version, as text for the same reason: a worker of release 0.1.0 knows no
+versions of agents, and would run a tool without the approval that the agent asks for."""
+
+
 WAITS = 2
 """The version of an agent whose turns may wait for people or for the caller."""
 
@@ -180,6 +185,8 @@ def encode_request(request: TurnRequest) -> bytes:
     Raises ``InvalidMessage`` if it cannot be encoded, ``LimitReached`` if it is too large, and ``UsageError`` if it
     contains a secret.
     """
+    if request.version == 1 and isinstance(request.agent, AgentSpec) and request.agent.version != 1:
+        request.version = AGENT_COUNTS
     try:
         payload = request.to_json()
         msgspec.json.decode(payload, type=TurnRequest)

@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
 from antiphon.redis.prefix import prefix_of
+from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis
 
@@ -28,10 +29,14 @@ class ServerOptions(TypedDict, total=False):
 
 
 class ConnectionOptions(ServerOptions, total=False):
-    """The keywords of a client: those of a connection, the prefix of its keys and the default queue of its turns."""
+    """The keywords of a client: those of a connection, the prefix of its keys and the default queue of its turns.
+
+    ``archive`` is the store in which the workers keep sessions after their life in Redis, or its URL.
+    """
 
     prefix: str | None
     queue: str
+    archive: SessionStore | str | None
 
 
 class Cells:

@@ -15,9 +15,11 @@ from antiphon.errors import ClientClosed, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_turn_id, turn_id_of_key
 from antiphon.input.request import AgentSpec, encode_request, input_bytes, queue_of, with_trace
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
+from antiphon.redis.copies.reading import ArchiveReader
 from antiphon.session.background import when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
+from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.keys import PREFIX
@@ -39,9 +41,11 @@ class Connections:
         *,
         prefix: str | None = None,
         queue: str = DEFAULT_QUEUE,
+        archive: SessionStore | str | None = None,
         **options: Unpack[ServerOptions],
     ) -> None:
         self._queue = check_queue(queue)
+        self.archive = None if archive is None else ArchiveReader(archive)
         self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._closed = False
         self._begin()
@@ -99,6 +103,8 @@ class Connections:
     async def aclose(self) -> None:
         """Close all connections. Calls that still read or wait raise ``ClientClosed``."""
         self._closed = True
+        if self.archive is not None:
+            self.archive.close()
         if self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed()):
             return  # the connections belong to the parent process, or ended with their loop
         for feed in self._feeds.values():

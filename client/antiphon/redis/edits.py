@@ -17,7 +17,7 @@ from antiphon.events import (
     SessionClosed,
     VariablesChanged,
 )
-from antiphon.input.cuts import kept_behind
+from antiphon.input.cuts import kept_behind, shared_beginning
 from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
 from antiphon.model import Message, decode_history, decode_message, encode
 from antiphon.redis.fields import decode_field, encode_field, encode_fields
@@ -123,7 +123,7 @@ class Edits:
 
     async def edit(self, edit: Edit) -> None:
         """Change the session once the turns before this call have ended, or raise ``SessionBusy``."""
-        op, page = new_op(), WHOLE if edit.rewind is not None else LAST_TWO if edit.ends_with else NO_MESSAGES
+        op, page = new_op(), _page_for(edit)
         when = "any" if edit.beside_turns else "idle"
         while isinstance(
             busy := await self._try(
@@ -260,11 +260,19 @@ def _opened(found: Found, opening: Opening, parent: Found | None, session_id: st
     return change if change.fields or change.messages else None
 
 
+def _page_for(edit: Edit) -> tuple[int, int]:
+    if edit.rewind is not None or edit.becomes is not None:
+        return WHOLE
+    return LAST_TWO if edit.ends_with is not None else NO_MESSAGES
+
+
 def _edited(found: Found, edit: Edit, session_id: str) -> Change | Busy | None:
     if edit.rewind is not None:
         return _rewound(found, edit.rewind, session_id)
     if edit.ends_with is not None:
         return _ended_with(found, edit.ends_with, session_id)
+    if edit.becomes is not None:
+        return _become(found, edit.becomes, session_id)
     changes = edit.changes(found.value)
     fields = {name: encode_field(name, value) for name, value in changes.items()}
     events: list[Event] = [HistoryCleared()] if edit.clear else []
@@ -305,9 +313,31 @@ def _ended_with(
     if not last:
         return None
     before, kept = (last[0].id or "") if last[1:] else "", found.length - 1
-    events: list[Event] = [HistoryRewound(message_id=before, kept=kept)]
+    return _cut_and_added(change, kept, before, messages, session_id)
+
+
+def _become(
+    found: Found, becomes: Callable[[list[Message]], list[Message]], session_id: str
+) -> Change | None:
+    """The history with other messages, behind those that both begin with."""
+    seq = found.fields.get("seq", b"")  # as above
+    change = Change([FieldChange("seq", seq, seq)], length=found.length)
+    old = decode_history(found.history, 0)
+    new = becomes(decode_history(found.history, 0))
+    kept = shared_beginning(old, new)
+    if kept == len(old) == len(new):
+        return None
+    before = (old[kept - 1].id or "") if kept else ""
+    return _cut_and_added(change, kept, before, new[kept:], session_id)
+
+
+def _cut_and_added(
+    change: Change, kept: int, before: str, messages: list[Message], session_id: str
+) -> Change:
+    """Cut the history behind the message ``before``, and add messages there."""
+    events: list[Event] = [] if kept == change.length else [HistoryRewound(message_id=before, kept=kept)]
     events += [MessageAdded(message=message) for message in messages]
-    change.keep, change.messages = kept, _encoded(messages)
+    change.keep, change.messages = kept if kept != change.length else None, _encoded(messages)
     change.bodies = [_body(event, session_id) for event in events]
     return change
 

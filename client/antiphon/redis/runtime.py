@@ -16,8 +16,9 @@ from antiphon.input.request import AgentSpec
 from antiphon.input.values import Asked, Keep
 from antiphon.model import Decision, Message, decode_history
 from antiphon.redis.connections import Connections
-from antiphon.redis.edits import Edits, Found, found_in
-from antiphon.redis.forks import fork_in_redis
+from antiphon.redis.copies.forks import fork_in_redis
+from antiphon.redis.copies.reading import whole_found
+from antiphon.redis.edits import Edits, Found
 from antiphon.redis.many.listing import list_sessions, warn_if_unserved
 from antiphon.redis.turn import AsyncTurn, error_of
 from antiphon.redis.turn_info import read_page
@@ -105,7 +106,8 @@ class RedisRuntime:
         self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
     ) -> list[Message]:
         if turns:
-            return await read_page(await self._cell(session), session, start, stop, turns)
+            archive = (await self._connected()).archive
+            return await read_page(await self._cell(session), session, start, stop, turns, archive)
         if stop == 0:
             return []
         found = await self._found(session, start, -1 if stop is None else stop - 1)
@@ -171,7 +173,7 @@ class RedisRuntime:
     async def sessions(
         self, store: Any, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        async with aclosing(list_sessions((await self._connected()).cells, after, page)) as rows:
+        async with aclosing(list_sessions(await self._connected(), after, page)) as rows:
             async for row in rows:
                 yield row
 
@@ -214,7 +216,8 @@ class RedisRuntime:
             raise waits_for_itself(session.id)
 
     async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
-        found = await found_in(await self._cell(session), session.id, start, stop)
+        archive = (await self._connected()).archive
+        found = await whole_found(await self._cell(session), archive, session.id, start, stop)
         found.check_tenant(session)
         return found
 

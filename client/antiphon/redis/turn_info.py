@@ -24,6 +24,7 @@ from antiphon.model import (
     Usage,
     decode_history,
 )
+from antiphon.redis.copies.reading import ArchiveReader, whole_snapshot
 from antiphon.redis.fields import decode_field
 from antiphon.session.runtime import SessionRef, agent_name
 from antiphon.session.turn_info import LeftNothing, TurnInfo, TurnRun, in_place, shown
@@ -198,13 +199,19 @@ class _Step:
 
 
 async def read_page(
-    cell: Cell, session: SessionRef, start: int, stop: int | None, asked: Asked
+    cell: Cell,
+    session: SessionRef,
+    start: int,
+    stop: int | None,
+    asked: Asked,
+    archive: ArchiveReader | None = None,
 ) -> list[Message]:
     """A slice of the history with turns that are not in it: failed ones in their place, pending ones at the end."""
     if stop == 0:
         return []
     try:
-        found = await cell.snapshot(session.id, start, -1 if stop is None else stop - 1, asked)
+        last = -1 if stop is None else stop - 1
+        found = await whole_snapshot(cell, archive, session.id, start, last, asked)
     except SessionNotFound:
         return []
     check_tenant(session.id, session.tenant, True, decode_field("tenant", found.fields.get("tenant", b"")))

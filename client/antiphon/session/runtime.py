@@ -119,12 +119,15 @@ class Edit(Struct):
     wait (``beside_turns``). ``variables``, ``metadata`` and ``files`` are merged into the current ones. ``remove``
     names the variables to remove, and ``rewind`` the message that is to be the last one. ``ends_with`` is called with
     the last message or None, perhaps more than once, and returns the messages that take its place, if it has one.
+    ``becomes`` is called with all messages, perhaps more than once, and returns those that the history is to have:
+    copies of the ones that stay, and new ones with ids of their own.
     """
 
     add: list[Message] = field(default_factory=list)
     clear: bool = False
     rewind: str | None = None
     ends_with: Callable[[Message | None], list[Message]] | None = None
+    becomes: Callable[[list[Message]], list[Message]] | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     remove: list[str] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -134,7 +137,7 @@ class Edit(Struct):
     @property
     def beside_turns(self) -> bool:
         """Whether this changes nothing that a turn reads or writes: the metadata alone."""
-        of_history = self.add or self.clear or self.rewind or self.ends_with
+        of_history = self.add or self.clear or self.rewind or self.ends_with or self.becomes
         return not (of_history or self.variables or self.remove or self.files)
 
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:

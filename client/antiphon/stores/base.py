@@ -66,6 +66,16 @@ class SessionStore(ABC):
         ['session-1']
         """
 
+    def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
+        """Return up to ``count`` ids of saved sessions behind ``after``, in the order of their characters.
+
+        Override it where the store can do so without a list of all sessions.
+
+        >>> store.page_of_sessions(count=1), store.page_of_sessions(after="session-1")
+        (['session-1'], [])
+        """
+        return sorted(one for one in self.list_sessions() if one > after)[:count]
+
     def stamp(self, session_id: str) -> str | None:
         """Return a text that changes with every ``save``, without loading the data.
 

@@ -71,6 +71,18 @@ def _round_trip(store: SessionStore) -> None:
     _expect(len(listed) == len(set(listed)), "no id may be listed twice")
 
 
+def _pages(store: SessionStore) -> None:
+    for session_id in _IDS:
+        store.save(session_id, _data("text"))
+    listed = sorted(store.list_sessions())
+    found = store.page_of_sessions(count=len(listed) + 1)
+    _expect(found == listed, "a page must have the saved ids in the order of their characters")
+    found = store.page_of_sessions(_IDS[0], 1)
+    _expect(
+        found == listed[listed.index(_IDS[0]) + 1 :][:1], "a page must begin behind the id that it is given"
+    )
+
+
 def _replacing(store: SessionStore) -> None:
     store.save(_IDS[0], _data("first", 3))
     store.save(_IDS[0], _data("second"))
@@ -144,7 +156,7 @@ def _unchanged(store: SessionStore) -> None:
 
 
 _CHECKS: tuple[Callable[[SessionStore], None], ...] = (
-    _unknown, _round_trip, _replacing, _isolation, _unchanged, _deleting, _large, _stamps, _threads,
+    _unknown, _round_trip, _pages, _replacing, _isolation, _unchanged, _deleting, _large, _stamps, _threads,
 )  # fmt: skip
 
 

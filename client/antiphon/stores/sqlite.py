@@ -80,6 +80,11 @@ class SQLiteStore(SessionStore):
         with self._connection() as connection:
             return [row[0] for row in connection.execute("SELECT session_id FROM sessions")]
 
+    def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
+        query = "SELECT session_id FROM sessions WHERE session_id > ? ORDER BY session_id LIMIT ?"
+        with self._connection() as connection:
+            return [row[0] for row in connection.execute(query, (after, count))]
+
     def stamp(self, session_id: str) -> str | None:
         return self._value("SELECT stamp FROM sessions WHERE session_id = ?", session_id) or ""
 

@@ -9,13 +9,11 @@ from msgspec import Struct
 from redis.exceptions import RedisError
 
 from antiphon.encryption.contents import open_fields, open_messages, seal_messages
-from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import FieldChange, flat_fields
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import store_error, unexpected
 from antiphon.wire.records import pairs
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = [
     "Ending",
@@ -26,6 +24,7 @@ __all__ = [
     "Unasked",
     "begin_archiving",
     "forgotten",
+    "is_deleted",
     "mark_archived",
     "open_ending",
     "put_off",
@@ -94,7 +93,7 @@ async def begin_archiving(cell: Cell) -> None:
 async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
     """Return the archiver's next task, which no other archiver gets within a minute, or None."""
     while True:
-        match await _run(cell, "take", 0):
+        match await cell.run("archiving/take", 0):
             case [b"FORGET", session]:
                 return Forget(SessionId(session.decode()))
             case [b"UNASKED", session]:
@@ -108,7 +107,7 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
             case [b"MORE"]:
                 continue
             case answer:
-                raise _unexpected("take", answer)
+                raise unexpected("take", answer)
 
 
 def open_ending(cell: Cell, ending: Ending) -> Ending:
@@ -123,36 +122,46 @@ def open_ending(cell: Cell, ending: Ending) -> Ending:
 
 async def put_off(cell: Cell, count: int) -> None:
     """Prolong up to ``count`` sessions that end soon, because they cannot be saved now."""
-    await _run(cell, "take", count)
+    await cell.run("archiving/take", count)
 
 
 async def mark_archived(cell: Cell, ending: Ending) -> bool:
     """End a session that was saved. Returns False if it has changed since; then it continues to exist."""
-    match await _run(cell, "mark", ending.session_id, ending.version, ending.left_ms):
+    match await cell.run("archiving/mark", ending.session_id, ending.version, ending.left_ms):
         case [b"OK"]:
             return True
         case [b"CHANGED"]:
             return False
         case answer:
-            raise _unexpected("mark", answer)
+            raise unexpected("mark", answer)
 
 
 async def set_aside(cell: Cell, copy: str, keep_ms: int) -> None:
     """Record that this copy, which is about to be saved, must be removed after this time."""
-    match await _run(cell, "set_aside", copy, keep_ms):
+    match await cell.run("archiving/set_aside", copy, keep_ms):
         case [b"OK"]:
             return
         case answer:
-            raise _unexpected("set_aside", answer)
+            raise unexpected("set_aside", answer)
 
 
 async def forgotten(cell: Cell, session_id: SessionId) -> None:
     """Record that the copy of a deleted session is gone."""
-    match await _run(cell, "forgotten", session_id):
+    match await cell.run("archiving/forgotten", session_id):
         case [b"OK"]:
             return
         case answer:
-            raise _unexpected("forgotten", answer)
+            raise unexpected("forgotten", answer)
+
+
+async def is_deleted(cell: Cell, session_id: SessionId) -> bool:
+    """Return whether the session was deleted, so that what the archive has of it is not its past. It stays true until
+    the copy is gone, and for a minute at least.
+    """
+    try:
+        return await cell.redis.zscore(cell.keys.forget, session_id) is not None
+    except (RedisError, OSError) as exc:
+        raise store_error(exc) from exc
 
 
 async def restore_session(
@@ -167,7 +176,7 @@ async def restore_session(
     """Insert the fields and messages of the store before those of the session, once in its life."""
     flat = flat_fields(cell, session_id, fields)
     sealed = seal_messages(cell.seal, session_id, messages)
-    match await _run(cell, "restore", session_id, fence, refuse, len(fields), *flat, *sealed):
+    match await cell.run("archiving/restore", session_id, fence, refuse, len(fields), *flat, *sealed):
         case [b"RESTORED"]:
             return "RESTORED"
         case [b"FORGOTTEN"]:
@@ -177,16 +186,4 @@ async def restore_session(
         case [b"SUPERSEDED"]:
             return "SUPERSEDED"
         case answer:
-            raise _unexpected("restore", answer)
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"archiving/{name}", cell.clock)
-    try:
-        return await run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-
-
-def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r}.")
+            raise unexpected("restore", answer)

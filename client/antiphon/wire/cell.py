@@ -162,7 +162,7 @@ class Cell:
         agent, key = seal.value(session_id, "agent", agent), seal.text(session_id, "key", key)
         metadata = seal.value(session_id, "metadata", metadata)
         for known in seal.digests(session_id, digest):
-            answer = await self._run(
+            answer = await self.run(
                 "submit", session_id, turn_id, known, request, queue, agent_queue, default_queue, given(ttl_ms),
                 inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
                 if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
@@ -179,7 +179,7 @@ class Cell:
         alone_limit: int = 0, app: str = "",
     ) -> Claims:  # fmt: skip
         """Take up to ``limit`` turns, ``alone_limit`` of them to be run alone, and none whose needs ``app`` lacks."""
-        answer = await self._run("claim", worker, token, lease_ms, limit, alone_limit, only, app, *queues)
+        answer = await self.run("claim", worker, token, lease_ms, limit, alone_limit, only, app, *queues)
         match answer:
             case [b"CLAIMED", *found]:
                 return claims(*found)
@@ -193,7 +193,7 @@ class Cell:
     ) -> list[str]:
         """Renew leases. Returns for each lease '' (held), a stop word (held, but stop), or ``SUPERSEDED``."""
         flat = [value for lease in leases for value in lease]
-        match await self._run("renew", worker, lease_ms, *flat):
+        match await self.run("renew", worker, lease_ms, *flat):
             case [b"RENEWED", answers]:
                 return [
                     self.stop_word(session, one) for (session, _), one in zip(leases, answers, strict=True)
@@ -215,7 +215,7 @@ class Cell:
                 *seal_events(self.seal, one.session_id, one.bodies),
             )
         ]  # fmt: skip
-        match await self._run("emit", *windows):
+        match await self.run("emit", *windows):
             case [b"EMITTED", found]:
                 return [
                     store_error(answer)
@@ -235,7 +235,7 @@ class Cell:
         Raises ``JournalShorter`` if Redis has lost the journal's end, and ``CorruptRecord`` if the journal is longer.
         """
         own = turn.session_id, turn.turn_id, turn.fence
-        answer = await self._run(
+        answer = await self.run(
             "append_step", *own, length, step, usage, len(entries),
             *seal_journal(self.seal, turn.session_id, entries), *seal_events(self.seal, turn.session_id, bodies),
         )  # fmt: skip
@@ -260,9 +260,7 @@ class Cell:
         ``step`` is the model call that is sent the new messages. Returns '', a stop word or ``SUPERSEDED``, and the new
         entries of the journal. Raises ``JournalShorter``.
         """
-        answer = await self._run(
-            "steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events
-        )
+        answer = await self.run("steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events)
         match answer:
             case [b"OK", stop, entries]:
                 return self.stop_word(turn.session_id, stop), open_journal(
@@ -291,7 +289,7 @@ class Cell:
         service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
         seal, session = self.seal, turn.session_id
-        answer = await self._run(
+        answer = await self.run(
             "finish", session, turn.turn_id, turn.fence, status, seal.value(session, "response", response), error_code,
             seal_reason(seal, session, error), seal.value(session, "service", service),
             seal_field(seal, session, "variables", variables), window, seal_field(seal, session, "summary", summary),
@@ -308,7 +306,7 @@ class Cell:
 
         ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it.
         """
-        answer = await self._run(
+        answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
             seal_reason(self.seal, turn.session_id, reason), code,
             self.seal.value(turn.session_id, "service", service), lacking, *workers,
@@ -321,7 +319,7 @@ class Cell:
         """Cancel a turn. Returns ``cancelled``, ``requested`` (its worker will end it) or the status it ended with."""
         if reason:
             reason = seal_reason(self.seal, await self.place_of(turn_id), reason)
-        match await self._run("cancel", turn_id, reason or "cancelled", keep, keep_events):
+        match await self.run("cancel", turn_id, reason or "cancelled", keep, keep_events):
             case [b"CANCELLED"]:
                 return "cancelled"
             case [b"REQUESTED"]:
@@ -343,7 +341,7 @@ class Cell:
         ``code`` and ``reason`` say how it ended, in events and errors. ``spare`` gives holders time to renew leases.
         """
         more = (keep_events, code, reason, "1" if spare else "", *queues)
-        match await self._run("reap", holder, limit, crash_limit, *more):
+        match await self.run("reap", holder, limit, crash_limit, *more):
             case [b"REAPED", acts]:
                 return [reaped(*act) for act in acts]
             case answer:
@@ -351,7 +349,7 @@ class Cell:
 
     async def requeue(self, turn_id: TurnId) -> None:
         """Begin a new run of a failed turn. Raises ``TurnNotFound``, and ``UsageError`` if that is not possible."""
-        match await self._run("requeue", turn_id, new_again()):
+        match await self.run("requeue", turn_id, new_again()):
             case [b"OK"]:
                 return
             case [b"NOT_FAILED", status]:
@@ -368,13 +366,13 @@ class Cell:
     async def fail_job(self, job: ForeignJob, worker: str, message: str) -> None:
         """Fail a job that is not a turn, visibly in RQ's failed registry."""
         job_id = job.job_id.encode(errors="surrogateescape")
-        await self._run("fail_job", job_id, job.queue, worker, message)
+        await self.run("fail_job", job_id, job.queue, worker, message)
 
     async def snapshot(
         self, session_id: SessionId, start: int = 0, stop: int = -1, turns: Asked = ""
     ) -> Snapshot:
         """Read a session atomically, with one page of its history. Raises ``SessionNotFound``."""
-        match await self._run("snapshot", session_id, start, stop, turns):
+        match await self.run("snapshot", session_id, start, stop, turns):
             case [b"OK", *found]:
                 with readable("The record of a session", session_id=session_id):
                     whole = snapshot(*found)
@@ -452,7 +450,8 @@ class Cell:
         """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
         return opened_or(self.seal, session_id, word.decode(), "cancelled")
 
-    async def _run(self, name: str, *arguments: Any) -> Any:
+    async def run(self, name: str, *arguments: Any) -> Any:
+        """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
         try:
             return await run_script(
                 self.redis, load_script(name, self.clock), self.keys.prefix, self.database, *arguments

@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
-from redis.exceptions import RedisError
 
 from antiphon.encryption.contents import seal_event, seal_events, seal_field, seal_messages, stored
-from antiphon.errors import CorruptRecord, SessionExists, TurnNotFound, UsageError
+from antiphon.errors import SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.limits import LIMITS
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import full, store_error
-from antiphon.wire.scripts import given, load_script, run_script
+from antiphon.wire.errors import full, unexpected
+from antiphon.wire.scripts import given
 
 __all__ = [
     "Busy",
@@ -76,8 +75,7 @@ async def change_session(
 
     Raises ``UsageError`` if the session is closed.
     """
-    answer = await _run(
-        cell, "edit", session_id, op, given(ttl_ms), LIMITS.sessions, when, given(change.length),
+    answer = await cell.run("editing/edit", session_id, op, given(ttl_ms), LIMITS.sessions, when, given(change.length),
         given(change.keep), len(change.fields), len(change.messages), *flat_fields(cell, session_id, change.fields),
         *seal_messages(cell.seal, session_id, change.messages), *seal_events(cell.seal, session_id, change.bodies),
     )  # fmt: skip
@@ -93,7 +91,7 @@ async def change_session(
         case [b"FULL", limit]:
             raise full(limit.decode(), session_id)
         case _:
-            raise _unexpected("edit", answer)
+            raise unexpected("edit", answer)
 
 
 def flat_fields(cell: Cell, session_id: SessionId, fields: Sequence[FieldChange]) -> list[str | bytes]:
@@ -129,9 +127,8 @@ async def fork_session(
     caller has read. What is sealed cannot be copied like that: it opens in its own session only. Raises
     ``SessionExists``."""
     digest = hashlib.sha1(part.last, usedforsecurity=False).hexdigest()
-    answer = await _run(
-        cell, "fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at, digest,
-        seal_event(cell.seal, session_id, body), branch, *fields,
+    answer = await cell.run("editing/fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at,
+        digest, seal_event(cell.seal, session_id, body), branch, *fields,
     )  # fmt: skip
     match answer:
         case [b"OK"]:
@@ -143,23 +140,23 @@ async def fork_session(
         case [b"FULL", limit]:
             raise full(limit.decode(), fork_id)
         case _:
-            raise _unexpected("fork", answer)
+            raise unexpected("fork", answer)
 
 
 async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
     """Delete a session. Returns whether it existed."""
-    match await _run(cell, "delete", session_id):
+    match await cell.run("editing/delete", session_id):
         case [b"DELETED", count]:
             return int(count) > 0
         case [b"BUSY", turn]:
             return Busy(TurnId(turn.decode()))
         case answer:
-            raise _unexpected("delete", answer)
+            raise unexpected("delete", answer)
 
 
 async def forget_turn(cell: Cell, turn_id: TurnId) -> None:
     """Delete the record of a turn that has ended. Raises ``UsageError`` if it has not, and ``TurnNotFound``."""
-    match await _run(cell, "forget", turn_id):
+    match await cell.run("editing/forget", turn_id):
         case [b"DELETED"]:
             return
         case [b"OPEN", status]:
@@ -167,16 +164,4 @@ async def forget_turn(cell: Cell, turn_id: TurnId) -> None:
         case [b"MISSING"]:
             raise TurnNotFound(turn_id=turn_id)
         case answer:
-            raise _unexpected("forget", answer)
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"editing/{name}", cell.clock)
-    try:
-        return await run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-
-
-def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r}.")
+            raise unexpected("forget", answer)

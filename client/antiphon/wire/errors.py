@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Self
 
 from redis import exceptions as redis_errors
@@ -74,6 +75,14 @@ class CancelledFirst(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+async def asked(answer: Awaitable[Any] | Any) -> Any:
+    """Return what Redis answers. An error of redis-py or of a socket becomes the ``StoreError`` of ``store_error``."""
+    try:
+        return await answer
+    except (redis_errors.RedisError, OSError) as exc:
+        raise store_error(exc) from exc
 
 
 def store_error(exc: BaseException) -> StoreError:

@@ -28,6 +28,9 @@ class Kind:
 
 WHILE_LIVE = "no TTL while the session has turns in its inbox, then the session's own (30 days, sliding)"
 WHILE_UNDECIDED = "an entry is removed when its turn continues or ends, after 30 days at most"
+GRAPH_TTL = "30 days after the last write to the thread, or as its checkpointer's `ttl` says"
+CONVERSATION_TTL = "30 days after its last save, or as its store's `ttl` says"
+CONVERSATIONS_TTL = "with the last conversation that needs it"
 WHILE_OPEN = "no TTL until the turn ends, then 7 days"
 
 KINDS: tuple[Kind, ...] = (
@@ -96,6 +99,19 @@ KINDS: tuple[Kind, ...] = (
          "many documents, and which are to be indexed", "until the session is deleted", lasting=True),
     Kind("taking_over", "taking_over:{}", "hash", "how far a memory has indexed what the one has that it replaces",
          "kept", lasting=True),
+    Kind("graph_data", "graph:data:{}", "hash", "checkpoints, values and writes of a LangGraph thread", GRAPH_TTL),
+    Kind("graph_index", "graph:index:{}", "sorted set", "the names of these fields, in the order in which they are "
+         "listed", GRAPH_TTL),
+    Kind("pydantic_record", "pydantic:record:{}", "hash", "a conversation of pydantic-ai, without its messages",
+         CONVERSATION_TTL),
+    Kind("pydantic_entry", "pydantic:entry:{}", "hash", "a message of such conversations, and the entry before it",
+         CONVERSATIONS_TTL),
+    Kind("pydantic_family", "pydantic:family:{}", "set", "conversations that may share entries: forks of each other",
+         CONVERSATIONS_TTL),
+    Kind("pydantic_index", "pydantic:index", "sorted set", "all conversations, by the time of their last save in µs",
+         CONVERSATIONS_TTL),
+    Kind("pydantic_scope", "pydantic:scope:{}", "sorted set", "the conversations of a scope, in the same order",
+         CONVERSATIONS_TTL),
     Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
          "call may start", "a minute after the last turn that waited for it"),
     Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
@@ -275,6 +291,28 @@ class Keys:
 
     def remembered(self, session_id: str) -> str:
         return self._key("remembered", session_id)
+
+    def graph_data(self, thread: str) -> str:
+        return self._key("graph_data", thread)
+
+    def graph_index(self, thread: str) -> str:
+        return self._key("graph_index", thread)
+
+    def pydantic_record(self, conversation: str) -> str:
+        return self._key("pydantic_record", conversation)
+
+    def pydantic_entry(self, entry: str) -> str:
+        return self._key("pydantic_entry", entry)
+
+    def pydantic_family(self, family: str) -> str:
+        return self._key("pydantic_family", family)
+
+    @property
+    def pydantic_index(self) -> str:
+        return self._key("pydantic_index")
+
+    def pydantic_scope(self, scope: str) -> str:
+        return self._key("pydantic_scope", scope)
 
     @property
     def notices(self) -> str:

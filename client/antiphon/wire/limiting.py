@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from redis.exceptions import RedisError
-
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = ["admit", "limit"]
 
@@ -19,7 +13,7 @@ async def limit(cell: Cell, scope: str, wait_ms: int, gap_ms: float) -> int:
 
     Returns for how many ms the bucket is kept. All workers of the cell are told. Raises ``StoreError``.
     """
-    match await _run(cell, "limits/limit", scope, wait_ms, f"{gap_ms:.3f}"):
+    match await cell.run("limits/limit", scope, wait_ms, f"{gap_ms:.3f}"):
         case [b"LIMITED", lasts]:
             return int(lasts)
         case _:
@@ -31,7 +25,7 @@ async def admit(cell: Cell, scope: str) -> int | None:
 
     Who is told to wait asks again then. Raises ``StoreError``.
     """
-    match await _run(cell, "limits/admit", scope):
+    match await cell.run("limits/admit", scope):
         case [b"FREE"]:
             return None
         case [b"STARTS"]:
@@ -40,12 +34,3 @@ async def admit(cell: Cell, scope: str) -> int | None:
             return int(ms)
         case _:
             raise CorruptRecord("The script 'limits/admit' returned an unknown answer.")
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    try:
-        return await run_script(
-            cell.redis, load_script(name, cell.clock), cell.keys.prefix, cell.database, *arguments
-        )
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from antiphon.encryption.contents import open_decision, open_turn_field, seal_call, seal_decision, seal_events
 from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
@@ -15,9 +14,8 @@ from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
 from antiphon.wire.cell import KEEP_EVENTS, Cell, ClaimedTurn
 from antiphon.wire.editing import new_op
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import DAMAGE, readable
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = ["SuspendedTurn", "decide", "decisions_of", "open_calls", "suspend", "suspended_turns"]
 
@@ -53,8 +51,7 @@ async def suspend(
     """
     session = turn.session_id
     flat = [value for call in calls for value in _flat(cell, session, call)]
-    answer = await _run(
-        cell,
+    answer = await cell.run(
         "suspend",
         session,
         turn.turn_id,
@@ -72,7 +69,7 @@ async def suspend(
         case [b"SUPERSEDED"]:
             return None
         case _:
-            raise _unexpected("suspend", answer)
+            raise unexpected("suspend", answer)
 
 
 def _flat(cell: Cell, session_id: str, call: OpenCall) -> tuple[str | int | bytes, ...]:
@@ -90,7 +87,7 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
     """
     call_id, kind, session = decision.call_id, decision.kind, await cell.place_of(turn_id)
     body = seal_decision(cell.seal, session, encode(decision))
-    answer = await _run(cell, "decide", turn_id, call_id, new_op(), kind, body, keep_events)
+    answer = await cell.run("decide", turn_id, call_id, new_op(), kind, body, keep_events)
     match answer:
         case [b"DECIDED"]:
             return
@@ -110,7 +107,7 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
         case [b"TURN_NOT_FOUND"]:
             raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
         case _:
-            raise _unexpected("decide", answer)
+            raise unexpected("decide", answer)
 
 
 def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
@@ -142,11 +139,14 @@ async def suspended_turns(cell: Cell, turns: Sequence[str]) -> list[SuspendedTur
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hmget(cell.keys.turn(turn), *_LISTED)
-    found = [_suspended(cell, turn, fields) for turn, fields in zip(turns, await _answers(pipe), strict=True)]
+    records = await asked(pipe.execute(raise_on_error=False))
+    found = [_suspended(cell, turn, fields) for turn, fields in zip(turns, records, strict=True)]
     there = [one for one in found if one is not None]
     for one in there:
         pipe.hmget(cell.keys.turn(one.turn_id), *(_decision_fields(one.calls) or [""]))
-    for one, made in zip(there, await _answers(pipe) if there else [], strict=True):
+    for one, made in zip(
+        there, await asked(pipe.execute(raise_on_error=False)) if there else [], strict=True
+    ):
         decided: list[bytes | None] = [] if isinstance(made, Exception) else made
         one.calls = [call for call, decision in zip(one.calls, decided, strict=False) if decision is None]
     return found
@@ -167,23 +167,3 @@ def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
         )
     except (CorruptRecord, *DAMAGE):
         return None
-
-
-async def _answers(pipe: Any) -> list[Any]:
-    try:
-        return await pipe.execute(raise_on_error=False)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    try:
-        return await run_script(
-            cell.redis, load_script(name, cell.clock), cell.keys.prefix, cell.database, *arguments
-        )
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-
-
-def _unexpected(script: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script {script!r} returned an unknown answer: {answer!r:.80}.")

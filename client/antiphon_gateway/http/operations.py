@@ -26,6 +26,7 @@ from antiphon.input.ids import new_session_id
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller, Right
+from antiphon_gateway.http.counting import CountedStream, Counting
 from antiphon_gateway.http.quotas import Quotas
 from antiphon_gateway.http.stopping import Stopping
 from antiphon_gateway.http.streams import Closing, EventStream
@@ -52,6 +53,13 @@ class Services:
     quotas: Quotas = field(default_factory=Quotas)
     stopping: Stopping = field(default_factory=Stopping)
     watch: Watch = field(default_factory=Watch)
+    counting: Counting | None = None
+
+    def refused(self, error: Exception) -> None:
+        """Count an error that a limit is the reason of."""
+        limit = getattr(error, "limit", None)
+        if self.counting is not None and limit:
+            self.counting.refused(str(limit))
 
 
 @dataclass(slots=True)
@@ -84,11 +92,20 @@ class Call(Generic[Q, B]):
         self, events: Closing, messages: AsyncGenerator[bytes], headers: dict[str, str] | None = None
     ) -> EventStream:
         """Return a response that sends these messages of these events. It counts as a stream of the caller."""
-        most = self.services.limits.streams if self.caller.streams is None else self.caller.streams
-        return EventStream(
-            events, messages, self.services.watch, until=self.caller.until,
-            held=self.services.quotas.stream(self.caller.name, most), headers=headers,
-        )  # fmt: skip
+        services = self.services
+        most = services.limits.streams if self.caller.streams is None else self.caller.streams
+        until, held = self.caller.until, services.quotas.stream(self.caller.name, most)
+        if services.counting is None:
+            return EventStream(events, messages, services.watch, until=until, held=held, headers=headers)
+        return CountedStream(
+            events,
+            messages,
+            services.watch,
+            until=until,
+            held=held,
+            headers=headers,
+            counting=services.counting,
+        )
 
     async def turn(self) -> AsyncTurn:
         """Return the turn of the path. Another tenant's turn, or another session's, does not exist for the caller.

@@ -31,6 +31,7 @@ class Quotas:
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, _Taken] = OrderedDict()
+        self.streams = 0  # that are open, of all callers
 
     def take(self, name: str, rate: float) -> None:
         """Count one request. Raises ``Refused`` with 429 if the caller is too quick."""
@@ -55,10 +56,12 @@ class Quotas:
                 retry_after=1, limit="streams",
             )  # fmt: skip
         taken.streams += 1
+        self.streams += 1
         try:
             yield
         finally:
             taken.streams -= 1
+            self.streams -= 1
 
     def _of(self, name: str, left: float) -> _Taken:
         found = self._callers.get(name)

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon import sse
+from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError
 from antiphon.events import Heartbeat
 from antiphon.wire.published import Published
@@ -97,8 +98,8 @@ class EventStream(Response):
         left = asyncio.ensure_future(_left(receive))
         try:
             await self._send_all(left)
-        except Exception as exc:
-            log.error("A stream ends: %s", type(exc).__name__, exc_info=exc)
+        except Exception as exc:  # noqa: BLE001 - it is logged, and the reader goes on at its cursor
+            log_fault(log, exc, "A stream ends", action="stream_failed")
         finally:
             tasks = [left] if self._beating is None else [left, self._beating]
             for task in tasks:

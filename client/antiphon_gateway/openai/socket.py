@@ -81,6 +81,7 @@ async def _answer(peer: WebSocket, call: Call[Any, Any], asked: asyncio.Queue[st
         try:
             await _respond(peer, replace(call, path={}, body=_read(message, call)))
         except (Refused, AgentError) as exc:
+            call.services.refused(exc)
             await _send(peer, _error(exc))
         except WebSocketDisconnect:
             raise

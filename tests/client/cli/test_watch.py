@@ -125,7 +125,7 @@ async def test_explain_reads_the_log_of_a_turn_and_of_no_other(redis_url, run):
             "It was suspend",
         ]
         code, out = await run("explain", "t2")
-        assert "behind 1 other turns" in out
+        assert "behind 1 other turn " in out
         assert "No worker serves the queue" not in out, "it waits behind t1"
     assert (await run("explain", "nothing"))[0] == 1
 
@@ -181,7 +181,7 @@ async def test_top_without_a_terminal_prints_the_state_once(redis_url, run):
         await cell.put("t1", text=b'{"messages":[]}')
         await cell.take_one()
         code, out = await run("top", "--interval", "0.1")
-        assert (code, "1 sessions with turns" in out, "t1" in out) == (0, True, True)
+        assert (code, "1 session with turns" in out, "t1" in out) == (0, True, True)
         code, out = await run("top", "--once", "--json")
         (turn,) = json.loads(out)["overview"]["turns"]
         assert (turn["turn_id"], turn["status"], turn["worker"]) == ("t1", "running", "w1")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
+from contextlib import asynccontextmanager
 
 import pytest
 from support.ensemble import agent_spec, open_ensemble, signal_process
-from support.source_tree import ROOT
+from support.eventually import wait_until_async
+from support.releases import PREVIOUS, THIS, prepare
 
+from antiphon import Agent
 from antiphon.errors import CorruptRecord
+from antiphon.input.request import WAITS
+from antiphon.model import CallerTool, FallbackModel, Limits, Timeouts
 
-OLDER = "2164fd9"
-"""A commit whose workers and clients people may still run."""
 SESSIONS = [f"s{n}" for n in range(4)]
-AGENT = agent_spec(tools=["note"])  # which both releases' stages have
+AGENT = agent_spec(tools=["note", "pay"])  # which both releases' stages have
+ASKS = agent_spec(tools=["note", "pay"], approval=["pay"], version=WAITS)
+REFUSED = "version|calls_opened|steered"
 ASK = """
 import sys
 import antiphon
@@ -30,31 +32,38 @@ with Client(sys.argv[1]) as client:
     print(len(client.session("s").history()), antiphon.__file__)
 """
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.one_server,
+    pytest.mark.timeout(300),
+]  # the first prepares the release
 
-@pytest.fixture(scope="module")
-def older(tmp_path_factory) -> dict[str, str]:
-    """The environment in which Python finds the older release."""
-    folder = tmp_path_factory.mktemp("older")
-    command = [shutil.which("git") or "false", "archive", OLDER, "client", "worker", "tests"]
-    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode != 0:
-        pytest.skip(f"the history of this checkout does not reach back to {OLDER}")
-    subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
-    paths = [str(folder / name) for name in ("tests", "client", "worker")]
-    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+@pytest.fixture(scope="module", autouse=True)
+def _prepared():
+    if reason := prepare():
+        pytest.skip(reason)
+
+
+@asynccontextmanager
+async def workers(ensemble, release, count=1):
+    supervisor = ensemble.supervisor(release=release, lease=3)
+    supervisor.ready(count)
+    yield supervisor
+    assert supervisor.process.terminate() == 0
 
 
 @pytest.mark.parametrize("direction", ["forward", "back"])
-async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, processes, older, direction):
-    first, second = ({}, older) if direction == "back" else (older, {})
+async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, processes, direction):
+    first, second = (THIS, PREVIOUS) if direction == "back" else (PREVIOUS, THIS)
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        leaving = ensemble.supervisor(env=first)
+        leaving = ensemble.supervisor(release=first)
         leaving.ready()
         turns = [await ensemble.submit(s, f"words:3 gate:{s}", agent=AGENT) for s in SESSIONS]
         turns += [await ensemble.submit(s, "words:3", agent=AGENT) for s in SESSIONS]
         for session in SESSIONS:
             await ensemble.waits(session)
-        coming = ensemble.supervisor(env=second)
+        coming = ensemble.supervisor(release=second)
         coming.ready()
         signal_process(leaving.workers[0], signal.SIGKILL)
         signal_process(leaving.process.pid, signal.SIGTERM)
@@ -66,29 +75,71 @@ async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, proce
         assert coming.process.terminate() == 0
 
 
-@pytest.mark.parametrize("asking", ["the older", "this"])
-async def test_a_client_of_one_release_is_answered_by_the_other(
-    redis_url, tmp_path, processes, older, asking
-):
-    client, worker = (older, {}) if asking == "the older" else ({}, older)
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervisor = ensemble.supervisor(env=worker)
-        supervisor.ready()
-        process = processes.python("-c", ASK, redis_url, name="client", env=client)
+@pytest.mark.parametrize("asking", [PREVIOUS, THIS], ids=["the older", "this"])
+async def test_a_client_of_one_release_is_answered_by_the_other(redis_url, tmp_path, processes, asking):
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
+        workers(ensemble, THIS if asking is PREVIOUS else PREVIOUS),
+    ):
+        process = processes.start(asking.python, "-c", ASK, redis_url, name="client", env=asking.env)
         assert process.wait(40) == 0, process.output
         messages, package = process.output.split()
         assert messages == "6"
-        assert ("older" in package) == (asking == "the older")
+        assert (PREVIOUS.version in package) == (asking is PREVIOUS)
         await ensemble.whole("s")
-        assert supervisor.process.terminate() == 0
+
+
+ASKS_MORE = {
+    "an approval": {"agent": ASKS},
+    "limits": {"agent": Agent("stage", "m", limits=Limits(tokens=1000))},
+    "another model": {"agent": Agent("stage", "m", fallback=[FallbackModel("stage", "b")])},
+    "time limits": {"agent": Agent("stage", "m", timeouts=Timeouts(first_token=5))},
+    "tools of the caller": {"agent": AGENT, "caller_tools": [CallerTool("ask", "Ask", {"type": "object"})]},
+    "tools of the caller of its agent": {
+        "agent": Agent("stage", "m", caller_tools=[CallerTool("ask", "Ask", {"type": "object"})])
+    },
+}
+
+
+@pytest.mark.parametrize("more", ASKS_MORE.values(), ids=ASKS_MORE)
+async def test_an_older_worker_refuses_what_it_would_pass_over_and_a_requeue_runs_it(
+    redis_url, tmp_path, processes, more
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        async with workers(ensemble, PREVIOUS):
+            turn = await ensemble.submit(
+                "s", "tool:pay words:3" if more["agent"] is ASKS else "words:3", **more
+            )
+            with pytest.raises(CorruptRecord, match=REFUSED):
+                await turn.result(60)
+        assert ensemble.stage.notes("tool", tool="pay") == []
+        async with workers(ensemble, THIS):
+            await turn.requeue()
+            if more["agent"] is ASKS:
+                await ensemble.seen("s", "turn_suspended")
+                await turn.approve("call_1", by="ada")
+            assert (await turn.result(60)).text
+        await ensemble.whole("s")
+
+
+async def test_the_agent_that_a_session_keeps_is_not_passed_over_either(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        async with workers(ensemble, THIS):
+            await (await ensemble.submit("s", "words:3", agent=ASKS)).result(60)
+        async with workers(ensemble, PREVIOUS):
+            turn = await ensemble.submit("s", "tool:pay words:3", agent=None)
+            with pytest.raises(CorruptRecord, match=REFUSED):
+                await turn.result(60)
+        assert ensemble.stage.notes("tool", tool="pay") == []
 
 
 async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
-    redis_url, tmp_path, processes, older
+    redis_url, tmp_path, processes
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervisor = ensemble.supervisor(env=older)
-        supervisor.ready()
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
+        workers(ensemble, PREVIOUS),
+    ):
         await (await ensemble.submit("s", "words:3", agent=AGENT)).result(60)
         session = ensemble.client.session("s")
         before = await session.messages_async()
@@ -97,4 +148,45 @@ async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
             with pytest.raises(CorruptRecord, match="version"):
                 await turn.result(60)
         assert await session.messages_async() == before
-        assert supervisor.process.terminate() == 0
+
+
+async def test_a_suspended_turn_stays_so_beside_an_older_worker_which_runs_none_of_its_calls(
+    redis_url, tmp_path, processes
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        async with workers(ensemble, THIS):
+            asks = await ensemble.submit("s", "tool:pay words:3", agent=ASKS)
+            passed = await ensemble.submit("p", "tool:pay words:3", agent=ASKS, while_suspended="continue")
+            for session in "sp":
+                await ensemble.seen(session, "turn_suspended")
+        async with workers(ensemble, PREVIOUS):
+            cell = ensemble.client.connections.cell_of_session("s")  # type: ignore[arg-type]
+            await cell.redis.zadd(cell.keys.active, {"s": 1})  # it is due: the older reaper looks at it
+            await wait_until_async(lambda: _looked_at(cell), 20, "the reaper has looked")
+            assert await ensemble.field(asks, "status") == "suspended"
+            assert (
+                await (await ensemble.submit("p", "words:3", agent=AGENT)).result(60)
+            ).text  # it passes by
+            for turn in (asks, passed):
+                await turn.approve("call_1", by="ada")
+                with pytest.raises(CorruptRecord, match=REFUSED):
+                    await turn.result(60)
+        assert ensemble.stage.notes("tool", tool="pay") == []
+        await ensemble.whole("s", "p")
+
+
+async def _looked_at(cell) -> bool:
+    return (await cell.redis.zscore(cell.keys.active, "s") or 0) > 1
+
+
+async def test_turns_of_a_tenant_wait_for_a_worker_of_this_release_and_go_on(redis_url, tmp_path, processes):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        async with workers(ensemble, PREVIOUS):
+            turns = [await ensemble.submit(s, "words:3", agent=AGENT, tenant="acme") for s in SESSIONS]
+            assert (await turns[0].result(60)).text
+            async with workers(ensemble, THIS):
+                cell = ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]
+                for turn, session in zip(turns, SESSIONS, strict=True):
+                    await cell.redis.zadd(cell.keys.active, {session: 1}, xx=True)  # not in half a minute
+                    assert (await turn.result(60)).text
+        await ensemble.whole(*SESSIONS)

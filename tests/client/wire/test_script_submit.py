@@ -490,3 +490,42 @@ async def test_a_turn_keeps_its_key_and_when_it_was_submitted(redis_url):
         await cell.requeue("t1")
         fields = (await cell.turn("t1")).fields
         assert (fields["key"], int(fields["created"])) == (b"order 7", began)
+
+
+VERSIONED = b'{"provider":"p","model":"m","approval":true,"version":2}'
+
+
+@pytest.mark.parametrize(
+    ("agent", "request_", "stored"),
+    [
+        (b"", b'{"messages":[]}', b'{"messages":[],"version":"2"}'),
+        (b"", b'{"messages":[],"version":"3"}', b'{"messages":[],"version":"3"}'),
+        (
+            b"",
+            b'{"messages":[],"version":"3","trace":"00-1"}',
+            b'{"messages":[],"version":"3","trace":"00-1"}',
+        ),
+        (
+            b"",
+            b'{"messages":[],"params":{"version":"9"}}',
+            b'{"messages":[],"params":{"version":"9"},"version":"2"}',
+        ),
+        (b'"other"', b'{"messages":[]}', b'{"messages":[]}'),
+    ],
+    ids=["plain", "has one", "has one and a trace", "within", "names an agent"],
+)
+async def test_a_turn_that_runs_on_the_versioned_agent_of_its_session_has_a_version(
+    redis_url, agent, request_, stored
+):
+    """As text: a worker of 0.1.0 passes over versions of agents, and refuses a request with this one."""
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", agent=VERSIONED)
+        await cell.submit("s", "t2", request_, digest="d2", agent=agent)
+        assert (await cell.turn("t2")).fields["request"] == stored
+
+
+async def test_an_agent_without_a_version_leaves_requests_as_they_are(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1", agent=b'{"provider":"p","model":"m"}')
+        await cell.submit("s", "t2", b'{"messages":[]}', digest="d2")
+        assert (await cell.turn("t2")).fields["request"] == b'{"messages":[]}'

@@ -16,7 +16,7 @@ from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
 
-from antiphon import Agent, Session
+from antiphon import Agent, Client, Session
 from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError, WrongTenant
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon_worker.archive import archiver
@@ -495,7 +495,7 @@ async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path
     section = PAGE.read_text().partition("### Archiving")[2].partition("\n## ")[0]
     making, reading = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     agent = Agent(provider="scripted", model="any", redis=redis_url)
-    names = {"SQLiteStore": SQLiteStore, "Session": Session, "agent": agent}
+    names = {"SQLiteStore": SQLiteStore}
     exec(making, names)
     worker = Worker(Settings(), names["app"], url=redis_url)
     running = asyncio.create_task(worker.run())
@@ -508,10 +508,14 @@ async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path
     assert [message.text for message in await session.messages_async()][::2] == [
         "My name is Alice", "What do you know about me?",
     ]  # fmt: skip
-    exec(reading, names)
-    assert "user-123" in capsys.readouterr().out
+    with Redis.from_url(redis_url) as redis:
+        await wait_until_async(lambda: is_archived(redis, "user-123"))
     worker.abort()
     await running
+    end_life(redis_url, "user-123")
+    names["Client"] = lambda url, **more: Client(redis_url, **more)
+    exec(reading, names)
+    assert capsys.readouterr().out == "4\n['user-123']\n"
     await agent.runtime.aclose()
     names["archive"].close()
 

@@ -23,12 +23,12 @@ from support.here import running_worker
 from support.ports import free_port
 from support.stage import Stage, make_app
 
+from antiphon.cli.serving.logs import FIELDS, JSONFormatter
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import AgentError
 from antiphon.input.request import decode_request
 from antiphon_worker.process.publisher import TurnSink
 from antiphon_worker.upkeep.observing import observer as observing
-from antiphon_worker.upkeep.observing.logs import FIELDS, JSONFormatter
 from antiphon_worker.upkeep.observing.traces import Traces
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]

@@ -6,10 +6,10 @@ import asyncio
 
 from antiphon.errors import StoreUnavailable
 from antiphon.input.ids import Fence, SessionId
+from antiphon.redis.copies.restoration import restoration
 from antiphon.redis.edits import found_in
 from antiphon.wire.archiving import Restored, restore_session
 from antiphon.wire.cell import Cell
-from antiphon_worker.archive.form import restoration
 from antiphon_worker.archive.store import Archive
 
 __all__ = ["restore"]

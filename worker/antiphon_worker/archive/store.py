@@ -6,17 +6,16 @@ import logging
 from asyncio import timeout
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from antiphon.errors import CorruptRecord, SettingsError, StoreUnavailable
+from antiphon.errors import CorruptRecord, StoreUnavailable
 from antiphon.stores.base import SessionStore
 from antiphon.stores.sealed import SealedStore
 from antiphon_worker.loop.tools.calls import is_stop, text_of
 from antiphon_worker.loop.tools.threads import Threads
 
-__all__ = ["Archive", "ArchiveUnavailable", "store_at"]
+__all__ = ["Archive", "ArchiveUnavailable"]
 
 log = logging.getLogger("antiphon.archive")
 
@@ -95,29 +94,3 @@ class Archive:
                 extra={"action": "archive_works"},
             )  # fmt: skip
             self._failing_since = 0.0
-
-
-def store_at(url: str) -> SessionStore:
-    """Open the store of a URL (``sqlite:///path``, ``redis://…``, ``postgresql://…``). Raises ``SettingsError``."""
-    scheme, _, path = url.partition("://")
-    if scheme == "sqlite" and path:
-        from antiphon.stores.sqlite import SQLiteStore
-
-        if not Path(path).parent.is_dir():
-            raise SettingsError(
-                f"ANTIPHON_ARCHIVE (--archive) names {path!r}, whose directory does not exist: create it."
-            )
-        return SQLiteStore(path)
-    if scheme in ("postgresql", "postgres"):
-        from antiphon.stores.postgres import PostgresStore
-
-        return PostgresStore(url)
-    if scheme in ("redis", "rediss", "unix"):
-        from antiphon.stores.redis import RedisStore
-
-        return RedisStore(url)
-    raise SettingsError(
-        "ANTIPHON_ARCHIVE (--archive) must be sqlite:///path/of/a/file, redis://host:6379/0 or "
-        "postgresql://host/database; "
-        "give any other store to the App: App(store=…)."
-    )

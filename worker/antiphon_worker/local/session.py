@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from antiphon.errors import AgentError, StoreError
 from antiphon.events import Event, TurnFailedEvent
-from antiphon.input.cuts import kept_behind
+from antiphon.input.cuts import kept_behind, shared_beginning
 from antiphon.input.values import now_ms
 from antiphon.model import Decision
 from antiphon.session.runtime import (
@@ -172,6 +172,10 @@ def edited(state: SavedSession, edit: Edit) -> SavedSession:
         if last is not None:
             state.keep(len(state.messages) - 1)
             state.messages += messages
+    if edit.becomes is not None:
+        messages = edit.becomes([message.copied() for message in state.messages])
+        state.keep(shared_beginning(state.messages, messages))
+        state.messages += messages[len(state.messages) :]
     state.messages += edit.add
     for name, value in edit.changes(partial(getattr, state)).items():
         setattr(state, name, value)

@@ -55,10 +55,10 @@ class Recalls:
     """What turns of this worker recall. ``cells`` finds where a session lives."""
 
     def __init__(self, cell: Cell, memories: Memories, cells: Cells) -> None:
-        if cell.seal.on and any(True for _ in memories):
+        if cell.seal.on and any(memories):
             raise SettingsError(
-                "A Memory cannot be encrypted, because an index of vectors shows what it was made of: leave memory= out, "
-                "or ANTIPHON_ENCRYPTION_KEYS."
+                "A Memory cannot be encrypted, because an index of vectors shows what it was made of: "
+                "leave memory= out, or ANTIPHON_ENCRYPTION_KEYS."
             )
         self._memories = memories
         self._of = {memory.name: _Recall(cell, memory, cells) for memory in memories}

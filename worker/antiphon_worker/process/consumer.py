@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import StoreError
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
-from antiphon_worker.process.faults import log_fault
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.settings import Settings
 

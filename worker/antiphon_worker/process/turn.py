@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.cuts import Revision
@@ -34,7 +35,6 @@ from antiphon_worker.loop.steps import decode_entry, tools_to_run
 from antiphon_worker.loop.tools.calls import is_stop
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
-from antiphon_worker.process.faults import log_fault
 from antiphon_worker.process.history import (
     asked_agent,
     loaded_history,

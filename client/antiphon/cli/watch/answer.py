@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from antiphon.cli.terminal import printable
+from antiphon.cli.terminal import one_line, printable, safe_json
 from antiphon.cli.watch.colour import Paint
 from antiphon.events import (
     Event,
@@ -42,7 +42,7 @@ class Answer:
         self.seq = event.seq or self.seq
         self.finished = isinstance(event, TurnFinished)
         if self._json:
-            self._out.write(event.to_json().decode() + "\n")
+            self._out.write(safe_json(event.to_json()) + "\n")
         elif isinstance(event, TextDelta | RefusalDelta | ReasoningDelta):
             self._piece(event)
         else:
@@ -65,19 +65,19 @@ class Answer:
     def _told(self, event: Event) -> None:
         match event:
             case ToolCallEvent(name=name, arguments=arguments):
-                self._line(f"[{name} {_short(str(arguments))}]", "cyan")
+                self._line(f"[{_short(name)} {_short(str(arguments))}]", "cyan")
             case ToolResultEvent(name=name, result=result, is_error=is_error):
                 how = "failed" if is_error else "returned"
-                self._line(f"[{name} {how}: {_short(result)}]", "red" if is_error else "cyan")
+                self._line(f"[{_short(name)} {how}: {_short(result)}]", "red" if is_error else "cyan")
             case ToolProgress(name=name, text=text, fraction=fraction):
                 done = "" if fraction is None else f" {fraction:.0%}"
-                self._line(f"[{name}{done}: {_short(text)}]", "cyan")
+                self._line(f"[{_short(name)}{done}: {_short(text)}]", "cyan")
             case TurnRetrying(reason=reason):
                 self._line(f"[{_short(reason)} The answer starts again.]", "yellow")
             case ModelChanged(target=target):
-                self._line(f"[{target} answers]", "yellow")
+                self._line(f"[{_short(target)} answers]", "yellow")
             case TurnFailedEvent(code=code, message=message):
-                self._line(f"[failed ({code}): {_short(message)}]", "red")
+                self._line(f"[failed ({_short(code)}): {_short(message)}]", "red")
             case TurnCancelledEvent(reason=reason):
                 self._line(f"[{_short(reason)}]", "yellow")
             case TurnFinished():
@@ -91,5 +91,4 @@ class Answer:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(printable(text).split())
-    return flat if len(flat) <= MOST_SHOWN else f"{flat[: MOST_SHOWN - 1]}…"
+    return one_line(text, MOST_SHOWN)

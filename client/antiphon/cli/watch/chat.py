@@ -7,7 +7,7 @@ import importlib
 import sys
 from contextlib import suppress
 
-from antiphon.cli.arguments import add_agent, add_redis, agent_of, command_parser, redis_urls
+from antiphon.cli.arguments import add_agent, add_json, add_redis, agent_of, command_parser, redis_urls
 from antiphon.cli.terminal import message_lines, printable
 from antiphon.cli.watch.answer import Answer
 from antiphon.cli.watch.colour import Paint
@@ -44,7 +44,7 @@ def chat(argv: list[str]) -> int:
     parser.add_argument(
         "--by", metavar="NAME", default="the command line", help="who decides about tool calls"
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each event")
+    add_json(parser, "print a line of JSON for each event")
     add_redis(parser)
     options = parser.parse_args(argv)
     agent = agent_of(options, parser)
@@ -97,7 +97,7 @@ class _Chat:
         if text == "/history":
             self._show_history(None)
         elif text == "/session":
-            print(self._session)
+            print(printable(self._session))
         else:
             print(HELP)
 

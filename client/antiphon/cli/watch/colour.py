@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from antiphon.cli.terminal import printable
+
 __all__ = ["Paint", "coloured"]
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
@@ -18,7 +20,7 @@ def coloured(out: TextIO) -> bool:
 
 
 class Paint:
-    """Colours text for one output. Where colours are not wanted, the text stays as it is.
+    """Colours text for one output, and removes what a terminal would obey. Where colours are not wanted, it adds none.
 
     >>> import io
     >>> Paint(io.StringIO())("failed", "red")
@@ -29,7 +31,8 @@ class Paint:
         self._on = coloured(out)
 
     def __call__(self, text: str, *styles: str) -> str:
-        if not self._on or not text:
+        text = printable(text)
+        if not self._on or not text or not styles:
             return text
         codes = ";".join(str(_CODES[style]) for style in styles)
         return f"\x1b[{codes}m{text}\x1b[0m"

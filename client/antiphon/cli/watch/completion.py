@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import EntryPoint
+from collections.abc import Callable, Iterator
 
-from antiphon.cli.arguments import Parser, command_parser, summary
+from antiphon.cli.arguments import Command, Parser, acts_of, command_parser
 from antiphon.errors import MissingPackage
 
-__all__ = ["completion"]
+__all__ = ["completion", "parsers"]
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -39,22 +39,33 @@ def completion(argv: list[str]) -> int:
     return 0
 
 
-def _whole_parser() -> argparse.ArgumentParser:
-    """One parser with all commands that this installation can run."""
+def parsers() -> Iterator[tuple[str, Parser]]:
+    """Yield every command that this installation can run, and every act of one, with its parser."""
     from antiphon.cli.main import commands
 
+    for point in commands():
+        parser = _parser_of(point.load)
+        if parser is None:
+            continue
+        yield point.name, parser
+        for act, run in acts_of(point.load()).items():
+            found = _parser_of(lambda run=run: run)
+            if found is not None:
+                yield f"{point.name} {act}", found
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    """One parser with all commands that this installation can run."""
     whole = argparse.ArgumentParser(prog="antiphon")
     below = whole.add_subparsers()
-    for point in commands():
-        parser = _parser_of(point)
-        if parser is not None:
-            below.add_parser(
-                point.name, parents=[parser], add_help=False, help=summary(point.load()).replace("%", "%%")
-            )
+    for name, parser in parsers():
+        if " " not in name:
+            help_line = (parser.description or "").partition("\n")[0]
+            below.add_parser(name, parents=[parser], add_help=False, help=help_line.replace("%", "%%"))
     return whole
 
 
-def _parser_of(point: EntryPoint) -> Parser | None:
+def _parser_of(load: Callable[[], Command]) -> Parser | None:
     """The parser that a command makes; None for one whose packages are missing, or that makes none."""
     before = Parser.parse_args
 
@@ -63,7 +74,7 @@ def _parser_of(point: EntryPoint) -> Parser | None:
 
     Parser.parse_args = stop  # type: ignore[method-assign, assignment]
     try:
-        point.load()([])
+        load()([])
     except _Parsed as found:
         return found.parser
     except ImportError:

@@ -6,9 +6,9 @@ import asyncio
 import sys
 from typing import Any
 
-from antiphon.cli.arguments import add_redis, command_parser
+from antiphon.cli.arguments import add_json, add_redis, command_parser
 from antiphon.cli.lists import open_client, print_json
-from antiphon.cli.terminal import clock_time
+from antiphon.cli.terminal import clock_time, counted
 from antiphon.cli.watch.colour import Paint
 from antiphon.cli.watch.story import Story, duration, story_of
 from antiphon.client import AsyncClient
@@ -31,7 +31,7 @@ def explain(argv: list[str]) -> int:
     """
     parser = command_parser(explain)
     parser.add_argument("turn", help="the turn's id")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser, "print one JSON object")
     add_redis(parser)
     options = parser.parse_args(argv)
 
@@ -88,10 +88,12 @@ class _Told:
         agent = f", for the agent {info.agent}" if info.agent else ""
         tenant = f" of the tenant {self._tenant}" if self._tenant else ""
         print(paint(f"Turn {info.turn_id} is {info.status}.", "bold"))
-        print(f"It was submitted to session {info.session_id}{tenant} and the queue {self._queue}{agent},")
+        where = f"session {info.session_id}{tenant} and the queue {self._queue}{agent}"
+        print(paint(f"It was submitted to {where},"))
         print(f"at {clock_time(info.created)}.")
         for run in self._runs[:-1]:
-            print(f"Run {run.run} {run.status} at {clock_time(run.ended or 0)} ({run.code}): {run.error}")
+            ended = f"at {clock_time(run.ended or 0)} ({run.code}): {run.error}"
+            print(paint(f"Run {run.run} {run.status} {ended}"))
         if info.run > 1:
             print(f"This is run {info.run}.")
         print()
@@ -118,9 +120,8 @@ class _Told:
         """Say what can be done now."""
         info = self._info
         if self._crashes or self._errors:
-            print(
-                f"Its workers died {self._crashes} times, and its model service failed {self._errors} times."
-            )
+            died, failed = counted(self._crashes, "time"), counted(self._errors, "time")
+            print(f"Its workers died {died}, and its model service failed {failed}.")
         for call in info.calls:
             print(paint(f"It waits: antiphon approve {info.turn_id} {call.call_id}", "yellow"))
         if info.status == "failed":

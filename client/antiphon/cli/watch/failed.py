@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from antiphon.cli.arguments import add_redis, command_parser
+from antiphon.cli.arguments import add_json, add_redis, command_parser
 from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
 from antiphon.cli.terminal import clock_time
 from antiphon.errors import AgentError
@@ -74,7 +74,7 @@ def requeue(argv: list[str]) -> int:
     parser = command_parser(requeue)
     parser.add_argument("turn", nargs="*", help="the ids of failed turns")
     parser.add_argument("--all", action="store_true", help="all failed turns")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
+    add_json(parser, "print a line of JSON for each")
     _add_filter(parser)
     add_redis(parser)
     options = parser.parse_args(argv)

@@ -17,14 +17,14 @@ __all__ = ["ask_about"]
 def ask_about(turn: Turn, call: OpenCall, by: str) -> bool:
     """Ask until there is a decision. False if it is left for later, as at the end of the input."""
     shown = msgspec.json.encode(call.arguments).decode()
-    print(f"The turn asks for {printable(call.name)} {printable(shown)}")
+    print(printable(f"The turn asks for {call.name} {shown}"))
     try:
         return _result(turn, call, by) if call.kind == "tool" else _approval(turn, call, by)
     except EOFError:
         print()
         return False
     except AlreadyDecided as exc:
-        print(exc.message)
+        print(printable(exc.message))
         return True
 
 

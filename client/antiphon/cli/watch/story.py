@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
-from antiphon.cli.terminal import printable
+from antiphon.cli.terminal import counted, one_line
 from antiphon.events import (
     Event,
     ModelChanged,
@@ -26,6 +26,7 @@ from antiphon.events import (
 
 __all__ = ["Story", "duration", "story_of"]
 
+MOST_IN_A_SENTENCE = 500
 WORKER, MODEL, TOOLS, PAUSE, PEOPLE, OTHERS = (
     "waiting for a worker",
     "in model calls",
@@ -106,14 +107,14 @@ class _Teller:
         self._at = max(self._at, at)
 
     def _say(self, text: str, style: str = "") -> None:
-        self.sentences.append(Sentence(self._at, printable(text), style))
+        self.sentences.append(Sentence(self._at, one_line(text, MOST_IN_A_SENTENCE), style))
 
     def _since(self) -> str:
         return duration((self._at - self._began) / 1000)
 
     def queued(self, event: TurnQueued) -> None:
         self._doing = OTHERS if event.position else WORKER
-        behind = f" behind {event.position} other turns of its session" if event.position else ""
+        behind = f" behind {counted(event.position, 'other turn')} of its session" if event.position else ""
         self._say(f"It was accepted{behind}.")
 
     def started(self, event: TurnStarted) -> None:
@@ -127,7 +128,7 @@ class _Teller:
         used = event.usage
         cost = "" if used.cost is None else f", ${used.cost:.4g}"
         self._say(
-            f"Model call {event.step} ({event.model or 'model'}) answered: {used.input_tokens:,} tokens in, "
+            f"Model call {event.step} ({event.model or 'model'}) answered: {counted(used.input_tokens, 'token')} in, "
             f"{used.output_tokens:,} out{cost}; it stopped for {event.stop_reason}."
         )
         if event.rejected:
@@ -188,7 +189,8 @@ class _Teller:
         self._say(f"It failed ({event.code}): {event.message}", "red")
 
     def cancelled(self, event: TurnCancelledEvent) -> None:
-        self._say(f"It was cancelled ({event.reason}); {event.kept} messages of it stay.", "yellow")
+        stay = "1 message of it stays" if event.kept == 1 else f"{event.kept} messages of it stay"
+        self._say(f"It was cancelled ({event.reason}); {stay}.", "yellow")
 
 
 _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignment]

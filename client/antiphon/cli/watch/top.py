@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from antiphon.cli.arguments import add_redis, command_parser, positive
+from antiphon.cli.arguments import add_json, add_redis, command_parser, positive
 from antiphon.cli.lists import open_client, print_json
 from antiphon.cli.watch.view import SORTS, Rates, View, rates_between
 from antiphon.client import AsyncClient
@@ -29,7 +29,7 @@ def top(argv: list[str]) -> int:
     parser = command_parser(top)
     parser.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="by default 2")
     parser.add_argument("--once", action="store_true", help="print the state once, as text")
-    parser.add_argument("--json", action="store_true", help="print a JSON object at each interval")
+    add_json(parser, "print a JSON object at each interval")
     parser.add_argument("--svg", metavar="FILE", help="write the state once as a picture; needs Rich")
     parser.add_argument("--sort", choices=SORTS, default="age", help="the order of the turns; by default age")
     parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from antiphon.cli.terminal import clock_time, table
+from antiphon.cli.terminal import clock_time, counted, printable, table
 from antiphon.cli.watch.story import duration
 from antiphon.redis.many.operating import Overview, QueueState
 from antiphon.wire.lists.in_flight import TurnRow
@@ -50,10 +50,11 @@ class View(Struct):
         running = sum(one.running for one in found.workers)
         lag = max((one.lag for one in found.workers), default=0.0)
         return (
-            f"{clock_time(found.at)}   {len(found.workers)} workers, {running} turns running, "
+            f"{clock_time(found.at)}   {counted(len(found.workers), 'worker')}, {counted(running, 'turn')} running, "
             f"{sum(one.queued for one in found.queues)} queued   {self.rates.turns:.1f} turns/s   "
             f"{self.rates.tokens:,.0f} tokens/s   lag {lag * 1000:.0f} ms"
-            f"\n{counts.sessions} sessions with turns, {counts.waiting} wait for decisions, {counts.delayed} delayed, "
+            f"\n{counted(counts.sessions, 'session')} with turns, {counts.waiting} waiting for decisions, "
+            f"{counts.delayed} delayed, "
             f"{sum(one.failed for one in found.queues)} failed, {counts.quarantined} set aside"
         )
 
@@ -61,7 +62,7 @@ class View(Struct):
     def troubles(self) -> list[str]:
         """What an operator should look at first."""
         stranded = [one.name for one in self.overview.queues if one.queued and not one.workers]
-        said = [f"No worker serves {name}: its turns wait." for name in stranded]
+        said = [f"No worker serves {printable(name)}: its turns wait." for name in stranded]
         if self.overview.counts.waiting:
             said.append(f"Turns that wait for people: {self.overview.counts.waiting} (antiphon waiting)")
         if self.overview.counts.quarantined:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from antiphon.cli.arguments import add_redis, command_parser
+from antiphon.cli.arguments import add_json, add_redis, command_parser
 from antiphon.cli.lists import open_client, print_json, print_table
-from antiphon.cli.terminal import ago
+from antiphon.cli.terminal import ago, printable
 from antiphon.redis.connections import Connections
 from antiphon.redis.many.operating import list_queues, list_workers
 
@@ -78,12 +78,12 @@ def queues(argv: list[str]) -> int:
         print_table(head, rows, "There is no queue yet.")
     stranded = [one.name for one in found if one.queued and not one.workers]
     if stranded and not options.json:
-        print(f"No worker serves {', '.join(stranded)}.", file=sys.stderr)
+        print(printable(f"No worker serves {', '.join(stranded)}."), file=sys.stderr)
     return 1 if stranded else 0
 
 
 def _parsed(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each")
+    add_json(parser)
     add_redis(parser)
     return parser.parse_args(argv)
 

@@ -33,6 +33,7 @@ from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.redis.prefix import prefix_of
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
+from antiphon.wire.keys import Keys
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -76,9 +77,8 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         serde: SerializerProtocol | None = None,
     ) -> None:
         super().__init__(serde=serde)
-        first = prefix_of(prefix)
-        self._connections = ConnectionsByLoop(redis, first)
-        self._prefix = f"{first}:graph:"
+        self._keys = Keys(prefix_of(prefix))
+        self._connections = ConnectionsByLoop(redis, self._keys.prefix)
         self._seal = sealer_of()
         seconds = lifetime(ttl)
         seconds = DEFAULT_TTL_SECONDS if isinstance(seconds, UnsetType) else seconds
@@ -91,7 +91,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
             low, high = _within(CHECKPOINT, space)
-            names = await redis.zrevrangebylex(self._index(thread), high, low, start=0, num=1)
+            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=1)
             if not names:
                 return None
             checkpoint_id = _last_part(names[0])
@@ -163,13 +163,13 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete all that belongs to a thread."""
         redis = await self._redis(thread_id)
-        await redis.delete(self._hash(thread_id), self._index(thread_id))
+        await redis.delete(self._keys.graph_data(thread_id), self._keys.graph_index(thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all that belongs to a thread to another one, also between servers."""
         redis = await self._redis(source_thread_id)
-        fields = await redis.hgetall(self._hash(source_thread_id))
-        names = await redis.zrange(self._index(source_thread_id), 0, -1)
+        fields = await redis.hgetall(self._keys.graph_data(source_thread_id))
+        names = await redis.zrange(self._keys.graph_index(source_thread_id), 0, -1)
         if fields:
             opened = {name: self._opened(source_thread_id, value) for name, value in fields.items()}
             await self._write(target_thread_id, opened, names)
@@ -222,12 +222,6 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def _redis(self, thread: str) -> Any:
         return (await self._connections.here()).cell_of_session(SessionId(thread)).redis
 
-    def _hash(self, thread: str) -> str:
-        return f"{self._prefix}data:{thread}"
-
-    def _index(self, thread: str) -> str:
-        return f"{self._prefix}index:{thread}"
-
     async def _write(
         self,
         thread: str,
@@ -238,14 +232,13 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         redis = await self._redis(thread)
         pipe = redis.pipeline(transaction=True)
         if fields:
-            pipe.hset(
-                self._hash(thread), mapping={name: self._sealed(thread, one) for name, one in fields.items()}
-            )
+            sealed = {name: self._sealed(thread, one) for name, one in fields.items()}
+            pipe.hset(self._keys.graph_data(thread), mapping=sealed)
         for name, data in (once or {}).items():
-            pipe.hsetnx(self._hash(thread), name, self._sealed(thread, data))
+            pipe.hsetnx(self._keys.graph_data(thread), name, self._sealed(thread, data))
         if names:
-            pipe.zadd(self._index(thread), dict.fromkeys(names, 0))
-        for key in (self._hash(thread), self._index(thread)):
+            pipe.zadd(self._keys.graph_index(thread), dict.fromkeys(names, 0))
+        for key in (self._keys.graph_data(thread), self._keys.graph_index(thread)):
             if self._ttl_ms is None:
                 pipe.persist(key)
             else:
@@ -259,7 +252,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
             async for one in self._of_thread(_thread(config), space):
                 yield one
             return
-        beginning = self._index("")
+        beginning = self._keys.graph_index("")
         for cell in (await self._connections.here()).cells:
             async for key in cast(
                 "AsyncIterator[bytes]", cell.redis.scan_iter(match=f"{beginning}*", count=PAGE)
@@ -271,7 +264,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         low, high = _within(CHECKPOINT) if space is None else _within(CHECKPOINT, space)
         redis = await self._redis(thread)
         while True:
-            names = await redis.zrevrangebylex(self._index(thread), high, low, start=0, num=PAGE)
+            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=PAGE)
             for name in names:
                 _, found, checkpoint_id = name.decode().split(END)
                 yield thread, found, checkpoint_id
@@ -280,11 +273,11 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
             high = b"(" + names[-1]
 
     async def _read(self, redis: Any, thread: str, space: str, checkpoint_id: str) -> CheckpointTuple | None:
-        key = self._hash(thread)
+        key = self._keys.graph_data(thread)
         low, high = _within(WRITE, space, checkpoint_id)
         pipe = redis.pipeline(transaction=True)
         pipe.hget(key, _name(CHECKPOINT, space, checkpoint_id))
-        pipe.zrangebylex(self._index(thread), low, high)
+        pipe.zrangebylex(self._keys.graph_index(thread), low, high)
         data, names = await pipe.execute()
         if data is None:
             return None

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from antiphon.ext.kept import kept_by
 from antiphon.model import (
     File,
     Image,
@@ -61,9 +62,9 @@ def message_of(items: Sequence[Mapping[str, Any]], before: Message | None = None
 
 def items_of(message: Message) -> list[dict[str, Any]]:
     """Return the items of a message: those that it holds, or those that say the same."""
-    last = message.parts[-1] if message.parts else None
-    if isinstance(last, Item) and last.provider == PROVIDER:
-        return cast("list[dict[str, Any]]", last.item["items"])
+    kept = kept_by(PROVIDER, message)
+    if kept is not None:
+        return cast("list[dict[str, Any]]", kept["items"])
     if message.role == "tool":
         return [_output(result) for result in message.tool_results]
     if message.role == "assistant":

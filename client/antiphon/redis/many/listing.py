@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
-from antiphon.errors import CorruptRecord, StoreError
+from antiphon.errors import CorruptRecord, SessionNotFound, StoreError
 from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.model import Status
+from antiphon.redis.connections import Connections
+from antiphon.redis.copies.reading import ArchiveReader, archived_sessions, whole_snapshot
 from antiphon.redis.fields import decode_field
 from antiphon.session.runtime import ListPlace, SessionInfo, agent_name
 from antiphon.session.saved import ListedFields
-from antiphon.wire.cell import Cell
+from antiphon.wire.cell import Cell, Snapshot
 from antiphon.wire.lists import inspection
 from antiphon.wire.lists.inspection import DueTurn, SessionRow
 from antiphon.wire.suspension import SuspendedTurn, suspended_turns
@@ -27,14 +30,34 @@ log = logging.getLogger("antiphon.unserved")
 PAGE = 100
 FIRST_LOOK_SECONDS = 3.0
 LOOK_SECONDS = 30.0
+ARCHIVED = 0
+"""The place of sessions that live in the archive alone: behind all that live in Redis."""
 LISTED = ListedFields.__struct_fields__
 
 
 async def list_sessions(
-    cells: Iterable[Cell], after: ListPlace | None, page: int
+    connections: Connections, after: ListPlace | None, page: int
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-    """Iterate over the sessions of all cells, page by page; the session that expires last comes first."""
-    streams = [_of_cell(cell, after, page) for cell in cells]
+    """Iterate over the sessions of all cells, page by page; the session that expires last comes first.
+
+    Those of which only the archive knows come last, in the order of their ids.
+    """
+    cells, archive = connections.cells, connections.archive
+    if after is None or after[0] > ARCHIVED:
+        async with aclosing(_live_sessions(cells, after, page, archive)) as rows:
+            async for row in rows:
+                yield row
+        after = None
+    if archive is not None:
+        async for session, found in archived_sessions(cells, archive, after[1] if after else "", page):
+            row = _whole(SessionRow(session), found)
+            yield (ARCHIVED, session), _info(row)
+
+
+async def _live_sessions(
+    cells: Iterable[Cell], after: ListPlace | None, page: int, archive: ArchiveReader | None
+) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+    streams = [_of_cell(cell, after, page, archive) for cell in cells]
     try:
         heads = {stream: await anext(stream, None) for stream in streams}
         while rows := {stream: row for stream, row in heads.items() if row is not None}:
@@ -103,13 +126,32 @@ async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
 
 
 async def _of_cell(
-    cell: Cell, after: ListPlace | None, page: int
+    cell: Cell, after: ListPlace | None, page: int, archive: ArchiveReader | None
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
     while places := await inspection.session_places(cell, after, page):
         for place, row in zip(places, await inspection.session_rows(cell, places, LISTED), strict=True):
             if row is not None:
-                yield place, _info(row)
+                yield place, _info(row if archive is None else await _with_past(cell, archive, row))
         after = places[-1]
+
+
+async def _with_past(cell: Cell, archive: ArchiveReader, row: SessionRow) -> SessionRow:
+    """Return the row with what the archive has of its past. A copy that cannot be read is left out."""
+    if row.restored:
+        return row
+    try:
+        return _whole(row, await whole_snapshot(cell, archive, SessionId(row.session_id), 1, 0))
+    except (CorruptRecord, SessionNotFound):
+        return row
+
+
+def _whole(row: SessionRow, found: Snapshot) -> SessionRow:
+    fields = found.fields
+    row.fields = {name: fields.get(name, b"") for name in LISTED}
+    row.agent, row.closed, row.messages = fields.get("agent", b""), "closed" in fields, found.history_length
+    row.updated = decode_field("updated", fields.get("updated", b""))
+    row.created = decode_field("created", fields.get("created", b"")) or row.updated
+    return row
 
 
 async def _due_of_cell(cell: Cell, page: int) -> AsyncGenerator[DueTurn, None]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from antiphon.errors import UsageError
 from antiphon.input.values import is_a
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 
 __all__ = ["TenantLimits", "set_tenant_limits", "tenant_limits"]
 
@@ -41,19 +40,13 @@ async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLi
                 pipe.hdel(cell.keys.limits, f"{name}:{tenant}")
             else:
                 pipe.hset(cell.keys.limits, f"{name}:{tenant}", number)
-        try:
-            await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        await asked(pipe.execute())
 
 
 async def tenant_limits(cell: Cell, tenant: str) -> TenantLimits:
     """The limits that a tenant has in a cell: its own, and the defaults where it has none. Raises ``StoreError``."""
     fields = [f"{name}:{whose}" for name in MOST for whose in (tenant, "")]
-    try:
-        found: list[Any] = await cell.redis.hmget(cell.keys.limits, fields)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
+    found: list[Any] = await asked(cell.redis.hmget(cell.keys.limits, fields))
     pairs = zip(found[::2], found[1::2], strict=True)
     return TenantLimits(
         *(None if (own or default) is None else int(own or default) for own, default in pairs)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, cast
 
 import msgspec
 from msgspec import Struct, field
-from redis.exceptions import RedisError
 
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
 
 __all__ = ["FIELD", "Offer", "offers"]
@@ -35,21 +32,14 @@ class Offer(Struct):
 
 async def offers(cell: Cell) -> list[Offer]:
     """Return what the live workers of a cell offer, each App once. Raises ``StoreError``."""
-    members = await _ask(cell.redis.smembers(rq_key("rq_workers")))
+    members = await asked(cell.redis.smembers(rq_key("rq_workers")))
     pipe = cell.redis.pipeline(transaction=False)
     for member in members:
         pipe.hget(member, FIELD)
     found: list[Offer] = []
-    for record in {*await _ask(pipe.execute())} if members else ():
+    for record in {*await asked(pipe.execute())} if members else ():
         with suppress(msgspec.MsgspecError, UnicodeError):
             offer = msgspec.json.decode(record or b"", type=Offer)
             if offer.prefix == cell.keys.prefix:
                 found.append(offer)
     return found
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await cast("Awaitable[Any]", answer)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from antiphon.encryption.contents import open_field
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
 from antiphon.wire.scripts import KEEP_TURN_SECONDS
 
@@ -23,7 +21,7 @@ Place = tuple[int, str]
 async def queues_of(cell: Cell) -> list[str]:
     """Return the queues of a cell."""
     stem = rq_key("rq_queue", "")
-    names: Any = await _ask(cell.redis.smembers(rq_key("rq_queues")))
+    names: Any = await asked(cell.redis.smembers(rq_key("rq_queues")))
     return sorted(name.decode(errors="replace").removeprefix(stem) for name in names)
 
 
@@ -37,7 +35,7 @@ async def failed_places(
         highest = after[0]
     skipped = 0
     while True:
-        found: Any = await _ask(
+        found: Any = await asked(
             cell.redis.zrevrangebyscore(
                 rq_key("rq_failed", queue), highest, lowest, start=skipped, num=count, withscores=True
             )
@@ -54,7 +52,7 @@ async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]
     pipe = cell.redis.pipeline(transaction=False)
     for session in sessions:
         pipe.hget(cell.keys.session(session), "agent")
-    answers: Any = await _ask(pipe.execute(raise_on_error=False))
+    answers: Any = await asked(pipe.execute(raise_on_error=False))
     stored = [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
     return [_opened(cell, session, raw) for session, raw in zip(sessions, stored, strict=True)]
 
@@ -64,10 +62,3 @@ def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
         return open_field(cell.seal, session, "agent", agent)
     except CorruptRecord:
         return b""
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 
 __all__ = ["Counts", "TurnRow", "counts", "turn_rows"]
 
@@ -49,21 +48,21 @@ async def counts(cell: Cell) -> Counts:
     pipe.zcard(cell.keys.suspended)
     pipe.zcard(cell.keys.due)
     pipe.hlen(cell.keys.quarantined)
-    return Counts(*map(int, await _ask(pipe.execute())))
+    return Counts(*map(int, await asked(pipe.execute())))
 
 
 async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
     """Read the current turns of up to ``limit`` sessions of a cell, in three round trips. Raises ``StoreError``."""
-    sessions = await _ask(cell.redis.zrange(cell.keys.active, 0, limit - 1))
+    sessions = await asked(cell.redis.zrange(cell.keys.active, 0, limit - 1))
     if not sessions:
         return []
     pipe = cell.redis.pipeline(transaction=False)
     for session in sessions:
         pipe.lindex(cell.keys.inbox(_text(session)), 0)
-    heads = [_text(one) for one in await _ask(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)]
+    heads = [_text(one) for one in await asked(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)]
     for turn in heads:
         pipe.hmget(cell.keys.turn(turn), *_FIELDS)
-    found: list[Any] = await _ask(pipe.execute(raise_on_error=False)) if heads else []
+    found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if heads else []
     return [row for turn, answer in zip(heads, found, strict=True) if (row := _row(turn, answer))]
 
 
@@ -84,10 +83,3 @@ def _text(value: bytes | None) -> str:
 
 def _number(value: str) -> int:
     return int(value) if value.isdigit() and len(value) < 20 else 0
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast, get_args
 
-from msgspec import Struct
-from redis.exceptions import RedisError
+from msgspec import Struct, field
 
 from antiphon.encryption.contents import open_field, open_reason
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
 from antiphon.wire.records import TurnRecord
 
@@ -40,7 +39,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_ROW = ("agent", "created", "updated", "closed", "fence", "due_until")
+_ROW = ("agent", "created", "updated", "closed", "fence", "due_until", "restored")
 NEWEST_TURNS = 100
 CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
 
@@ -49,21 +48,23 @@ class SessionRow(Struct):
     """One session in a list. ``fields`` holds the raw values that were asked for.
 
     ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed.
-    ``due`` is when the next delayed turn is due, or 0. Times are the server's, in ms.
+    ``due`` is when the next delayed turn is due, or 0. ``restored`` is true if an archive has nothing more of it. Times
+    are the server's, in ms.
     """
 
     session_id: str
-    fields: dict[str, bytes]
-    agent: bytes
-    created: int
-    updated: int
-    closed: bool
-    held: bool
-    turns: int
-    messages: int
-    last_turn: str
-    due: int
+    fields: dict[str, bytes] = field(default_factory=dict)
+    agent: bytes = b""
+    created: int = 0
+    updated: int = 0
+    closed: bool = False
+    held: bool = False
+    turns: int = 0
+    messages: int = 0
+    last_turn: str = ""
+    due: int = 0
     failed: bool = False
+    restored: bool = False
 
 
 class DueTurn(Struct):
@@ -90,14 +91,14 @@ class FailedTurn(Struct):
 
 async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     """Return the live workers, ours and RQ's own, by name with their process id: those of one queue, or all."""
-    members = await _ask(
+    members = await asked(
         cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
     )
     keys = sorted(map(_text, members))
     pipe = cell.redis.pipeline(transaction=False)
     for key in keys:
         pipe.hmget(key, "birth", "pid")
-    found = await _ask(pipe.execute())
+    found = await asked(pipe.execute())
     stem = rq_key("rq_worker", "")
     return {
         key.removeprefix(stem): _number(pid)
@@ -108,7 +109,7 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
 
 async def unserved(cell: Cell, turn_id: TurnId) -> str:
     """Return a warning for the caller of a turn whose queue no worker serves, or nothing."""
-    status, queue = await _ask(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
+    status, queue = await asked(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
     if status != b"queued" or await workers(cell, _text(queue)):
         return ""
     named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
@@ -117,7 +118,7 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str:
 
 async def keep_of(cell: Cell, turn_id: TurnId) -> Keep:
     """What the cancel of a turn wants to stay in the history."""
-    keep = _text(await _ask(cell.redis.hget(cell.keys.turn(turn_id), "keep")))
+    keep = _text(await asked(cell.redis.hget(cell.keys.turn(turn_id), "keep")))
     return check_keep(keep) if keep in get_args(Keep) else "steps"
 
 
@@ -127,7 +128,7 @@ async def place_of_turn(cell: Cell, session_id: SessionId, turn_id: TurnId) -> i
     pipe.hmget(cell.keys.turn(turn_id), "queued_seq", "first_seq", "last_seq")
     pipe.hget(cell.keys.session(session_id), "seq")
     pipe.xrange(cell.keys.events(session_id), count=1)
-    found, newest, oldest = await _ask(pipe.execute())
+    found, newest, oldest = await asked(pipe.execute())
     queued, started, ended = map(_number, found)
     if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
         return queued - 1
@@ -141,7 +142,7 @@ async def end_is_kept(cell: Cell, session_id: SessionId, turn: TurnRecord) -> bo
     It does not if it was cut behind it, or if the session was deleted, even if it has begun anew.
     """
     place = f"{turn.last_seq}-0"
-    found = await _ask(cell.redis.xrange(cell.keys.events(session_id), place, place))
+    found = await asked(cell.redis.xrange(cell.keys.events(session_id), place, place))
     return bool(found) and turn.turn_id.encode() in found[0][1].get(b"e", b"")
 
 
@@ -155,7 +156,7 @@ async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
     pipe.hexists(cell.keys.held(worker), "")
     for queue in queues:
         pipe.lrange(rq_key("rq_queue", queue), 0, CLAIMED_ENTRIES - 1)
-    held, token, *entries = await _ask(pipe.execute())
+    held, token, *entries = await asked(pipe.execute())
     jobs = [job for queue in entries for job in queue]
     return held - token > 0 or not all(await _of_other_prefixes(cell, jobs))
 
@@ -166,7 +167,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     pipe = cell.redis.pipeline(transaction=False)
     for job in jobs:
         pipe.hget(cast("Any", rq_key("rq_job", "").encode() + job), "ant_prefix")
-    prefixes = await _ask(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
+    prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
     return [isinstance(prefix, bytes) and prefix.decode() != cell.keys.prefix for prefix in prefixes]
 
 
@@ -178,7 +179,7 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
     highest: int | str = "+inf" if after is None else after[0]
     skipped = 0
     while True:
-        found = await _ask(
+        found = await asked(
             cell.redis.zrevrangebyscore(
                 cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
             )
@@ -203,7 +204,7 @@ async def session_rows(
         pipe.llen(cell.keys.inbox(name))
         pipe.llen(cell.keys.history(name))
         pipe.lindex(cell.keys.turns(name), -1)
-    answers = await _ask(pipe.execute(raise_on_error=False))
+    answers = await asked(pipe.execute(raise_on_error=False))
     rows = [_row(cell, name, fields, *answers[4 * n : 4 * n + 4]) for n, (_, name) in enumerate(places)]
     there = [row for row in rows if row is not None]
     await _add_ends(cell, [row for row in there if row.last_turn])
@@ -216,7 +217,7 @@ async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
     pipe = cell.redis.pipeline(transaction=False)
     for row in rows:
         pipe.hget(cell.keys.turn(row.last_turn), "status")
-    for row, status in zip(rows, await _ask(pipe.execute(raise_on_error=False)), strict=True):
+    for row, status in zip(rows, await asked(pipe.execute(raise_on_error=False)), strict=True):
         row.failed = status == b"failed"
 
 
@@ -225,9 +226,9 @@ async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
     pipe = cell.redis.pipeline(transaction=False)
     for row in rows:
         pipe.lrange(cell.keys.turns(row.session_id), 0, -1)
-    for turns in await _ask(pipe.execute(raise_on_error=False)):
+    for turns in await asked(pipe.execute(raise_on_error=False)):
         pipe.zmscore(cell.keys.due, cast("list[str]", turns) if isinstance(turns, list) and turns else [""])
-    for row, scores in zip(rows, await _ask(pipe.execute()), strict=True):
+    for row, scores in zip(rows, await asked(pipe.execute()), strict=True):
         row.due = min((int(score) for score in scores if score is not None), default=0)
 
 
@@ -238,7 +239,7 @@ async def turn_places(
     lowest: int | str = "-inf" if after is None else after[0]
     skipped = 0
     while True:
-        found = await _ask(
+        found = await asked(
             cell.redis.zrangebyscore(key, lowest, "+inf", start=skipped, num=count, withscores=True)
         )
         places = [(int(score), _text(name)) for name, score in found]
@@ -255,20 +256,20 @@ async def due_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[DueTu
         pipe.hmget(cell.keys.turn(turn), "session", "queue", "tenant", "queued_at")
     return [
         _due(due, turn, answer)
-        for (due, turn), answer in zip(places, await _ask(pipe.execute(raise_on_error=False)), strict=True)
+        for (due, turn), answer in zip(places, await asked(pipe.execute(raise_on_error=False)), strict=True)
     ]
 
 
 async def session_turns(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], list[DueTurn]]:
     """Which of a session's newest turns have failed, the last one first, and its delayed ones, the next one first."""
-    ids = await _ask(cell.redis.lrange(cell.keys.turns(session_id), -NEWEST_TURNS, -1))
+    ids = await asked(cell.redis.lrange(cell.keys.turns(session_id), -NEWEST_TURNS, -1))
     if not ids:
         return [], []
     pipe = cell.redis.pipeline(transaction=False)
     pipe.zmscore(cell.keys.due, ids)
     for turn in ids:
         pipe.hget(cell.keys.turn(_text(turn)), "status")
-    scores, *statuses = await _ask(pipe.execute(raise_on_error=False))
+    scores, *statuses = await asked(pipe.execute(raise_on_error=False))
     failed = [TurnId(_text(turn)) for turn, status in zip(ids, statuses, strict=True) if status == b"failed"]
     places = sorted(
         (int(score), _text(turn)) for turn, score in zip(ids, scores, strict=True) if score is not None
@@ -285,7 +286,7 @@ async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], boo
     pipe = cell.redis.pipeline(transaction=True)
     pipe.lrange(cell.keys.turns(session_id), 0, -1)
     pipe.hmget(cell.keys.session(session_id), "created", "tenant")
-    found, (created, tenant) = await _ask(pipe.execute())
+    found, (created, tenant) = await asked(pipe.execute())
     return [TurnId(_text(turn)) for turn in reversed(found)], bool(created), _text(tenant) or None
 
 
@@ -294,23 +295,23 @@ async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hget(cell.keys.turn(turn), "status")
-    return [_text(status) for status in await _ask(pipe.execute())]
+    return [_text(status) for status in await asked(pipe.execute())]
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
     """Return the failed turns of all queues, newest first, with failed foreign jobs and quarantined sessions."""
     stem = rq_key("rq_queue", "")
     queues = sorted(
-        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
     )
-    found = [_quarantined(*pair) for pair in (await _ask(cell.redis.hgetall(cell.keys.quarantined))).items()]
+    found = [_quarantined(*pair) for pair in (await asked(cell.redis.hgetall(cell.keys.quarantined))).items()]
     for queue in queues:
-        ids = await _ask(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
+        ids = await asked(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
         pipe = cell.redis.pipeline(transaction=False)
         for job in ids:
             pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
             pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
-        answers = await _ask(pipe.execute(raise_on_error=False))
+        answers = await asked(pipe.execute(raise_on_error=False))
         found += [_failed(cell, job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
 
@@ -325,13 +326,14 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
     if any(isinstance(answer, Exception) for answer in answers):
         return None
     found, turns, messages, last_turn = answers
-    agent, created, updated, closed, fence, due_until, *values = (value or b"" for value in found)
+    agent, created, updated, closed, fence, due_until, restored, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
     fields = {field: _shown(cell, name, field, value) for field, value in zip(names, values, strict=True)}
     return SessionRow(
         name, fields, _shown(cell, name, "agent", agent), _number(created or updated), _number(updated or created),
         bool(closed), bool(fence), turns, messages, _text(last_turn), _number(due_until),
+        restored=restored == b"1",
     )  # fmt: skip
 
 
@@ -366,10 +368,3 @@ def _text(value: bytes | None) -> str:
 
 def _number(value: bytes | str | None) -> int:
     return int(value) if value and len(value) < 20 and value.isdigit() else 0
-
-
-async def _ask(answer: Awaitable[T] | Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
-from redis.exceptions import RedisError
 
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.records import pairs
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = [
     "Remembered",
@@ -53,7 +51,7 @@ class Remembered(NamedTuple):
 
 async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> list[TakenSession]:
     """Take up to ``count`` sessions that a memory is to look at. Raises ``StoreError``."""
-    match await _run(cell, "take", memory, lease_ms, count):
+    match await cell.run("memories/take", memory, lease_ms, count):
         case [b"TAKEN", fence, *found]:
             return [_taken(memory, fence.decode(), each) for each in found]
         case answer:
@@ -69,7 +67,9 @@ async def settle_session(
     Raises ``StoreError``.
     """
     flat = [value for pair in indexed.items() for value in pair]
-    match await _run(cell, "settle", memory, taken.session_id, taken.fence, taken.new, taken.cut, *flat):
+    match await cell.run(
+        "memories/settle", memory, taken.session_id, taken.fence, taken.new, taken.cut, *flat
+    ):
         case [b"OK"]:
             return []
         case [b"SUPERSEDED", *unknown]:
@@ -80,7 +80,7 @@ async def settle_session(
 
 async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
     """Leave a session that cannot be indexed now to whoever takes it after this time. Raises ``StoreError``."""
-    match await _run(cell, "put_off", memory, taken.session_id, taken.fence, ms):
+    match await cell.run("memories/put_off", memory, taken.session_id, taken.fence, ms):
         case [b"OK"] | [b"SUPERSEDED"]:
             return
         case answer:
@@ -92,7 +92,7 @@ async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> l
     pipe = cell.redis.pipeline(transaction=False)
     for one in found:
         pipe.hmget(cell.keys.remembered(one.session_id), f"@cut/{memory}", f"{memory}/{one.turn_id}")
-    answers: list[Any] = await _ask(pipe.execute(raise_on_error=False)) if found else []
+    answers: list[Any] = await asked(pipe.execute(raise_on_error=False)) if found else []
     return [isinstance(raw, list) and raw[0] is None and raw[1] is not None for raw in answers]
 
 
@@ -101,13 +101,13 @@ async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | No
     pipe = cell.redis.pipeline(transaction=False)
     pipe.hget(cell.keys.turn(turn), "tenant")
     pipe.hget(cell.keys.session(session_id), "tenant")
-    own, of_session = await _ask(pipe.execute())
+    own, of_session = await asked(pipe.execute())
     return (own or of_session or b"").decode() or None
 
 
 async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
     """Let a memory index some of what another one has. Returns True once it has it all. Raises ``StoreError``."""
-    match await _run(cell, "take_over", memory, replaced, count):
+    match await cell.run("memories/take_over", memory, replaced, count):
         case [b"READY"]:
             return True
         case [b"MORE"]:
@@ -118,12 +118,12 @@ async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
 
 async def has_taken_over(cell: Cell, memory: str) -> bool:
     """Return whether a memory has all of the one that it replaces. Raises ``StoreError``."""
-    return bool(await _ask(cell.redis.hexists(cell.keys.taking_over(memory), "ready")))
+    return bool(await asked(cell.redis.hexists(cell.keys.taking_over(memory), "ready")))
 
 
 async def waiting_sessions(cell: Cell, memory: str) -> int:
     """Return how many sessions a memory is still to index or to forget. Raises ``StoreError``."""
-    return int(await _ask(cell.redis.zcard(cell.keys.unindexed(memory))))
+    return int(await asked(cell.redis.zcard(cell.keys.unindexed(memory))))
 
 
 def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
@@ -141,15 +141,3 @@ def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
 
 def _unknown(name: str, answer: Any) -> CorruptRecord:
     return CorruptRecord(f"The script 'memories/{name}' returned an unknown answer: {answer!r:.80}.")
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"memories/{name}", cell.clock)
-    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

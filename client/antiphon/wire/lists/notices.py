@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from redis.exceptions import RedisError
-
 from antiphon.encryption.contents import open_event, open_field, open_turn_field
 from antiphon.errors import CorruptRecord, SealBroken, StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.records import TurnRecord, turn_record
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = [
     "BEGAN",
@@ -52,24 +49,16 @@ class Notice(NamedTuple):
 
 async def follow(cell: Cell, keep_ms: int) -> str:
     """Ask for this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
-    script = load_script("notices/follow", cell.clock)
-    try:
-        answer = await run_script(cell.redis, script, cell.keys.prefix, cell.database, keep_ms)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
-    match answer:
+    match await cell.run("notices/follow", keep_ms):
         case [b"OK", newest]:
             return newest.decode()
-        case _:
-            raise CorruptRecord(f"The script 'follow' returned an unknown answer: {answer!r:.80}.")
+        case answer:
+            raise unexpected("follow", answer)
 
 
 async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | None:
     """Return up to ``count`` notices behind this entry, or None if the entry itself is no longer kept."""
-    try:
-        raw: Any = await cell.redis.xrange(cell.keys.notices, after, "+", count=count + 1)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
+    raw: Any = await asked(cell.redis.xrange(cell.keys.notices, after, "+", count=count + 1))
     if after != OLDEST:
         if not raw or raw[0][0] != after.encode():
             return None
@@ -85,7 +74,8 @@ async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | 
     pipe = cell.redis.pipeline(transaction=False)
     for one in notices:
         pipe.xrange(cell.keys.events(one.session_id), f"{one.seq}-0", f"{one.seq}-0")
-    return [_event(cell, one, raw) for one, raw in zip(notices, await _answers(pipe), strict=True)]
+    answers = await asked(pipe.execute(raise_on_error=False))
+    return [_event(cell, one, raw) for one, raw in zip(notices, answers, strict=True)]
 
 
 async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
@@ -97,7 +87,8 @@ async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
     for one in notices:
         pipe.hget(cell.keys.turn(one.turn_id), "agent")
         pipe.hget(cell.keys.session(one.session_id), "agent")
-    answers = [b"" if isinstance(raw, Exception) else raw or b"" for raw in await _answers(pipe)]
+    found = await asked(pipe.execute(raise_on_error=False))
+    answers = [b"" if isinstance(raw, Exception) else raw or b"" for raw in found]
     return [
         _agent(cell, one.session_id, own, of_session)
         for one, own, of_session in zip(notices, answers[::2], answers[1::2], strict=True)
@@ -109,10 +100,7 @@ async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hmget(cell.keys.turn(turn), "status", "steered_into")
-    try:
-        found: list[Any] = await pipe.execute()
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
+    found: list[Any] = await asked(pipe.execute())
     return [((status or b"").decode(), TurnId((into or b"").decode())) for status, into in found]
 
 
@@ -122,19 +110,12 @@ async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord |
     for turn in turns:
         pipe.hgetall(cell.keys.turn(turn))
     found: list[TurnRecord | StoreError | None] = []
-    for turn, raw in zip(turns, await _answers(pipe), strict=True):
+    for turn, raw in zip(turns, await asked(pipe.execute(raise_on_error=False)), strict=True):
         try:
             found.append(store_error(raw) if isinstance(raw, Exception) else _whole(cell, turn, raw))
         except CorruptRecord as exc:
             found.append(exc)
     return found
-
-
-async def _answers(pipe: Any) -> list[Any]:
-    try:
-        return await pipe.execute(raise_on_error=False)
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
 
 
 def _notice(entry_id: str, fields: dict[bytes, bytes]) -> Notice:

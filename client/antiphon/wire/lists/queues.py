@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
-from redis.exceptions import RedisError
 
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
 
 __all__ = ["QueueRow", "WorkerRow", "queue_rows", "worker_rows"]
@@ -69,7 +68,7 @@ async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
     """Read all queues of a cell by name, and the server's time in ms. Raises ``StoreError``."""
     stem = rq_key("rq_queue", "")
     names = sorted(
-        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_queues")))
+        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
     )
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
@@ -77,7 +76,7 @@ async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
         pipe.lrange(rq_key("rq_queue", name), 0, FRONT - 1)
         for registry in _REGISTRIES:
             pipe.zcard(rq_key(registry, name))
-    found, size = await _ask(pipe.execute(raise_on_error=False)), 2 + len(_REGISTRIES)
+    found, size = await asked(pipe.execute(raise_on_error=False)), 2 + len(_REGISTRIES)
     serving = [queue for worker in await worker_rows(cell) for queue in worker.queues]
     rows: list[QueueRow] = []
     for at, name in enumerate(names):
@@ -97,7 +96,7 @@ async def _oldest(cell: Cell, turns: Sequence[bytes]) -> int | None:
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hget(cell.keys.turn(_text(turn)), "queued_at")
-    times = [_number(at) for at in await _ask(pipe.execute(raise_on_error=False)) if isinstance(at, bytes)]
+    times = [_number(at) for at in await asked(pipe.execute(raise_on_error=False)) if isinstance(at, bytes)]
     return min((at for at in times if at), default=None)
 
 
@@ -105,7 +104,7 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
     """Read the live workers of a cell by name. Raises ``StoreError``."""
     stem = rq_key("rq_worker", "")
     names = sorted(
-        _text(key).removeprefix(stem) for key in await _ask(cell.redis.smembers(rq_key("rq_workers")))
+        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_workers")))
     )
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
@@ -113,7 +112,7 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
         pipe.smembers(rq_key("rq_worker_executions", name))
         pipe.hlen(cell.keys.held(name))
         pipe.hexists(cell.keys.held(name), "")
-    found = await _ask(pipe.execute(raise_on_error=False))
+    found = await asked(pipe.execute(raise_on_error=False))
     rows = [_worker(name, *found[at * 4 : at * 4 + 4]) for at, name in enumerate(names)]
     return [row for row in rows if row is not None]
 
@@ -158,10 +157,3 @@ def _number(value: bytes | str) -> int:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode(errors="replace")
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

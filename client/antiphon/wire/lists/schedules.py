@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from redis.exceptions import RedisError
+from typing import NamedTuple
 
 from antiphon.encryption.contents import open_plan, open_reason, seal_plan, seal_reason
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
-from antiphon.wire.scripts import load_script, run_script
+from antiphon.wire.errors import asked
 
 __all__ = ["PAUSED", "StoredSchedule", "advance", "due_schedules", "schedule_ids", "stored", "write_schedule"]
 
@@ -44,7 +41,7 @@ async def write_schedule(
     """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not."""
     flat: list[str | bytes] = [value for pair in fields.items() for value in pair]
     flat += ["plan", seal_plan(cell.seal, session, plan)] if plan else []
-    match await _run(cell, "write", session, name, due, *flat):
+    match await cell.run("schedules/write", session, name, due, *flat):
         case [b"OK"]:
             return True
         case [b"NOT_FOUND"]:
@@ -56,7 +53,7 @@ async def write_schedule(
 async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
     """Let a schedule wait for its next time. Returns False if it was not due at this one any more."""
     error = seal_reason(cell.seal, schedule.partition(":")[2], error)
-    match await _run(cell, "advance", schedule, due, next_due, turn, error):
+    match await cell.run("schedules/advance", schedule, due, next_due, turn, error):
         case [b"OK"]:
             return True
         case [b"MOVED"]:
@@ -68,15 +65,16 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
 async def due_schedules(cell: Cell, now: int, count: int) -> list[str]:
     """Return the ids of schedules that are due, the first one first."""
     return [
-        _text(one) for one in await _ask(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, 0, count))
+        _text(one)
+        for one in await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, 0, count))
     ]
 
 
 async def schedule_ids(cell: Cell, session: str | None = None) -> list[str]:
     """Return the ids of all schedules, the next one first and paused ones last; or those of a session."""
     if session is None:
-        return [_text(one) for one in await _ask(cell.redis.zrange(cell.keys.schedules, 0, -1))]
-    names = await _ask(cell.redis.smembers(cell.keys.scheduled(session)))
+        return [_text(one) for one in await asked(cell.redis.zrange(cell.keys.schedules, 0, -1))]
+    names = await asked(cell.redis.smembers(cell.keys.scheduled(session)))
     return sorted(f"{_text(name)}:{session}" for name in names)
 
 
@@ -86,7 +84,7 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
     for one in schedules:
         pipe.zscore(cell.keys.schedules, one)
         pipe.hgetall(cell.keys.schedule(one))
-    answers = await _ask(pipe.execute())
+    answers = await asked(pipe.execute())
     return [
         StoredSchedule(
             one,
@@ -96,18 +94,6 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
         for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)
         if score is not None and raw
     ]
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"schedules/{name}", cell.clock)
-    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
 
 
 def _text(value: bytes) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from redis.exceptions import RedisError
-
 from antiphon.encryption.contents import open_event
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.wire.cell import Cell, TurnRecord
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.lists.inspection import place_of_turn
 from antiphon.wire.published import decode_published
 
@@ -25,7 +21,7 @@ async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
     after = await place_of_turn(cell, turn.session_id, turn.turn_id)
     found: list[Event] = []
     for _ in range(MOST_PAGES):
-        page = await _ask(
+        page = await asked(
             cell.redis.xrange(cell.keys.events(turn.session_id), f"({after}-0", _end(turn), count=PAGE)
         )
         for place, fields in page:
@@ -51,10 +47,3 @@ def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
         return decode_event(open_event(cell.seal, turn.session_id, body))
     except CorruptRecord:
         return None
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

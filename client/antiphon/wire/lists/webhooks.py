@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from redis.exceptions import RedisError
-
 from antiphon.encryption.contents import open_webhook, seal_webhook
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked
 from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
-from antiphon.wire.scripts import load_script, run_script
 
 __all__ = [
     "MOST_WEBHOOKS",
@@ -65,7 +62,7 @@ class Taken(NamedTuple):
 async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> None:
     """Write a webhook, or without fields remove it. Raises ``LimitReached``, ``StoreError``."""
     flat = [value for pair in seal_webhook(cell.seal, name, fields).items() for value in pair]
-    match await _run(cell, "write", name, MOST_WEBHOOKS, KEEP_MS, *flat):
+    match await cell.run("webhooks/write", name, MOST_WEBHOOKS, KEEP_MS, *flat):
         case [b"OK"]:
             return
         case [b"FULL", limit]:
@@ -81,7 +78,7 @@ async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken 
     Also returns behind which notice some were lost ('' for none), and whether there are more to hand out. Raises
     ``StoreError``.
     """
-    match await _run(cell, "take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
+    match await cell.run("webhooks/take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
         case [b"NONE", missed, more]:
             return None, missed.decode(), more == b"1"
         case [b"TAKEN", missed, more, name, fence, now, flat, due]:
@@ -99,7 +96,7 @@ async def settle(
 ) -> bool:  # fmt: skip
     """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
     error = seal_webhook(cell.seal, taken.name, {"error": error})["error"]
-    match await _run(cell, "settle", taken.name, taken.fence, delivery.id, what, ms, error):
+    match await cell.run("webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, error):
         case [b"OK"]:
             return True
         case [b"SUPERSEDED"]:
@@ -110,7 +107,7 @@ async def settle(
 
 async def release_webhook(cell: Cell, taken: Taken) -> None:
     """Hold a webhook no longer."""
-    match await _run(cell, "release", taken.name, taken.fence):
+    match await cell.run("webhooks/release", taken.name, taken.fence):
         case [b"OK"] | [b"SUPERSEDED"]:
             return
         case answer:
@@ -120,13 +117,13 @@ async def release_webhook(cell: Cell, taken: Taken) -> None:
 async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
     """Read these webhooks, or all, by their names; those that are gone are left out."""
     if names is None:
-        known: list[bytes] = await _ask(cell.redis.zrange(cell.keys.webhooks, 0, -1))
+        known: list[bytes] = await asked(cell.redis.zrange(cell.keys.webhooks, 0, -1))
         names = sorted(name.decode(errors="replace") for name in known)
     pipe = cell.redis.pipeline(transaction=True)
     for name in names:
         pipe.hgetall(cell.keys.webhook(name))
         pipe.zcard(cell.keys.deliveries(name))
-    answers: list[Any] = await _ask(pipe.execute()) if names else []
+    answers: list[Any] = await asked(pipe.execute()) if names else []
     return [
         StoredWebhook(name, _fields(cell, name, raw), waiting)
         for name, raw, waiting in zip(names, answers[::2], answers[1::2], strict=True)
@@ -146,15 +143,3 @@ def _delivery(text: str) -> Delivery:
 
 def _unknown(name: str, answer: Any) -> CorruptRecord:
     return CorruptRecord(f"The script 'webhooks/{name}' returned an unknown answer: {answer!r:.80}.")
-
-
-async def _run(cell: Cell, name: str, *arguments: Any) -> Any:
-    script = load_script(f"webhooks/{name}", cell.clock)
-    return await _ask(run_script(cell.redis, script, cell.keys.prefix, cell.database, *arguments))
-
-
-async def _ask(answer: Any) -> Any:
-    try:
-        return await answer
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc

@@ -55,6 +55,12 @@ if whose ~= '' then
   if limit then return {'TENANT_LIMIT', limit, number, wait_ms} end
 end
 
+-- The session's agent has a version, and the turn names no agent: workers of 0.1.0, which know no versions of agents, are
+-- to refuse the turn. A version that the request has already stands at its end.
+local counts = agent == '' and kept[5] and string.find(kept[5], '"version":', 1, true)
+if counts and not string.find(request, ',"version":"%d+"[^{}]*}$') then
+  request = string.sub(request, 1, -2) .. ',"version":"2"}'
+end
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
 local first_named = queue ~= '' and not home -- it becomes the session's
 if queue == '' then queue = home or default_queue end

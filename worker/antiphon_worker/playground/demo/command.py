@@ -9,11 +9,13 @@ import io
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO, cast
 
-from antiphon.cli.arguments import Parser, command_parser
+from antiphon.cli.arguments import Parser, add_json, command_parser
+from antiphon.cli.lists import print_json
+from antiphon.cli.terminal import counted
 from antiphon.errors import AgentError, MissingPackage, UsageError
 from antiphon_worker.playground.demo.conversations import read_conversations
 from antiphon_worker.playground.demo.performance import Performance, perform
@@ -40,14 +42,22 @@ def demo(argv: list[str]) -> int:
     the real service answers instead. The exit code is 1 if a promise does not hold.
     """
     options = _parser().parse_args(argv)
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():
+        lines, holds = _play(options)
+    if options.json and holds is not None:
+        print_json([{"holds": holds, "report": lines}])
+    return TERMINATED if holds is None else 0 if holds else 1
+
+
+def _play(options: argparse.Namespace) -> tuple[list[str], bool | None]:
+    """Show it, and return what came of each promise and whether all hold; None if it was stopped."""
     most = options.sessions if options.sessions or options.input else OWN_SESSIONS
     conversations = read_conversations(options.input, most)
     service = choose_service(options.provider, options.model)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    print_wrapped(
-        f"{len(conversations)} sessions on {options.processes} worker processes, answered by {service}."
-    )
+    places = counted(options.processes, "worker process", "worker processes")
+    print_wrapped(f"{counted(len(conversations), 'session')} on {places}, answered by {service}.")
     screen = screen_for(cast("TextIO", sys.stdout), options.plain)
     records = [SessionRecord(one, service.agent(n), screen.see) for n, one in enumerate(conversations)]
     with Guard() as guard:
@@ -63,11 +73,11 @@ def demo(argv: list[str]) -> int:
                 _keep(stage)
         except asyncio.CancelledError:
             guard.kill()
-            return TERMINATED
+            return [], None
         except BaseException:
             guard.kill()
             raise
-    return 0 if holds else 1
+    return lines, holds
 
 
 def _can_serve(asked: bool) -> bool:
@@ -148,6 +158,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--serve", action="store_true", help="keep everything and the page of operators running afterwards"
     )
+    add_json(parser, "print at the end which promises hold as a line of JSON, and all else to standard error")
     parser.add_argument("--plain", action="store_true", help="print lines instead of a live view")
     return parser
 

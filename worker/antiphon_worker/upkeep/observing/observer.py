@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from antiphon.errors import MissingPackage
 from antiphon.events import Event
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon_worker.settings import Settings
@@ -71,11 +69,12 @@ def observer_of(settings: Settings) -> Observer | None:
 
         watchers.append(Metrics())
     if settings.traces:
-        if importlib.util.find_spec("opentelemetry.sdk") is None:
-            raise MissingPackage("Traces need a package: pip install 'antiphon[otel]'.")
+        from antiphon.cli.serving.traces import tracer_of_environment
+
+        tracer = tracer_of_environment("antiphon-worker")
         from antiphon_worker.upkeep.observing.traces import Traces
 
-        watchers.append(Traces.of_environment())
+        watchers.append(Traces(tracer))
     if len(watchers) < 2:
         return watchers[0] if watchers else None
     return _Several(watchers)

@@ -1,43 +1,23 @@
-"""Serves ``/health``, ``/ready`` and ``/metrics`` of a worker, from a thread of its supervisor."""
+"""The status of a worker, which its supervisor serves: its health, and the metrics of all its processes."""
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import tempfile
-import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from antiphon.errors import SettingsError
+from antiphon.cli.serving.status import serving_status
 from antiphon_worker.settings import Settings
 from antiphon_worker.upkeep.observing.observer import METRICS_FOLDER
 
-__all__ = ["serving_status"]
-
-log = logging.getLogger("antiphon.status")
-
-READ_SECONDS = 10
-TEXT = [("Content-Type", "text/plain; charset=utf-8")]
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = READ_SECONDS  # for the head of a request
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log no requests."""
+__all__ = ["serving_worker_status"]
 
 
 @contextmanager
-def serving_status(
+def serving_worker_status(
     settings: Settings, healthy: Callable[[], str], ready: Callable[[], str]
 ) -> Generator[None]:
     """Serve the status while this lasts, if there is a ``status_port``. Raises ``SettingsError``.
@@ -50,28 +30,10 @@ def serving_status(
         return
     with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as folder:
         metrics = _metrics_app(settings, folder)
-        app = _app({"/health": healthy, "/ready": ready}, metrics)
         try:
-            server = make_server(settings.status_host, settings.status_port, app, _Server, _Handler)
-        except OSError as exc:
-            raise SettingsError(
-                f"The status cannot be served on {settings.status_host}:{settings.status_port}: {exc.strerror}."
-            ) from exc
-        thread = threading.Thread(target=server.serve_forever, name="status", daemon=True)
-        thread.start()
-        what = (
-            "/health, /ready and /metrics"
-            if metrics
-            else "/health and /ready (pip install 'antiphon[metrics]')"
-        )
-        log.info(
-            "status on port %d: %s", settings.status_port, what, extra={"action": "status_served"}
-        )  # fmt: skip
-        try:
-            yield
+            with serving_status(settings.status_host, settings.status_port, healthy, ready, metrics):
+                yield
         finally:
-            server.shutdown()
-            server.server_close()
             os.environ.pop(METRICS_FOLDER, None)
 
 
@@ -89,19 +51,3 @@ def _metrics_app(settings: Settings, folder: str) -> Any:
     MultiProcessCollector(registry, folder)
     registry.register(Gauges(settings))
     return make_wsgi_app(registry)
-
-
-def _app(checks: dict[str, Callable[[], str]], metrics: Any) -> Any:
-    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics" and metrics is not None:
-            return metrics(environ, start)
-        check = checks.get(path)
-        if check is None:
-            start("404 Not Found", [*TEXT])
-            return [b"There are /health, /ready and, with antiphon[metrics], /metrics.\n"]
-        why = check()
-        start("503 Service Unavailable" if why else "200 OK", [*TEXT])
-        return [f"{why or 'ok'}\n".encode()]
-
-    return app

@@ -8,9 +8,6 @@ from typing import Any
 
 import msgspec
 from opentelemetry import propagate, trace
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from antiphon.events import Event, StepFinished, ToolCallEvent, ToolResultEvent
@@ -33,17 +30,6 @@ class Traces:
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
-
-    @classmethod
-    def of_environment(cls) -> Traces:
-        """Export over OTLP as the ``OTEL_*`` variables say, unless the App has set a provider of its own."""
-        if not isinstance(trace.get_tracer_provider(), TracerProvider):
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-            provider = TracerProvider(resource=Resource.create({"service.name": "antiphon-worker"}))
-            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-            trace.set_tracer_provider(provider)
-        return cls(trace.get_tracer("antiphon"))
 
     def begin(self, turn: ClaimedTurn) -> _Spans:
         return _Spans(self._tracer, turn)

@@ -9,9 +9,20 @@ from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 
-from antiphon.cli.arguments import add_agent, add_redis, agent_of, command_parser, positive, redis_urls
-from antiphon.cli.batch_files import Line, OutFile, read_lines
-from antiphon.cli.progress import Progress
+from antiphon.cli.arguments import (
+    INTERRUPTED,
+    add_agent,
+    add_json,
+    add_redis,
+    agent_of,
+    command_parser,
+    positive,
+    redis_urls,
+)
+from antiphon.cli.batch.files import Line, OutFile, read_lines
+from antiphon.cli.batch.progress import Progress
+from antiphon.cli.lists import print_json
+from antiphon.cli.terminal import counted
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnavailable
 from antiphon.input.ids import TurnId
@@ -24,7 +35,6 @@ __all__ = ["batch"]
 
 AT_ONCE = 200
 PAUSE_SECONDS = 1.0
-INTERRUPTED = 130
 
 
 def batch(argv: list[str]) -> int:
@@ -34,7 +44,7 @@ def batch(argv: list[str]) -> int:
     without a session gets a session of its own. Each outcome becomes a line of --out: id, session_id, turn_id, status,
     and text, output and usage or code and error.
     Run the same command again after Ctrl-C or a crash: lines that have their outcome are left out, and turns that were
-    submitted are not submitted again. Exit codes: 0 all have finished, 1 some have not, 2 wrong usage, 130 interrupted.
+    submitted are not submitted again. Exit code 1 if some have not finished.
     """
     parser = command_parser(batch)
     parser.add_argument("file", type=Path, metavar="FILE", help="a JSON object on each line")
@@ -55,6 +65,7 @@ def batch(argv: list[str]) -> int:
     parser.add_argument(
         "--retry-failed", action="store_true", help="run the lines again whose outcome is not finished"
     )
+    add_json(parser, "print at the end how many lines there are, are done and have failed, as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     agent = agent_of(options, parser)
@@ -66,10 +77,14 @@ def batch(argv: list[str]) -> int:
         except KeyboardInterrupt:
             progress.end()
             print(
-                f"{progress.done} of {len(lines)} lines have their outcome. Run the same command again to go on.",
+                f"{progress.done} of {counted(len(lines), 'line')} have their outcome. "
+                "Run the same command again to go on.",
                 file=sys.stderr,
             )
             return INTERRUPTED
+        finally:
+            if options.json:
+                print_json([{"lines": len(lines), "done": progress.done, "failed": progress.failed}])
         progress.end()
     return 1 if progress.failed else 0
 

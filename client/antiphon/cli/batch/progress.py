@@ -6,6 +6,8 @@ import shutil
 import time
 from typing import TextIO
 
+from antiphon.cli.terminal import printable
+
 __all__ = ["Progress"]
 
 EVERY_SECONDS = 0.1
@@ -35,7 +37,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Say why it does not go on, above the bar."""
         if self._shown:
-            self._out.write(f"\r\x1b[K{text}\n")
+            self._out.write(f"\r\x1b[K{printable(text)}\n")
             self._show()
 
     def end(self) -> None:

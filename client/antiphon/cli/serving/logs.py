@@ -1,18 +1,20 @@
-"""Log lines as JSON objects, with fields that stay."""
+"""Sets the log of a process up: as text, or as JSON objects with fields that stay."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-__all__ = ["FIELDS", "JSONFormatter"]
+__all__ = ["FIELDS", "JSONFormatter", "set_up_logging"]
 
 FIELDS = ("time", "level", "logger", "action", "message")
 """What every line has, in this order. Others follow where they are known: session, turn, fence, code, …"""
 
+TEXT = "%(asctime)s %(levelname)-7s [%(action)s] %(message)s"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -41,3 +43,13 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def set_up_logging(level: str, form: str = "text") -> None:
+    """Log to standard error, each line with its ``action`` (``-`` where nothing has changed its state)."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter(TEXT, defaults={"action": "-"})
+    handler.setFormatter(JSONFormatter() if form == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for noisy in ("httpx2", "httpcore2", "openai", "anthropic"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Copies of sessions: forks, and what an archive holds."""

@@ -1,0 +1,182 @@
+"""Reads sessions whose past stands in an archive, as their next turn will find them. Nothing is restored or written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from antiphon.errors import AgentError, CorruptRecord, SessionNotFound, StoreUnavailable, UsageError
+from antiphon.input.ids import SessionId, session_id
+from antiphon.input.values import Asked, is_a
+from antiphon.redis.cells import Cells
+from antiphon.redis.copies.restoration import restoration
+from antiphon.redis.edits import Found
+from antiphon.session.saved import read_saved
+from antiphon.stores.base import SessionStore
+from antiphon.stores.sealed import SealedStore
+from antiphon.stores.urls import store_at
+from antiphon.wire.archiving import is_deleted
+from antiphon.wire.cell import Cell, Snapshot
+
+__all__ = ["ArchiveReader", "archived_sessions", "whole_found", "whole_snapshot"]
+
+T = TypeVar("T")
+
+STORE_SECONDS = 20.0
+"""Less than the minute for which a deleted session is remembered: what was loaded before is then not shown."""
+TRIES = 50
+
+
+class ArchiveReader:
+    """The archive of a deployment, for clients: a store, or its URL, which is opened on first use."""
+
+    def __init__(self, store: SessionStore | str) -> None:
+        if not is_a(store, SessionStore | str):
+            raise UsageError(f"archive= must be a SessionStore or its URL, not {store!r}.")
+        self._url = store if isinstance(store, str) else ""
+        self._store = None if isinstance(store, str) else store
+
+    async def load(self, session: str) -> dict[str, Any] | None:
+        """Return the copy of a session. Raises ``StoreUnavailable``, and ``CorruptRecord`` if it cannot be read."""
+        return await self._asked(lambda store: SealedStore(store).load(session))
+
+    async def page(self, after: str, count: int) -> list[str]:
+        """Return up to ``count`` ids of sessions behind ``after``, in order. Raises ``StoreUnavailable``."""
+        return await self._asked(lambda store: store.page_of_sessions(after, count))
+
+    def close(self) -> None:
+        """Close a store that was opened here. One that was given belongs to whoever gave it."""
+        if self._url and self._store is not None:
+            getattr(self._store, "close", lambda: None)()
+            self._store = None
+
+    async def _asked(self, question: Callable[[SessionStore], T]) -> T:
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                return await asyncio.to_thread(lambda: question(self._opened()))
+        except AgentError:
+            raise
+        except Exception as exc:
+            raise StoreUnavailable(f"The archive cannot be read now: {type(exc).__name__}.") from exc
+
+    def _opened(self) -> SessionStore:
+        if self._store is None:
+            self._store = store_at(self._url, "archive=")
+        return self._store
+
+
+async def whole_snapshot(
+    cell: Cell,
+    archive: ArchiveReader | None,
+    session: SessionId,
+    start: int = 0,
+    stop: int = -1,
+    turns: Asked = "",
+) -> Snapshot:
+    """Read a session with a page of its history as ``Cell.snapshot`` does, and what the archive has of its past.
+
+    The archive is asked only about sessions that are gone from Redis, or have begun anew and were not restored yet.
+    Raises ``SessionNotFound``, ``StoreError``, and ``CorruptRecord``.
+    """
+    found = await _snapshot(cell, session, start, stop, turns)
+    if archive is None or _is_restored(found):
+        return _existing(found, session)
+    for _ in range(TRIES):
+        if await is_deleted(cell, session):
+            return _existing(await _snapshot(cell, session, start, stop, turns), session)
+        found = await _snapshot(cell, session, 0, -1, turns)
+        data = None if _is_restored(found) else await archive.load(_origin(found) or session)
+        now = await _snapshot(cell, session, 1, 0)
+        if _same(found, now) and not await is_deleted(cell, session):
+            return _page(_existing(_with_past(found, data), session), start, stop)
+    raise StoreUnavailable("Other calls keep changing the session: try again later.", session_id=session)
+
+
+async def whole_found(
+    cell: Cell, archive: ArchiveReader | None, session: SessionId, start: int = 1, stop: int = 0
+) -> Found:
+    """Read as ``whole_snapshot`` does. A session that does not exist is read as an empty one."""
+    try:
+        snapshot = await whole_snapshot(cell, archive, session, start, stop)
+    except SessionNotFound:
+        return Found({}, [], 0, [])
+    return Found(snapshot.fields, snapshot.history, snapshot.history_length, snapshot.inbox)
+
+
+async def archived_sessions(
+    cells: Cells, archive: ArchiveReader, after: str, page: int
+) -> AsyncGenerator[tuple[SessionId, Snapshot], None]:
+    """Iterate over the archived sessions behind an id that are gone from Redis, in the order of their ids.
+
+    Copies that cannot be read are left out: one must not hide all others. Raises ``StoreError``.
+    """
+    while ids := await archive.page(after, page):
+        for name in filter(_is_session, ids):
+            session = SessionId(name)
+            cell = cells.of_session(session)
+            if await _snapshot(cell, session, 1, 0) is None:
+                try:
+                    yield session, await whole_snapshot(cell, archive, session, 1, 0)
+                except (CorruptRecord, SessionNotFound):
+                    continue
+        after = ids[-1]
+
+
+async def _snapshot(
+    cell: Cell, session: SessionId, start: int, stop: int, turns: Asked = ""
+) -> Snapshot | None:
+    try:
+        return await cell.snapshot(session, start, stop, turns)
+    except SessionNotFound:
+        return None
+
+
+def _existing(found: Snapshot | None, session: SessionId) -> Snapshot:
+    if found is None:
+        raise SessionNotFound(session_id=session)
+    return found
+
+
+def _is_restored(found: Snapshot | None) -> bool:
+    return found is not None and found.fields.get("restored") == b"1"
+
+
+def _origin(found: Snapshot | None) -> str:
+    return "" if found is None else found.fields.get("origin", b"").decode(errors="replace")
+
+
+def _same(one: Snapshot | None, other: Snapshot | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.fields, one.history_length, one.inbox) == (other.fields, other.history_length, other.inbox)
+
+
+def _with_past(found: Snapshot | None, data: dict[str, Any] | None) -> Snapshot | None:
+    """Put what the archive has before what Redis has, as ``restore.lua`` does. Raises ``CorruptRecord``."""
+    if data is None:
+        return found
+    live = found or Snapshot(0, None, 0, [], {}, [], [], [])
+    past = restoration(Found(live.fields, live.history, live.history_length, live.inbox), data)
+    fields = live.fields | {one.name: one.new for one in past.fields}
+    fields.setdefault("updated", str(read_saved(data).updated).encode())
+    history = [*past.messages, *([] if past.refuse == "tenant" else live.history)]
+    kept = {name: value for name, value in fields.items() if value}
+    return structs.replace(live, fields=kept, history=history, history_length=len(history))
+
+
+def _page(found: Snapshot, start: int, stop: int) -> Snapshot:
+    """Cut a whole history to a page, whose ends are those of ``LRANGE``."""
+    first = max(0, found.history_length + start) if start < 0 else start
+    last = found.history_length + stop if stop < 0 else stop
+    return structs.replace(found, history=found.history[first : max(first, last + 1)])
+
+
+def _is_session(name: str) -> bool:
+    """Whether this is a session's copy, and not one that the archiver keeps beside it for a day."""
+    try:
+        return bool(session_id(name))
+    except AgentError:
+        return False

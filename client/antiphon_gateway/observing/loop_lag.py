@@ -1,0 +1,44 @@
+"""How late the event loop of a gateway is: looked at once a second, by whoever asks for metrics or health."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["STUCK_SECONDS", "LoopLag"]
+
+EVERY_SECONDS = 1.0
+STUCK_SECONDS = 15.0
+
+
+class LoopLag:
+    """Looks at the event loop that runs now. It may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._due = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How late the last look was, or the next one is already."""
+        return max(self._seconds, time.monotonic() - self._due, 0.0)
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Look at the loop while this lasts."""
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            now = time.monotonic()
+            self._seconds, self._due = max(now - self._due, 0.0), now + EVERY_SECONDS
+            timer = loop.call_later(EVERY_SECONDS, look)
+
+        self._due = time.monotonic() + EVERY_SECONDS
+        timer = loop.call_later(EVERY_SECONDS, look)
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,0 +1,46 @@
+"""Makes a span of each request, within the trace that its ``traceparent`` names.
+
+A turn that is submitted within the span belongs to the same trace: the client passes the current span on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+__all__ = ["GatewayTraces"]
+
+
+class GatewayTraces:
+    """What goes to ``tracer`` holds names, ids and numbers only."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def span(self, scope: Scope) -> Generator[Span]:
+        """Make the span of a request, which is the current one while this lasts."""
+        headers = Headers(scope=scope)
+        parent = propagate.extract({"traceparent": headers.get("traceparent", "")})
+        attributes = {"http.request.method": _method(scope), "url.scheme": str(scope.get("scheme", "http"))}
+        with self._tracer.start_as_current_span(
+            _method(scope), parent, SpanKind.SERVER, attributes, record_exception=False
+        ) as span:
+            yield span
+
+    def answered(self, span: Span, method: str, route: str, status: int) -> None:
+        """Say how the request was answered."""
+        span.update_name(f"{method} {route}")
+        span.set_attributes({"http.route": route, "http.response.status_code": status})
+        if status >= 500:
+            span.set_attribute("error.type", str(status))
+            span.set_status(Status(StatusCode.ERROR))
+
+
+def _method(scope: Scope) -> str:
+    return str(scope.get("method", "GET"))
