@@ -66,7 +66,7 @@ class Keyring:
     the event loop, so it must not take long. Raises ``SettingsError`` for keys that are not valid, and
     ``MissingPackage`` without ``antiphon[encryption]``.
 
-    >>> ring = Keyring([("2026-11", b"\\x01" * 32), ("2026-05", b"\\x02" * 32)])
+    >>> ring = Keyring([("2026-11", bytes(range(32))), ("2026-05", bytes(32))])
     >>> [key.name.partition(".")[0] for key in ring.keys]
     ['2026-11', '2026-05']
     """
@@ -118,15 +118,16 @@ def _cipher_of(key: Key, place: str) -> Cipher:
 _of_process: list[Keyring] = []
 
 
-def use_keys(source: Sequence[tuple[str, bytes]] | KeySource) -> None:
+def use_keys(source: Sequence[tuple[str, bytes]] | KeySource | None) -> None:
     """Take the keys of this process from here, in place of ``ANTIPHON_ENCRYPTION_KEYS``, for all that is opened later.
 
     Call it before you make a client or a store, and in the module of an App, which every worker process imports. The
     arguments and errors are those of ``Keyring``.
 
-    >>> use_keys(lambda: [("2026-11", b"\x01" * 32)])
+    >>> use_keys(lambda: [("2026-11", bytes(range(32)))])
+    >>> use_keys(None)  # those of the variable again
     """
-    _of_process[:] = [Keyring(source)]
+    _of_process[:] = [] if source is None else [Keyring(source)]
 
 
 def keyring_of_process() -> Keyring | None:

@@ -24,11 +24,22 @@ import msgspec
 from antiphon.encryption.keyring import KEYS_VARIABLE, Keyring, keyring_of_process
 from antiphon.errors import KeyMissing, SealBroken
 
-__all__ = ["NEWER_THAN_UNSEALED", "Opened", "Sealer", "member", "members_of", "sealer_of"]
+__all__ = [
+    "MARK",
+    "NEWER_THAN_UNSEALED",
+    "RAW_MARK",
+    "TEXT_MARK",
+    "Opened",
+    "Sealer",
+    "member",
+    "members_of",
+    "sealer_of",
+]
 
 VERSION = "1"
 
 TEXT_MARK = "\x7f"
+RAW_MARK = TEXT_MARK.encode()
 MARK = b'"\\u007f'
 _SEALED = re.compile(rb'(?:(?:"version":1000,)?"sealed":)?"\\u007f([0-9]+:[a-z_]+:[^"\\]*)"')
 
@@ -54,11 +65,7 @@ class Sealer:
 
     def __init__(self, ring: Keyring | None) -> None:
         self.ring = ring
-
-    @property
-    def on(self) -> bool:
-        """Whether there are keys."""
-        return self.ring is not None
+        self.on = ring is not None
 
     def value(self, place: str, kind: str, data: bytes) -> bytes:
         """Seal a value in JSON. Nothing stays nothing."""

@@ -26,7 +26,7 @@ class SealedStore(SessionStore):
     >>> from antiphon.encryption import Keyring
     >>> from antiphon.stores import MemoryStore
     >>> inner = MemoryStore()
-    >>> store = SealedStore(inner, Keyring([("2026-11", b"\\x01" * 32)]))
+    >>> store = SealedStore(inner, Keyring([("2026-11", bytes(range(32)))]))
     >>> store.save("session-1", {"version": 1})
     >>> sorted(inner.load("session-1")), store.load("session-1")
     (['messages', 'sealed', 'session_id', 'version'], {'version': 1})
@@ -56,6 +56,9 @@ class SealedStore(SessionStore):
 
     def list_sessions(self) -> list[str]:
         return self._store.list_sessions()
+
+    def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
+        return self._store.page_of_sessions(after, count)
 
     def stamp(self, session_id: str) -> str | None:
         return self._store.stamp(session_id)

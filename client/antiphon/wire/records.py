@@ -18,7 +18,7 @@ from antiphon.encryption.contents import (
     open_turn,
     open_turn_field,
 )
-from antiphon.encryption.sealing import Sealer
+from antiphon.encryption.sealing import MARK, RAW_MARK, TEXT_MARK, Sealer
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId, TurnId
 
@@ -265,6 +265,8 @@ def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
 
     Raises ``KeyMissing`` and ``SealBroken``; then nothing of the turn has changed.
     """
+    if not seal.on and not _is_sealed(turn):
+        return turn
     session = turn.session_id
 
     def field(name: str, data: bytes | None) -> bytes | None:
@@ -287,6 +289,18 @@ def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
     return turn
 
 
+def _is_sealed(turn: ClaimedTurn) -> bool:
+    """Whether anything of a turn is sealed. It costs a worker without keys a search for the mark, and no call."""
+    for data in (turn.request, turn.system, turn.variables, turn.session_agent, turn.summary):
+        if data and (MARK in data or RAW_MARK in data):
+            return True
+    for part in (turn.history, turn.journal, turn.decisions):
+        for data in part:
+            if MARK in data:
+                return True
+    return False
+
+
 def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
     """Open a turn that is to be cancelled, and return why. It is cancelled whether it can be opened or not."""
     stop = opened_or(seal, turn.session_id, turn.stop, "cancelled")
@@ -297,6 +311,8 @@ def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
 
 def opened_or(seal: Sealer, session: str, reason: str, other: str) -> str:
     """Return the reason of a cancel, or the other word where it cannot be opened."""
+    if reason[:1] != TEXT_MARK:
+        return reason
     try:
         return open_reason(seal, session, reason)
     except CorruptRecord:
