@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from httpx2 import AsyncClient
+from support.eventually import wait_until
 from support.processes import Processes
 from support.serving import serving
 from support.source_tree import ROOT
@@ -84,6 +85,7 @@ async def test_the_page_about_web_frameworks_serves_a_browser(assistant):
         )
         assert found.data.endswith(b"event: end\ndata: {}\n\n")
         await asyncio.to_thread(page["client"].close)
+        await page["async_client"].aclose()
 
 
 @pytest.mark.one_server
@@ -98,4 +100,18 @@ def test_the_page_about_web_frameworks_serves_a_browser_with_flask(assistant):
     kinds = [json.loads(line[6:]).get("type") for line in lines if line.startswith("data: {")]
     assert kinds[-2:] == ["turn_finished", None]
     assert "event: end" in lines
+    page["client"].close()
+
+
+@pytest.mark.one_server
+def test_the_page_about_task_queues_runs(assistant, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = run_page("tasks.md", assistant)
+    page["app"].conf.task_always_eager = True
+    page["answer"].delay(1, "Hello").get()
+    wait_until(lambda: page["answer_job"](2, "Hello") is None, 20)
+    page["answer"].delay(1, "Hello").get()
+    assert capsys.readouterr().out.splitlines() == [
+        f"Ticket {n} is answered: You said: Hello" for n in (1, 2)
+    ]
     page["client"].close()

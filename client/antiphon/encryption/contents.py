@@ -12,6 +12,7 @@ from antiphon.encryption.sealing import NEWER_THAN_UNSEALED, Opened, Sealer, mem
 __all__ = [
     "open_decision",
     "open_event",
+    "open_fact",
     "open_field",
     "open_fields",
     "open_journal",
@@ -25,6 +26,7 @@ __all__ = [
     "seal_decision",
     "seal_event",
     "seal_events",
+    "seal_fact",
     "seal_field",
     "seal_journal",
     "seal_messages",
@@ -218,3 +220,12 @@ def open_webhook(seal: Sealer, name: str, fields: Mapping[str, bytes]) -> dict[s
         field: seal.open_text(name, f"webhook_{field}", value) if field in WEBHOOK_TEXT else value
         for field, value in fields.items()
     }
+
+
+def seal_fact(seal: Sealer, scope: str, fact: bytes) -> bytes:
+    """Seal a fact that a memory keeps of a scope."""
+    return seal.value(scope, "fact", fact)
+
+
+def open_fact(seal: Sealer, scope: str, fact: bytes) -> bytes:
+    return seal.open(scope, frozenset({"fact"}), fact)

@@ -95,6 +95,19 @@ async def test_a_fork_keeps_what_it_shares_when_its_source_is_deleted(store, red
     await store.aclose()
 
 
+async def test_a_fork_of_what_was_deleted_meanwhile_is_refused(store, redis_url):
+    await store.save(Conversation(messages=[asked("a")], conversation_id="source"))
+    head = (await store.read_record("source")).head_id
+    await store.delete("source")
+    with pytest.raises(ConversationConflict):
+        await store.write_record(
+            ConversationRecord(conversation_id="fork", head_id=head), expected_revision=None
+        )
+    with Redis.from_url(redis_url) as redis:
+        assert redis.keys("ant:pydantic:*") == []
+    await store.aclose()
+
+
 @pytest.mark.lasting_keys("ant:pydantic:*")
 async def test_what_a_conversation_needs_lives_as_long_as_it_does(redis_url):
     short, long = (AntiphonConversationStore(redis_url, ttl=ttl) for ttl in (60, 6000))
