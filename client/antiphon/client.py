@@ -41,6 +41,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.fields import decode_field
 from antiphon.redis.many.all_events import AllEvents, FollowedEvent
 from antiphon.redis.many.ends import as_completed, results
+from antiphon.redis.many.facts import AsyncFacts, Fact, Facts
 from antiphon.redis.many.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.many.listing import list_due, list_sessions, list_suspended, list_turns
 from antiphon.redis.many.schedules import AsyncSchedules, Schedule, Schedules
@@ -68,10 +69,13 @@ __all__ = [
     "DEFAULT_QUEUE",
     "AllEvents",
     "AsyncClient",
+    "AsyncFacts",
     "AsyncSchedules",
     "AsyncWebhooks",
     "Client",
     "DueTurn",
+    "Fact",
+    "Facts",
     "FailedTurn",
     "FollowedEvent",
     "Schedule",
@@ -346,6 +350,23 @@ class AsyncClient:
         [('billing', 0)]
         """
         return AsyncWebhooks(self.connections, tenant)
+
+    def memory(
+        self,
+        name: str = "memory",
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> AsyncFacts:
+        """Return what a memory with ``facts`` knows, by its scope: of a tenant, of an agent's users, from one session.
+
+        ``name`` is that of its ``FactModel``. Facts can be listed, added, edited and deleted.
+
+        >>> await client.memory(tenant="acme").add("Prefers tea.")
+        Fact(id='...', text='Prefers tea.', by='person', ...)
+        """
+        return AsyncFacts(self.connections, name, tenant=tenant, agent=agent, session=session)
 
     async def set_tenant_limits(
         self,
@@ -685,6 +706,21 @@ class Client:
         ['billing']
         """
         return Webhooks(self._client.webhooks(tenant=tenant))
+
+    def memory(
+        self,
+        name: str = "memory",
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> Facts:
+        """Return what a memory with ``facts`` knows, as ``AsyncClient.memory`` does.
+
+        >>> client.memory(tenant="acme").add("Prefers tea.").text
+        'Prefers tea.'
+        """
+        return Facts(self._client.memory(name, tenant=tenant, agent=agent, session=session))
 
     def waiting(self, *, tenant: str | None = None) -> Iterator[SuspendedTurn]:
         """Iterate over the turns that wait for decisions, as ``AsyncClient.waiting`` does.

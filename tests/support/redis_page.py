@@ -15,7 +15,7 @@ _IDS = {
     "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],
     "share": ["share"], "line": ["queue", "share"], "pace": ["tenant"], "bucket": ["scope"],
     "schedule": ["schedule"], "webhook": ["webhook"], "deliveries": ["webhook"], "unindexed": ["memory"],
-    "taking_over": ["memory"], "graph_data": ["thread"], "graph_index": ["thread"],
+    "taking_over": ["memory"], "facts": ["scope"], "graph_data": ["thread"], "graph_index": ["thread"],
 }  # fmt: skip
 
 

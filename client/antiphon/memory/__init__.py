@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.memory.declaration import Memory
+    from antiphon.memory.fact_model import FactModel
     from antiphon.memory.faiss_store import FaissStore
     from antiphon.memory.word_embeddings import WordEmbeddings
 
-__all__ = ["FaissStore", "Memory", "WordEmbeddings"]
+__all__ = ["FactModel", "FaissStore", "Memory", "WordEmbeddings"]
 
-_MODULES = {"FaissStore": "faiss_store", "Memory": "declaration", "WordEmbeddings": "word_embeddings"}
+_MODULES = {
+    "FactModel": "fact_model",
+    "FaissStore": "faiss_store",
+    "Memory": "declaration",
+    "WordEmbeddings": "word_embeddings",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-import msgspec
-
 from antiphon.errors import MissingPackage, UsageError
 from antiphon.input.values import is_a
+from antiphon.memory.fact_model import FactModel
+from antiphon.memory.scopes import Scope, scope_key
 
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from langchain_core.vectorstores import VectorStore
 
 __all__ = ["Memory", "Scope", "checked_memory"]
-
-Scope = Literal["session", "agent", "tenant"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -44,6 +41,9 @@ class Memory:
     function from the value of the metadata field ``scope`` to what the store takes as ``filter=``. ``replaces`` is the
     memory that this one takes the place of, under another name: it is asked until all that it holds is here as well.
 
+    ``facts`` is a ``FactModel``, which distils facts from the same turns, in the same scope. They are shown with the
+    passages, in at most half of the tokens.
+
     Raises ``UsageError``, and ``MissingPackage`` without ``antiphon[memory]``.
 
     >>> from antiphon import Agent
@@ -65,6 +65,7 @@ class Memory:
         timeout: float = 2.0,
         filter: Callable[[str], Any] | None = None,  # noqa: A002 - the word of LangChain
         replaces: Memory | None = None,
+        facts: FactModel | None = None,
     ) -> None:
         if not is_a(name, str) or not _NAME.fullmatch(name):
             raise UsageError(f"name= must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}.")
@@ -77,17 +78,21 @@ class Memory:
                 raise UsageError(f"{option}= must be a positive number, not {value!r}.")
         if replaces is not None and (not is_a(replaces, Memory) or replaces.name == name):
             raise UsageError("replaces= must be a Memory of another name.")
+        if facts is not None and not is_a(facts, FactModel):
+            raise UsageError(f"facts= must be a FactModel, not {facts!r}.")
         self.name: str = name
         self.scope: Scope = scope
         self.recall = recall
         self.count, self.tokens, self.timeout = count, tokens, timeout
-        self.filter, self.replaces = filter, replaces
+        self.filter, self.replaces, self.facts = filter, replaces, facts
         self.store: Any = _store(store, embeddings)
 
     def __repr__(self) -> str:
         return f"Memory({type(self.store).__name__}, name={self.name!r}, scope={self.scope!r})"
 
-    def scope_key(self, prefix: str, tenant: str | None, agent: str | None, session_id: str) -> str:
+    def scope_key(
+        self, prefix: str, tenant: str | None, agent: str | None, session_id: str, *, name: str | None = None
+    ) -> str:
         """Return the text that all documents of a turn's scope have in common, and no others.
 
         >>> memory.scope_key("ant", "acme", "host", "s-1") == memory.scope_key("ant", "acme", "host", "s-2")
@@ -95,9 +100,9 @@ class Memory:
         >>> memory.scope_key("ant", "acme", "host", "s-1") == memory.scope_key("ant", "other", "host", "s-1")
         False
         """
-        whose = {"session": session_id, "agent": agent, "tenant": None}[self.scope]
-        whole = msgspec.json.encode([prefix, self.name, tenant, self.scope, whose])
-        return hashlib.sha256(whole).hexdigest()[:40]
+        return scope_key(
+            prefix, name or self.name, self.scope, tenant=tenant, agent=agent, session=session_id
+        )
 
 
 def checked_memory(memory: Any) -> Memory | None:

@@ -97,6 +97,8 @@ KINDS: tuple[Kind, ...] = (
          "the next try", "empty when nothing is left to do", lasting=True),
     Kind("remembered", "remembered:{}", "hash", "which turns of a session stand in the index of which memory, with how "
          "many documents, and which are to be indexed", "until the session is deleted", lasting=True),
+    Kind("facts", "facts:{}", "hash", "the facts of a scope of a memory, each with its wordings and their sources",
+         "a fact goes with its last source, or is deleted", lasting=True),
     Kind("taking_over", "taking_over:{}", "hash", "how far a memory has indexed what the one has that it replaces",
          "kept", lasting=True),
     Kind("graph_data", "graph:data:{}", "hash", "checkpoints, values and writes of a LangGraph thread", GRAPH_TTL),
@@ -285,6 +287,9 @@ class Keys:
 
     def unindexed(self, memory: str) -> str:
         return self._key("unindexed", memory)
+
+    def facts(self, scope: str) -> str:
+        return self._key("facts", scope)
 
     def taking_over(self, memory: str) -> str:
         return self._key("taking_over", memory)

@@ -6,6 +6,7 @@ from support.cells import START_MS, open_cell
 
 from antiphon.input.ids import SessionId
 from antiphon.wire.editing import delete_session
+from antiphon.wire.lists.facts import StoredFact, Wording, read_facts, write_facts
 from antiphon.wire.lists.memories import Remembered, put_off, settle_session, take_sessions, which_known
 
 LEASE_MS = 1000
@@ -81,3 +82,31 @@ async def test_what_is_put_off_waits(redis_url):
         assert await take(cell) == []
         await cell.wait(1)
         assert len(await take(cell)) == 1
+
+
+async def test_whoever_lost_the_session_asks_again_while_the_holder_may_have_written_the_same(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1")
+        (late,) = await take(cell)
+        await cell.wait(LEASE_MS + 1)
+        (holder,) = await take(cell)
+        assert await settle_session(cell, "m", late, {"t1": "1:a"}) is None
+        assert await settle_session(cell, "m", holder, {"t1": "1:a"}) == []
+        assert await settle_session(cell, "m", late, {"t1": "1:a"}) == [], "it is remembered: nothing must go"
+
+
+async def test_facts_are_changed_as_they_were_read(redis_url):
+    async with open_cell(redis_url) as cell:
+        fact = StoredFact("f", 1, [Wording("Likes tea.", 1, "person")])
+        empty = await read_facts(cell, "scope")
+        assert await write_facts(cell, "scope", empty, {"f": fact})
+        assert not await write_facts(cell, "scope", empty, {"g": fact}), "others have changed them"
+        book = await read_facts(cell, "scope")
+        assert book.facts == {"f": fact}
+        assert await write_facts(cell, "scope", book, {"f": None})
+        assert not await write_facts(cell, "scope", book, {"f": fact})
+        assert not await cell.redis.exists(cell.keys.facts("scope")), "nothing stays of a scope without facts"
+        anew = await read_facts(cell, "scope")
+        assert await write_facts(cell, "scope", anew, {"f": fact})
+        assert not await write_facts(cell, "scope", book, {"f": None}), "a version is never used twice"

@@ -16,7 +16,11 @@ from antiphon.memory import Memory
 from antiphon.model import Message, Response, encode
 from antiphon.wire.lists.memories import has_taken_over, waiting_sessions
 from antiphon_worker.app import App
-from antiphon_worker.memory.indexer import LEASE_SECONDS, REFUSED_SECONDS, Indexer
+from antiphon_worker.memory import indexer
+from antiphon_worker.memory.documents import Documents
+from antiphon_worker.memory.indexer import REFUSED_SECONDS, Indexer
+
+LEASE_SECONDS = Documents.lease_seconds
 
 
 @pytest.fixture
@@ -251,3 +255,40 @@ async def test_another_embedding_model_takes_over_when_it_has_everything(redis_u
 async def _taken_over(indexer, cell):
     await indexer.index_some()
     return await has_taken_over(cell, "newer")
+
+
+async def test_a_late_write_takes_nothing_from_the_worker_that_writes_the_same(
+    redis_url, memory, store, monkeypatch
+):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await say(cell, "t1")
+        store.gate = asyncio.Event()
+        late = asyncio.create_task(Indexer(cell, memory).index_some())
+        await store.reached.wait()
+        gate, store.gate = store.gate, None
+        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+        holder, written, settling = Indexer(cell, memory), asyncio.Event(), asyncio.Event()
+        settle = holder._settle
+
+        async def held(plan):
+            written.set()
+            await settling.wait()
+            await settle(plan)
+
+        holder._settle = held
+        indexing = asyncio.create_task(holder.index_some())
+        await written.wait()  # it has written, and Redis does not know it yet
+        asked, real = asyncio.Event(), indexer.settle_session
+
+        async def told(*arguments):
+            answer = await real(*arguments)
+            asked.set()
+            return answer
+
+        monkeypatch.setattr(indexer, "settle_session", told)
+        gate.set()
+        await asked.wait()  # the late one has heard that it lost the session
+        settling.set()
+        await asyncio.gather(indexing, late)
+        assert len(passages_in(memory)) == 1

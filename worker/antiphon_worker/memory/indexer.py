@@ -1,7 +1,7 @@
-"""Indexes finished turns, and forgets what was deleted. Indexers of several workers share the sessions.
+"""Takes finished turns to index them, and forgets what was deleted. Indexers of several workers share the sessions.
 
 1. The script that ends a turn notes, in the same step, which memories are to index it.
-2. An indexer takes sessions with such turns for a time, and writes their passages under ids that are always the same.
+2. An indexer takes sessions with such turns for a time, and writes what is made of them: so that it may be repeated.
 3. It writes what stands in the index now. Whoever died before that has written what the next one writes again.
 4. A session that lost messages is compared with what the index has of it.
 
@@ -13,13 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
 
-from langchain_core.documents import Document
 from msgspec import structs
 
-from antiphon.errors import CorruptRecord, StoreError, StoreUnavailable
+from antiphon.errors import CorruptRecord, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.input.request import shown_request
 from antiphon.memory.declaration import Memory
@@ -30,47 +28,32 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.lists.memories import TakenSession, put_off, settle_session, take_over, take_sessions
 from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord
-from antiphon_worker.memory.index import Index
-from antiphon_worker.memory.passages import (
-    MOST_PASSAGES,
-    TurnText,
-    document_id,
-    texts_of_history,
-    texts_of_turn,
-)
+from antiphon_worker.memory.documents import Documents
+from antiphon_worker.memory.passages import TurnText, texts_of_history, texts_of_turn
+from antiphon_worker.memory.plan import Plan, Work
 
 __all__ = ["Indexer"]
 
 log = logging.getLogger("antiphon.memory")
 
 PAUSE_SECONDS = 0.5
-LEASE_SECONDS = 60.0
-STORE_SECONDS = 30.0
-AT_ONCE = 32
+PART_OF_LEASE = 0.5
+"""For tries of one session after another. What begins then must end before the lease does."""
 SCANNED_AT_ONCE = 500
+SETTLE_TRIES = 120
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
 REFUSED_SECONDS = 300.0
 """So long a session waits that the store refuses, while it takes others."""
 
 
-class _Plan(NamedTuple):
-    """What is to be done for a session: documents to delete and then to write, and what the index has after that."""
-
-    taken: TakenSession
-    forgotten: list[str]
-    documents: list[Document]
-    indexed: dict[str, str]
-
-
 class Indexer:
     """Looks twice a second, and at once where there is more."""
 
-    def __init__(self, cell: Cell, memory: Memory) -> None:
+    def __init__(self, cell: Cell, work: Memory | Work) -> None:
         self._cell = cell
-        self._memory = memory
-        self._index = Index(memory)
+        self._work = Documents(cell.keys.prefix, work) if isinstance(work, Memory) else work
         self._pause = FIRST_RETRY_SECONDS
-        self._ready = memory.replaces is None
+        self._ready = self._work.replaces is None
 
     async def run(self) -> None:
         """Index until cancelled, and close the cell's connections."""
@@ -87,11 +70,11 @@ class Indexer:
 
     async def index_some(self) -> bool:
         """Do what is due for some sessions. Returns False if there is none. Raises Redis' ``StoreError``."""
-        replaced = self._memory.replaces
+        work, replaced = self._work, self._work.replaces
         if replaced is not None and not self._ready:
-            self._ready = await take_over(self._cell, self._memory.name, replaced.name, SCANNED_AT_ONCE)
-        lease_ms = int(LEASE_SECONDS * 1000)
-        taken = await take_sessions(self._cell, self._memory.name, lease_ms, AT_ONCE)
+            self._ready = await take_over(self._cell, work.cursor, replaced.name, SCANNED_AT_ONCE)
+        lease_ms = int(work.lease_seconds * 1000)
+        taken = await take_sessions(self._cell, work.cursor, lease_ms, work.at_once)
         for one in taken:
             if one.damage:
                 log.error(
@@ -103,7 +86,7 @@ class Indexer:
             await self._carry_out(plans)
         return bool(taken)
 
-    async def _carry_out(self, plans: Sequence[_Plan]) -> None:
+    async def _carry_out(self, plans: Sequence[Plan]) -> None:
         """Do it all at once. If the store refuses that, do it session by session: one must not hold up the others."""
         began = time.monotonic()
         if await self._done(plans):
@@ -111,7 +94,9 @@ class Indexer:
             return
         failed = list(plans)
         for plan in plans if len(plans) > 1 else ():
-            if time.monotonic() - began < LEASE_SECONDS - STORE_SECONDS and await self._done([plan]):
+            if time.monotonic() - began < self._work.lease_seconds * PART_OF_LEASE and await self._done(
+                [plan]
+            ):
                 failed.remove(plan)
         if len(failed) < len(plans):
             await self._put_off(failed, REFUSED_SECONDS)
@@ -120,47 +105,39 @@ class Indexer:
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_RETRY_SECONDS)
 
-    async def _done(self, plans: Sequence[_Plan]) -> bool:
-        """Write to the store and then to Redis. Returns False if the store fails."""
-        forgotten = [one for plan in plans for one in plan.forgotten]
-        documents = [one for plan in plans for one in plan.documents]
-        if not await self._written(self._index.delete(forgotten), self._index.add(documents)):
+    async def _done(self, plans: Sequence[Plan]) -> bool:
+        """Write, and then tell Redis. Returns False if writing fails, whatever that raises."""
+        try:
+            await self._work.write(plans)
+        except Exception as exc:  # noqa: BLE001 - a store or a model service of anybody's
+            log.warning(
+                "memory %s cannot be written now: %s", self._work.cursor, type(exc).__name__,
+                extra={"action": "memory_store_failed"},
+            )  # fmt: skip
+            log.debug("memory %s: %s", self._work.cursor, exc)
             return False
         await asyncio.gather(*map(self._settle, plans))
         return True
 
-    async def _written(self, *writes: Coroutine[Any, Any, None]) -> bool:
-        """Do these one after the other. Returns False if the store fails, whatever it raises."""
-        try:
-            async with asyncio.timeout(STORE_SECONDS):
-                for write in writes:
-                    await write
-        except Exception as exc:  # noqa: BLE001 - a store of anybody's
-            log.warning(
-                "memory %s cannot be written now: %s", self._memory.name, type(exc).__name__,
-                extra={"action": "memory_store_failed"},
-            )  # fmt: skip
-            log.debug("memory %s: %s", self._memory.name, exc)
-            return False
-        finally:
-            for write in writes:
-                write.close()
-        return True
+    async def _settle(self, plan: Plan) -> None:
+        """Tell Redis. Undo what was written after another worker had taken the session and forgotten it."""
+        for _ in range(SETTLE_TRIES):
+            late = await settle_session(self._cell, self._work.cursor, plan.taken, plan.indexed)
+            if late is not None:
+                if late:
+                    await self._work.undo(plan, late)
+                return
+            await asyncio.sleep(PAUSE_SECONDS)  # until that worker has settled it
 
-    async def _settle(self, plan: _Plan) -> None:
-        unknown = await settle_session(self._cell, self._memory.name, plan.taken, plan.indexed)
-        if unknown:  # the session was deleted, and forgotten by another worker, before these were written
-            await self._written(self._index.delete(self._ids(plan.taken, unknown)))
-
-    async def _put_off(self, plans: Sequence[_Plan], seconds: float) -> None:
+    async def _put_off(self, plans: Sequence[Plan], seconds: float) -> None:
         for plan in plans:
-            await put_off(self._cell, self._memory.name, plan.taken, int(seconds * 1000))
+            await put_off(self._cell, self._work.cursor, plan.taken, int(seconds * 1000))
 
-    async def _plans(self, taken: Sequence[TakenSession]) -> list[_Plan]:
+    async def _plans(self, taken: Sequence[TakenSession]) -> list[Plan]:
         """Read the new turns from their records, in one round trip, and sessions that were cut from their history."""
         new = [TurnId(turn) for one in taken if not one.cut for turn in one.new.split()]
         records = dict(zip(new, await turn_records(self._cell, new), strict=True)) if new else {}
-        plans: list[_Plan] = []
+        plans: list[Plan] = []
         for one in taken:
             try:
                 plans.append(await self._plan(one, records))
@@ -169,76 +146,36 @@ class Indexer:
                     "session %s cannot be indexed: %s", one.session_id, exc.message,
                     extra={"action": "memory_damaged", "session": one.session_id},
                 )  # fmt: skip
-                await put_off(self._cell, self._memory.name, one, int(REFUSED_SECONDS * 1000))
+                await put_off(self._cell, self._work.cursor, one, int(REFUSED_SECONDS * 1000))
         return plans
 
     async def _plan(
-        self, taken: TakenSession, records: Mapping[TurnId, TurnRecord | StoreError | None]
-    ) -> _Plan:
+        self, whole: TakenSession, records: Mapping[TurnId, TurnRecord | StoreError | None]
+    ) -> Plan:
+        taken = _some_of(whole, self._work.most_turns)
         new = taken.new.split()
         found = {turn: _text_of(records.get(TurnId(turn))) for turn in new}
         if taken.cut or None in found.values():
             history = await found_in(self._cell, taken.session_id, 0, -1)
-            whole = texts_of_history(decode_history(history.history, 0))
-            found = {turn: found.get(turn) or whole.get(turn) for turn in dict.fromkeys([*taken.known, *new])}
+            told = texts_of_history(decode_history(history.history, 0))
+            found = {turn: found.get(turn) or told.get(turn) for turn in dict.fromkeys([*taken.known, *new])}
             if not taken.cut:
-                found |= {turn: await self._replaced(taken, turn) for turn in new if found[turn] is None}
-        said = {turn: text if isinstance(text, TurnText) else None for turn, text in found.items()}
-        indexed = {turn: text.digest if text else "" for turn, text in said.items()}
-        changed = [turn for turn, digest in indexed.items() if taken.known.get(turn) != digest]
+                found |= {turn: await self._work.former(taken, turn) for turn in new if found[turn] is None}
+        said = {turn: text for turn, text in found.items() if isinstance(text, TurnText)}
+        indexed = {turn: self._work.value(taken, said[turn]) if turn in said else "" for turn in found}
+        changed = [turn for turn, value in indexed.items() if taken.known.get(turn) != value]
         replaced = [turn for turn in changed if taken.cut or turn in taken.known]
-        documents = [one for turn in changed for one in self._documents(taken, said[turn])]
-        return _Plan(taken, self._ids(taken, replaced), documents, {turn: indexed[turn] for turn in changed})
+        texts = [said[turn] for turn in changed if turn in said]
+        return Plan(taken, replaced, texts, {turn: indexed[turn] for turn in changed})
 
-    async def _replaced(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return what the memory has of a turn that this one replaces. Raises ``StoreUnavailable``."""
-        former = self._memory.replaces
-        if former is None:
-            return None
-        prefix, numbers = self._cell.keys.prefix, range(MOST_PASSAGES)
-        ids = [document_id(prefix, former, taken.session_id, turn, number) for number in numbers]
-        try:
-            found = {one.id: one for one in await Index(former).documents(ids)}
-        except Exception as exc:
-            raise StoreUnavailable(
-                f"The memory {former.name} cannot be read now: {type(exc).__name__}."
-            ) from exc
-        passages = [found[one] for one in ids if one in found]
-        if not passages:
-            return None
-        about, texts = passages[0].metadata, [one.page_content for one in passages]
-        return TurnText(turn, about["agent"] or None, about["created"], texts, about["tenant"] or None)
 
-    def _documents(self, taken: TakenSession, text: TurnText | None) -> list[Document]:
-        if text is None:
-            return []
-        tenant = text.tenant or taken.tenant
-        prefix, memory = self._cell.keys.prefix, self._memory
-        about = {
-            "scope": memory.scope_key(prefix, tenant, text.agent, taken.session_id),
-            "session_id": taken.session_id,
-            "turn_id": text.turn_id,
-            "tenant": tenant or "",
-            "agent": text.agent or "",
-            "created": text.created,
-        }
-        return [
-            Document(
-                id=document_id(prefix, memory, taken.session_id, text.turn_id, number),
-                page_content=passage,
-                metadata=dict(about),
-            )
-            for number, passage in enumerate(text.passages)
-        ]
-
-    def _ids(self, taken: TakenSession, turns: Sequence[str]) -> list[str]:
-        """All ids that documents of these turns may have."""
-        prefix = self._cell.keys.prefix
-        return [
-            document_id(prefix, self._memory, taken.session_id, turn, number)
-            for turn in turns
-            for number in range(MOST_PASSAGES)
-        ]
+def _some_of(taken: TakenSession, most: int | None) -> TakenSession:
+    """Return the session with no more new turns than this, unless it was cut: all of them are then compared with what
+    it has. Those that are left are taken once it is settled.
+    """
+    if most is None or taken.cut:
+        return taken
+    return structs.replace(taken, new="".join(f"{turn} " for turn in taken.new.split()[:most]))
 
 
 def _text_of(record: TurnRecord | StoreError | None) -> TurnText | str | None:

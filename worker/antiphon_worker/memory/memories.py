@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.errors import SettingsError
 from antiphon.input.values import is_a
+from antiphon.memory.fact_model import fact_cursor
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
@@ -29,12 +30,18 @@ class Memories:
         self._own = own
         self._of_agents: dict[str, tuple[AgentSpec, Memory]] = {}
         self._named: dict[str, Memory] = {}
+        self._with_facts: dict[str, Memory] = {}
         if own is not None:
             self._check(own)
             self._know(own)
 
     def __iter__(self) -> Iterator[Memory]:
         return iter(self._named.values())
+
+    @property
+    def with_facts(self) -> list[Memory]:
+        """The memories whose turns a model distils facts from."""
+        return [*self._with_facts.values()]
 
     @property
     def tools(self) -> list[str]:
@@ -59,8 +66,10 @@ class Memories:
         return memory if known is agent else None
 
     def names(self, agent: AgentSpec) -> str:
-        """Return the names of the memories that index an agent's turns: its own, and the one that it replaces."""
+        """Return the names under which an agent's turns wait: of its memory, of its facts, and of what it replaces."""
         memory, names = self.of(agent), list[str]()
+        if memory is not None and memory.facts is not None:
+            names.append(fact_cursor(memory.facts.name))
         while memory is not None:
             names.append(memory.name)
             memory = memory.replaces
@@ -73,6 +82,12 @@ class Memories:
             raise SettingsError(f"memory= must be a Memory, not {memory!r}.")
 
     def _know(self, memory: Memory | None) -> None:
+        facts = None if memory is None else memory.facts
+        if memory and facts and self._with_facts.setdefault(facts.name, memory) is not memory:
+            raise SettingsError(
+                f"Two memories of the App have facts of the name {facts.name!r}: share one memory, or give one "
+                "FactModel another name."
+            )
         while memory is not None:
             if self._named.setdefault(memory.name, memory) is not memory:
                 raise SettingsError(

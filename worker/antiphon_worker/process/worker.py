@@ -22,6 +22,7 @@ from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.process.turn import TurnRunner
+from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
 from antiphon_worker.rq.presence import Presence
 from antiphon_worker.settings import Settings, describe
@@ -111,7 +112,7 @@ class Worker:
                     start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
                     start(presence.run, "presence"), start(lambda: gate.run(feed), "rate limits"),
                     start(Scheduler(cell).run, "scheduler"), start(Deliverer(cell).run, "deliverer"),
-                    *[start(one.run, "indexer") for one in self._indexers()],
+                    *[start(one.run, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
                 if runner.archive is not None:
@@ -162,13 +163,19 @@ class Worker:
         finally:
             aborting.cancel()
 
-    def _indexers(self) -> list[Indexer]:
-        memories = [*self._app.memories]
-        if not memories:
+    def _indexers(self, cells: Cells, gate: Gate) -> list[Indexer]:
+        memories = self._app.memories
+        if not [*memories]:
             return []
+        from antiphon_worker.memory.distiller import Distiller
         from antiphon_worker.memory.indexer import Indexer
 
-        return [Indexer(self._open_cell(), memory) for memory in memories]
+        works = [
+            Distiller(memory, memory.facts, cells, self._app.provider, gate)
+            for memory in memories.with_facts
+            if memory.facts is not None
+        ]
+        return [Indexer(self._open_cell(), work) for work in [*memories, *works]]
 
     def _open_cell(self) -> Cell:
         return Cell(open_redis(self._url), prefix=self.settings.prefix)

@@ -22,6 +22,7 @@ __all__ = [
     "take_over",
     "take_sessions",
     "tenant_of",
+    "tenant_of_session",
     "waiting_sessions",
     "which_known",
 ]
@@ -60,11 +61,11 @@ async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> l
 
 async def settle_session(
     cell: Cell, memory: str, taken: TakenSession, indexed: Mapping[str, str]
-) -> list[str]:
+) -> list[str] | None:
     """Write what stands in the index of which turns now, '' for a turn that was forgotten.
 
-    Returns the turns whose documents must go, because another worker has taken the session and does not know them.
-    Raises ``StoreError``.
+    Returns the turns whose documents must go, because another worker has taken the session and does not know them; and
+    None while that one has not settled it: ask again. Raises ``StoreError``.
     """
     flat = [value for pair in indexed.items() for value in pair]
     match await cell.run(
@@ -72,6 +73,8 @@ async def settle_session(
     ):
         case [b"OK"]:
             return []
+        case [b"UNDECIDED"]:
+            return None
         case [b"SUPERSEDED", *unknown]:
             return [turn.decode() for turn in unknown]
         case answer:
@@ -103,6 +106,19 @@ async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | No
     pipe.hget(cell.keys.session(session_id), "tenant")
     own, of_session = await asked(pipe.execute())
     return (own or of_session or b"").decode() or None
+
+
+async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, str | None]:
+    """Return whether a session lives or is remembered, and its tenant. Raises ``StoreError``."""
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.hmget(cell.keys.session(session_id), "created", "tenant")
+    pipe.hmget(cell.keys.remembered(session_id), "@names", "@tenant")
+    answers: list[Any] = await asked(pipe.execute(raise_on_error=False))
+    found: list[Any] = [
+        value or b"" for raw in answers for value in (raw if isinstance(raw, list) else [b"", b""])
+    ]
+    created, tenant, names, kept = found
+    return bool(created or names), (tenant or kept).decode(errors="replace") or None
 
 
 async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:

@@ -3,12 +3,14 @@
 -- @args name session fence new cut rest...
 -- -> OK
 -- -> SUPERSEDED, turns...  another worker has taken it. Documents of these turns, which are not remembered, must go
+-- -> UNDECIDED             another worker has taken it, and may have written the same: ask again
 -- @include
 local fields, known = key_remembered(session), name .. '/'
 if redis.call('HGET', fields, '@fence/' .. name) ~= fence then
   local unknown = {}
   for i = 1, #rest, 2 do
     if redis.call('HEXISTS', fields, known .. rest[i]) == 0 then unknown[#unknown + 1] = rest[i] end
+    if string.find(redis.call('HGET', fields, '@new/' .. name) or '', rest[i] .. ' ', 1, true) then return {'UNDECIDED'} end
   end
   return {'SUPERSEDED', unpack(unknown)}
 end

@@ -1,0 +1,238 @@
+"""Facts: what is known of a user, distilled by a model from finished turns or written by a person."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from antiphon.errors import LimitReached, NotFound, SessionBusy, UsageError
+from antiphon.input.ids import check_tenant, session_id, tenant_id
+from antiphon.input.values import is_a
+from antiphon.memory.fact_model import checked_fact_name, fact_cursor
+from antiphon.memory.scopes import Scope, scope_key
+from antiphon.redis.cells import Cells
+from antiphon.redis.connections import Connections
+from antiphon.session.background import call, iterate
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.facts import FactBook, FactSource, StoredFact, Wording, read_facts, write_facts
+from antiphon.wire.lists.memories import Remembered, tenant_of_session, which_known
+
+__all__ = ["LONGEST_FACT", "AsyncFacts", "Fact", "Facts", "facts_home", "known_wordings"]
+
+LONGEST_FACT = 1000
+MOST_FACTS = 1000
+TRIES = 50
+
+
+class Fact(Struct):
+    """A fact. ``by`` is who wrote it as it reads now: ``"model"`` or ``"person"``. ``sources`` are the ids of the
+    sessions and turns that say it. Times are in ms since 1970.
+    """
+
+    id: str
+    text: str
+    by: Literal["model", "person"]
+    created: int
+    updated: int
+    sources: list[tuple[str, str]]
+
+
+class AsyncFacts:
+    """What a memory knows of a tenant, of an agent's users, or from one session. Iterate over it to list it.
+
+    >>> from antiphon import AsyncClient
+    >>> client = AsyncClient("redis://localhost:6379/0")
+    >>> facts = client.memory(tenant="acme")
+    >>> nuts = await facts.add("Is allergic to nuts.")
+    >>> [(fact.text, fact.by) async for fact in facts]
+    [('Is allergic to nuts.', 'person')]
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        name: str = "memory",
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        if agent is not None and session is not None:
+            raise UsageError("Facts are those of an agent or of a session: leave agent= or session= out.")
+        self._connections = connections
+        self._name = checked_fact_name(name)
+        self._tenant = None if tenant is None else tenant_id(tenant)
+        self._agent = agent
+        self._session = None if session is None else session_id(session)
+
+    async def __aiter__(self) -> AsyncGenerator[Fact, None]:
+        _, scope, home = await self._place()
+        book = await read_facts(home, scope)
+        known = await known_wordings(self._connections.cells, self._name, book)
+        for name, wording in known.items():
+            yield _shown(book.facts[name], wording)
+
+    async def add(self, text: str) -> Fact:
+        """Add a fact. Raises ``UsageError``, ``LimitReached`` beyond 1,000 facts, and ``StoreError``.
+
+        >>> (await facts.add("Prefers tea.")).by
+        'person'
+        """
+        said, name = _checked(text), secrets.token_hex(6)
+
+        def added(book: FactBook, now: int) -> StoredFact:
+            if len(book.facts) >= MOST_FACTS and name not in book.facts:
+                raise LimitReached(f"A scope has at most {MOST_FACTS} facts: delete some.", limit="facts")
+            return StoredFact(name, now, [Wording(said, now, "person")])
+
+        return await self._changed(name, added)
+
+    async def edit(self, fact_id: str, text: str) -> Fact:
+        """Let a fact read differently. No turn that had been said before changes it again.
+
+        Raises ``NotFound``, ``UsageError`` and ``StoreError``.
+
+        >>> (await facts.edit(nuts.id, "Is allergic to hazelnuts.")).text
+        'Is allergic to hazelnuts.'
+        """
+        said = _checked(text)
+
+        def edited(book: FactBook, now: int) -> StoredFact:
+            fact = book.facts[fact_id]
+            if fact.wordings[-1].by == "person":
+                fact.wordings.pop()
+            fact.wordings.append(Wording(said, now, "person"))
+            return fact
+
+        return await self._changed(fact_id, edited, must_exist=True)
+
+    async def delete(self, fact_id: str) -> None:
+        """Delete a fact. The turns that said it are not distilled again. Raises ``NotFound`` and ``StoreError``.
+
+        >>> await facts.delete(nuts.id)
+        """
+
+        def deleted(book: FactBook, now: int) -> StoredFact | None:
+            fact = book.facts[fact_id]
+            sources = [source for wording in fact.wordings for source in wording.sources]
+            if not sources:
+                return None
+            return StoredFact(fact_id, fact.created, [Wording("", now, "person", sources)])
+
+        await self._changed(fact_id, deleted, must_exist=True)
+
+    async def _changed(
+        self, name: str, change: Callable[[FactBook, int], StoredFact | None], *, must_exist: bool = False
+    ) -> Fact:
+        """Change a fact as it was read, and again where others were faster."""
+        _, scope, home = await self._place()
+        now = await home.server_ms()
+        for _ in range(TRIES):
+            book = await read_facts(home, scope)
+            if must_exist and name not in await known_wordings(self._connections.cells, self._name, book):
+                raise NotFound(f"There is no fact {name!r}.")
+            fact = change(book, now)
+            if await write_facts(home, scope, book, {name: fact}):
+                return _shown(fact, fact.wordings[-1]) if fact else Fact(name, "", "person", now, now, [])
+        raise SessionBusy("Other calls keep changing these facts: try again later.")
+
+    async def _place(self) -> tuple[str | None, str, Cell]:
+        """Return the tenant, the scope and the cell of these facts. Raises ``WrongTenant``."""
+        cells, tenant, where = self._connections.cells, self._tenant, self._session
+        if where is not None:
+            exists, found = await tenant_of_session(cells.of_session(where), where)
+            check_tenant(where, tenant, exists, found)
+            tenant = tenant or found
+        kind: Scope = "session" if where is not None else "agent" if self._agent is not None else "tenant"
+        prefix = next(iter(cells)).keys.prefix
+        scope = scope_key(prefix, self._name, kind, tenant=tenant, agent=self._agent, session=where)
+        return tenant, scope, facts_home(cells, scope)
+
+
+class Facts:
+    """``AsyncFacts`` with synchronous methods.
+
+    >>> from antiphon import Client
+    >>> client = Client("redis://localhost:6379/0")
+    >>> facts = client.memory(tenant="acme")
+    >>> nuts = facts.add("Is allergic to nuts.")
+    >>> [fact.text for fact in facts]
+    ['Is allergic to nuts.']
+    """
+
+    def __init__(self, facts: AsyncFacts) -> None:
+        self._facts = facts
+
+    def __iter__(self) -> Iterator[Fact]:
+        return iterate(aiter(self._facts))  # pyright: ignore[reportArgumentType]
+
+    def add(self, text: str) -> Fact:
+        """Add a fact, as ``AsyncFacts.add`` does.
+
+        >>> facts.add("Prefers tea.").text
+        'Prefers tea.'
+        """
+        return call(self._facts.add(text))
+
+    def edit(self, fact_id: str, text: str) -> Fact:
+        """Let a fact read differently, as ``AsyncFacts.edit`` does.
+
+        >>> facts.edit(nuts.id, "Is allergic to hazelnuts.").text
+        'Is allergic to hazelnuts.'
+        """
+        return call(self._facts.edit(fact_id, text))
+
+    def delete(self, fact_id: str) -> None:
+        """Delete a fact, as ``AsyncFacts.delete`` does.
+
+        >>> facts.delete(nuts.id)
+        """
+        call(self._facts.delete(fact_id))
+
+
+def facts_home(cells: Cells, scope: str) -> Cell:
+    """Return the cell of a scope's facts: its sessions may live on several ones."""
+    return cells.of_hash(scope[:10])
+
+
+async def known_wordings(cells: Cells, name: str, book: FactBook) -> dict[str, Wording]:
+    """Return how each fact reads now: its newest wording that a person wrote, or that a turn says which is not deleted.
+
+    Facts without one are left out. Raises ``StoreError``.
+    """
+    sources = {source for fact in book.facts.values() for one in fact.wordings for source in one.sources}
+    known = await _known_sources(cells, name, [*sources])
+    found: dict[str, Wording] = {}
+    for fact in book.facts.values():
+        for wording in reversed(fact.wordings):
+            if wording.by == "person" or not known.isdisjoint(wording.sources):
+                if wording.text:
+                    found[fact.id] = wording
+                break
+    return found
+
+
+async def _known_sources(cells: Cells, name: str, sources: Sequence[FactSource]) -> set[FactSource]:
+    known: set[FactSource] = set()
+    homes = {source: cells.of_session(source.session_id) for source in sources}
+    for cell in dict.fromkeys(homes.values()):
+        here = [source for source in sources if homes[source] is cell]
+        places = [Remembered(source.session_id, source.turn_id) for source in here]
+        answers = await which_known(cell, fact_cursor(name), places)
+        known.update(source for source, is_known in zip(here, answers, strict=True) if is_known)
+    return known
+
+
+def _shown(fact: StoredFact, wording: Wording) -> Fact:
+    sources = [(one.session_id, one.turn_id) for one in wording.sources]
+    return Fact(fact.id, wording.text, wording.by, fact.created, wording.at, sources)
+
+
+def _checked(text: Any) -> str:
+    said = text.strip() if is_a(text, str) else ""
+    if not said or len(said) > LONGEST_FACT:
+        raise UsageError(f"A fact is a text of 1 to {LONGEST_FACT} characters, not {text!r:.80}.")
+    return said

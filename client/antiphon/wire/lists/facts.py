@@ -1,0 +1,77 @@
+"""The facts of a scope as Redis has them: one hash, which is changed as it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import CorruptRecord
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked
+from antiphon.wire.records import readable
+
+__all__ = ["FactBook", "FactSource", "StoredFact", "Wording", "read_facts", "write_facts"]
+
+
+class FactSource(Struct, frozen=True, array_like=True):
+    """A turn that says something. ``digest`` differs with what it says."""
+
+    session_id: str
+    turn_id: str
+    digest: str = ""
+
+
+class Wording(Struct, omit_defaults=True):
+    """How a fact reads since ``at`` (ms since 1970), and who says so. Without a text, a person has deleted it."""
+
+    text: str
+    at: int
+    by: Literal["model", "person"] = "model"
+    sources: list[FactSource] = field(default_factory=list)
+
+
+class StoredFact(Struct):
+    """A fact with all its wordings, the newest one last: where a source goes, so does what it alone says."""
+
+    id: str
+    created: int
+    wordings: list[Wording]
+
+
+class FactBook(Struct):
+    """The facts of a scope at one moment, by their ids."""
+
+    version: str
+    facts: dict[str, StoredFact]
+
+
+async def read_facts(cell: Cell, scope: str) -> FactBook:
+    """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if they cannot be read."""
+    found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
+    version = found.pop(b"@version", b"").decode()
+    with readable("The facts of a memory"):
+        facts = [msgspec.json.decode(data, type=StoredFact) for data in found.values()]
+    return FactBook(version, {one.id: one for one in sorted(facts, key=lambda one: (one.created, one.id))})
+
+
+async def write_facts(
+    cell: Cell, scope: str, book: FactBook, changes: Mapping[str, StoredFact | None]
+) -> bool:
+    """Write facts, or None for one that goes. Returns False if others have changed them. Raises ``StoreError``."""
+    flat: Sequence[Any] = [
+        value
+        for name, one in changes.items()
+        for value in (name, b"" if one is None else msgspec.json.encode(one))
+    ]
+    match await cell.run("memories/write_facts", scope, book.version, *flat):
+        case [b"OK"]:
+            return True
+        case [b"CHANGED"]:
+            return False
+        case answer:
+            raise CorruptRecord(
+                f"The script 'memories/write_facts' returned an unknown answer: {answer!r:.80}."
+            )

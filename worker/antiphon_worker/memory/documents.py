@@ -1,0 +1,97 @@
+"""Passages of turns as documents of a memory's store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from langchain_core.documents import Document
+
+from antiphon.errors import StoreUnavailable
+from antiphon.memory.declaration import Memory
+from antiphon.wire.lists.memories import TakenSession
+from antiphon_worker.memory.index import Index
+from antiphon_worker.memory.passages import MOST_PASSAGES, TurnText, document_id
+from antiphon_worker.memory.plan import Plan
+
+__all__ = ["Documents"]
+
+STORE_SECONDS = 30.0
+
+
+class Documents:
+    """What an ``Indexer`` writes for a memory: the documents of each turn, under ids that are always the same."""
+
+    at_once = 32
+    lease_seconds = 60.0
+    most_turns: int | None = None
+
+    def __init__(self, prefix: str, memory: Memory) -> None:
+        self.cursor = memory.name
+        self.replaces: Memory | None = memory.replaces
+        self._prefix = prefix
+        self._memory = memory
+        self._index = Index(memory)
+
+    def value(self, taken: TakenSession, text: TurnText) -> str:
+        """Return what Redis keeps of a turn: it differs with the passages."""
+        return text.digest
+
+    async def write(self, plans: Sequence[Plan]) -> None:
+        """Delete and write the documents of these plans, all at once. Raises what the store raises."""
+        forgotten = [one for plan in plans for one in self._ids(plan.taken.session_id, plan.replaced)]
+        documents = [
+            one for plan in plans for text in plan.texts for one in self._documents(plan.taken, text)
+        ]
+        async with asyncio.timeout(STORE_SECONDS):
+            await self._index.delete(forgotten)
+            await self._index.add(documents)
+
+    async def undo(self, plan: Plan, turns: Sequence[str]) -> None:
+        """Delete the documents of turns that were written too late. Raises what the store raises."""
+        async with asyncio.timeout(STORE_SECONDS):
+            await self._index.delete(self._ids(plan.taken.session_id, turns))
+
+    async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
+        """Return what the memory has of a turn that this one replaces. Raises ``StoreUnavailable``."""
+        if self.replaces is None:
+            return None
+        ids = _ids(self._prefix, self.replaces, taken.session_id, turn)
+        try:
+            found = {one.id: one for one in await Index(self.replaces).documents(ids)}
+        except Exception as exc:
+            raise StoreUnavailable(
+                f"The memory {self.replaces.name} cannot be read now: {type(exc).__name__}."
+            ) from exc
+        passages = [found[one] for one in ids if one in found]
+        if not passages:
+            return None
+        about, texts = passages[0].metadata, [one.page_content for one in passages]
+        return TurnText(turn, about["agent"] or None, about["created"], texts, about["tenant"] or None)
+
+    def _documents(self, taken: TakenSession, text: TurnText) -> list[Document]:
+        tenant = text.tenant or taken.tenant
+        about = {
+            "scope": self._memory.scope_key(self._prefix, tenant, text.agent, taken.session_id),
+            "session_id": taken.session_id,
+            "turn_id": text.turn_id,
+            "tenant": tenant or "",
+            "agent": text.agent or "",
+            "created": text.created,
+        }
+        return [
+            Document(
+                id=document_id(self._prefix, self._memory, taken.session_id, text.turn_id, number),
+                page_content=passage,
+                metadata=dict(about),
+            )
+            for number, passage in enumerate(text.passages)
+        ]
+
+    def _ids(self, session_id: str, turns: Sequence[str]) -> list[str]:
+        return [one for turn in turns for one in _ids(self._prefix, self._memory, session_id, turn)]
+
+
+def _ids(prefix: str, memory: Memory, session_id: str, turn: str) -> list[str]:
+    """All ids that documents of a turn may have."""
+    return [document_id(prefix, memory, session_id, turn, number) for number in range(MOST_PASSAGES)]
