@@ -11,7 +11,7 @@ JOBS ?= 3
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test clients neighbours node docs demo bench chaos upgrade simulate mutate wire redis clean
+.PHONY: help setup check format test clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -68,6 +68,12 @@ mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test mus
 wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
 	@PYTHONPATH=tests $(BIN)/python -m support.frozen_wire
 
+pins: $(VENV)/.dev $(VENV)/tools/.made ## Pin the packages of the image anew, with their hashes
+	@PYTHONPATH=tests $(BIN)/python -m release.pins
+
+release: $(VENV)/.dev $(VENV)/tools/.made ## Build wheel, source and SBOM into dist/, and try them in empty environments
+	@PYTHONPATH=tests $(BIN)/python -m release
+
 redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)
 
@@ -87,6 +93,11 @@ $(VENV)/.neighbours: $(VENV)/.dev
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/neighbours \
 	  "openai-agents==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("openai-agents"))')"
 	@for archive in $(VENV)/neighbours/*.tar.gz; do tar -xzf "$$archive" -C $(VENV)/neighbours; done
+	@touch $@
+
+$(VENV)/tools/.made: pyproject.toml | $(VENV)/.made
+	@sh .ci/venv $(VENV)/tools
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
 	@touch $@
 
 # What is installed is remembered in files of the environment, so that the second time is quick.
