@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test clients node docs demo bench chaos upgrade simulate mutate wire redis clean
+.PHONY: help setup check format test sealed clients node docs demo bench chaos upgrade simulate mutate wire redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ format: $(VENV)/.dev ## Format the sources
 
 test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+sealed: $(VENV)/.dev ## Run tests of sessions, turns and archives again, with encryption at rest
+	@$(BIN)/pytest -n $(JOBS) --sealed tests/client/session tests/worker/archive $(ARGS)
 
 clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
 	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)

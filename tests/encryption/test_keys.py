@@ -158,6 +158,17 @@ async def test_keys_are_replaced_while_turns_run(redis_url, monkeypatch):
         assert b":new." in history[-1]
 
 
+async def test_the_hash_of_a_request_cannot_be_guessed(redis_url, monkeypatch):
+    digests = []
+    for keys in ("", OLD, NEW):
+        monkeypatch.setenv(KEYS_VARIABLE, keys)
+        async with AsyncClient(redis_url) as client:
+            turn = await client.submit(f"s{keys[:3]}", "yes", agent=AGENT)
+            await turn.cancel()
+            digests.append(await client.connections.cell_of_session("s").redis.hget(f"ant:turn:{turn.id}", "digest"))
+    assert len({*digests}) == 3
+
+
 async def test_a_keyed_submission_is_known_again_after_a_new_key(redis_url, monkeypatch):
     monkeypatch.setenv(KEYS_VARIABLE, OLD)
     async with AsyncClient(redis_url) as client:
