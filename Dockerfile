@@ -3,15 +3,26 @@
 #   FROM antiphon
 #   COPY app.py /app/
 #   ENV ANTIPHON_APP=app:app
+#
+# Every package is pinned with its hashes. `make pins` writes deploy/image anew.
+FROM python:3.12-slim AS build
+
+WORKDIR /source
+COPY deploy/image/build-requirements.txt ./
+RUN pip install --no-cache-dir --require-hashes --requirement build-requirements.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY client client
+COPY worker worker
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
 FROM python:3.12-slim
 
 RUN useradd --create-home --uid 1000 antiphon && install --directory --owner antiphon /archive
 
-WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY client client
-COPY worker worker
-RUN pip install --no-cache-dir '.[worker,gateway,metrics]'
+COPY deploy/image/requirements.txt /tmp/
+RUN pip install --no-cache-dir --require-hashes --requirement /tmp/requirements.txt
+COPY --from=build /wheels /tmp/wheels
+RUN pip install --no-cache-dir --no-deps --no-index /tmp/wheels/*.whl
 
 WORKDIR /app
 USER antiphon

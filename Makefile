@@ -9,7 +9,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test sealed clients node docs demo bench chaos upgrade simulate mutate wire redis clean
+.PHONY: help setup check format test sealed clients node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -64,6 +64,12 @@ mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test mus
 wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
 	@PYTHONPATH=tests $(BIN)/python -m support.frozen_wire
 
+pins: $(VENV)/.dev $(VENV)/tools/.made ## Pin the packages of the image anew, with their hashes
+	@PYTHONPATH=tests $(BIN)/python -m release.pins
+
+release: $(VENV)/.dev $(VENV)/tools/.made ## Build wheel, source and SBOM into dist/, and try them in empty environments
+	@PYTHONPATH=tests $(BIN)/python -m release
+
 redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)
 
@@ -75,6 +81,11 @@ clean: ## Remove everything that the other verbs have made
 $(VENV)/.clients: tests/clients/package-lock.json | $(VENV)/.made
 	@mkdir -p $(VENV)/clients && cp tests/clients/package.json tests/clients/package-lock.json $(VENV)/clients/
 	@npm ci --prefix $(VENV)/clients --no-audit --no-fund --loglevel error
+	@touch $@
+
+$(VENV)/tools/.made: pyproject.toml | $(VENV)/.made
+	@sh .ci/venv $(VENV)/tools
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
 	@touch $@
 
 # What is installed is remembered in files of the environment, so that the second time is quick.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
 import subprocess
 from urllib.request import urlopen
 
+import kubernetes_validate
 import pytest
 import yaml
 from redis import Redis
@@ -196,6 +198,39 @@ def test_keda_scales_on_metrics_that_exist():
     assert ["depth" in asked[0], "oldest" in asked[1]] == [True, True]
     (queue,) = set(re.findall(r'queue="(\w+)"', " ".join(asked)))
     assert queue in next(one["value"] for one in container(WORKER)["env"] if one["name"] == "ANTIPHON_QUEUES")
+
+
+# The objects of KEDA are none of Kubernetes itself: no package has their schema.
+OF_KUBERNETES = [name for name, one in KUBERNETES.items() if not one["apiVersion"].startswith("keda.sh/")]
+
+
+@pytest.mark.parametrize("version", ["1.27", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("name", OF_KUBERNETES, ids="-".join)
+def test_kubernetes_takes_the_objects(name, version):
+    kubernetes_validate.validate(KUBERNETES[name], version, strict=True)
+
+
+def test_a_misspelt_field_of_an_object_is_noticed():
+    spoiled = copy.deepcopy(WORKER)
+    spoiled["spec"]["template"]["spec"]["terminationGracePeriod"] = 50
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(spoiled, kubernetes_validate.latest_version(), strict=True)
+
+
+def compose_takes(path):
+    command = [COMMAND.with_name("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", path]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "docker-compose.yml", DEPLOY / "compose.acl.yml"], ids=lambda path: path.name
+)
+def test_compose_takes_the_file(path, tmp_path):
+    done = compose_takes(path)
+    assert done.returncode == 0, done.stdout
+    spoiled = tmp_path / path.name
+    spoiled.write_text(path.read_text().replace("healthcheck:", "health_check:"))
+    assert "health_check" in compose_takes(spoiled).stdout
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

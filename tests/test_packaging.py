@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
+from packaging.metadata import Metadata
 from support.source_tree import ROOT, modules, packages
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FORBIDDEN = {
     "antiphon_gateway",
     "jwt",
@@ -126,3 +130,22 @@ def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     assert always == {"redis", "rq", "msgspec"}
     (points,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert b"antiphon = antiphon.cli.main:main" in wheel.read(points)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_metadata_of_a_wheel_are_valid_and_of_this_version(wheel):
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    known = re.sub(
+        rb"^Metadata-Version: 2\.\d+", b"Metadata-Version: 2.4", wheel.read(name)
+    )  # 2.5 adds fields only
+    metadata = Metadata.from_email(known)
+    assert (str(metadata.version), metadata.license_expression) == (PROJECT["version"], "MIT")
+    assert metadata.description_content_type == "text/markdown"
+    assert f"{name.partition('/')[0]}/licenses/LICENSE" in wheel.namelist()
+
+
+def test_the_version_has_its_section_in_the_changelog_and_is_that_of_the_package_for_node():
+    version = PROJECT["version"]
+    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert json.loads((ROOT / "client" / "node" / "package.json").read_text())["version"] == version

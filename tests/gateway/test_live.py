@@ -15,6 +15,7 @@ from antiphon_gateway.page.files import POLICY
 
 STATIC = ROOT / "client/antiphon_gateway/page/static"
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
 MOST_LINES, MOST_BYTES = 400, 120_000
 pytestmark = pytest.mark.one_server
 
@@ -67,14 +68,20 @@ async def test_a_mounted_gateway_serves_the_page_below_its_own_path(redis_url):
         assert (await api.http.get(f"{address}/main.js")).status_code == 200
 
 
+PAGES_OF_EXAMPLES = sorted((ROOT / "examples").rglob("*.html"))
+
+
+@pytest.mark.parametrize("path", PAGES_OF_EXAMPLES, ids=lambda path: path.parent.name)
+def test_no_page_of_an_example_makes_markup_of_a_text(path):
+    assert MARKUP.search(path.read_text()) is None
+
+
 def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup():
     for path in FILES:
         source = path.read_text()
         addresses = set(re.findall(r"https?://[^\s\"')]+", source)) - {"http://www.w3.org/2000/svg"}
         assert addresses == set(), path
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source
-        ), path
+        assert MARKUP.search(source) is None, path
         assert not re.search(r"<script(?! type=\"module\" src=)|\sstyle=|\son\w+=\"", source), path
 
 

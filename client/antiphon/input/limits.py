@@ -42,6 +42,9 @@ class Limits:
     decision_bytes: int = _limit(
         8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"
     )
+    answer_bytes: int = _limit(32 * 1024 * 1024, "one answer of a model as it is stored")
+    answer_calls: int = _limit(256, "tool calls in one answer of a model")
+    call_bytes: int = _limit(1024 * 1024, "one tool call of a model: its name, its id and its arguments")
     max_steps: int = _limit(1_000, "model calls of one turn")
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")

@@ -83,6 +83,12 @@ async def test_a_compressed_answer_is_read(kind):
     assert result(heard).message.text == "small"
 
 
+async def test_a_compressed_answer_that_unpacks_to_too_much_ends(kind):
+    bomb = gzip.compress(b": x\n\n" * (40 << 20), 1)  # a stream of comments: a megabyte that holds 200
+    with pytest.raises(ProviderStreamBroken, match="longer than"):
+        await ask(kind, Reply([bomb], headers={"content-encoding": "gzip"}))
+
+
 async def test_the_end_of_the_connection_may_be_the_end_of_the_body(kind):
     assert result(await ask(kind, said(kind, "Good", then="no_length"))).message.text == "Good"
 

@@ -23,11 +23,13 @@ from support.here import running_worker
 from support.ports import free_port
 from support.stage import Stage, make_app
 
-from antiphon.cli.serving.logs import FIELDS, JSONFormatter
+from antiphon.cli.serving.logs import FIELDS, JSONFormatter, TextFormatter
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import AgentError
 from antiphon.input.request import decode_request
 from antiphon_worker.process.publisher import TurnSink
+from antiphon_worker.settings import Settings
+from antiphon_worker.upkeep.observing import gauges, metrics
 from antiphon_worker.upkeep.observing import observer as observing
 from antiphon_worker.upkeep.observing.traces import Traces
 
@@ -217,3 +219,36 @@ def test_a_line_of_the_log_is_one_object_whatever_it_holds():
 def test_a_sink_that_nobody_watches_has_no_code_for_it():
     assert "_see" not in TurnSink.body.__code__.co_names
     assert observing.watch_redis("cell", None) == "cell"
+
+
+@pytest.mark.parametrize("attack", ["\n", "\r\n", "\r", "\x1b[1A\x1b[2K", "\u2028", "\x85"], ids=ascii)
+def test_nothing_that_is_logged_looks_like_a_line_of_ours(attack):
+    forged = f"no{attack}2026-01-01 00:00:00,000 INFO    [stopped] all is well"
+    record = logging.makeLogRecord({"msg": "it said %s", "args": (forged,), "levelname": "WARNING"})
+    first, *others = TextFormatter().format(record).splitlines()
+    assert "WARNING" in first
+    assert all(line.startswith("    ") for line in others)
+    assert "\x1b" not in first
+    assert len(JSONFormatter().format(record).split("\n")) == 1
+
+
+def test_a_service_that_names_its_models_anew_each_time_makes_no_series(monkeypatch):
+    monkeypatch.setattr(metrics, "_names", set())
+    names = [metrics._name(f"model-{number}") for number in range(metrics.MOST_NAMES * 3)]
+    assert len(set(names)) == metrics.MOST_NAMES + 1
+    assert names[0] == metrics._name("model-0") == "model-0"
+    assert [metrics._name(odd) for odd in ("", "a b", "x" * 101, 'a"}', "a\nb")] == ["other"] * 5
+
+
+async def test_turns_for_queues_that_nobody_knows_make_few_series(redis_url):
+    async with AsyncClient(redis_url) as client:
+        turns = [
+            await client.submit(f"s{number}", "Hello", agent="any", queue=f"q{number}")
+            for number in range(gauges.MOST_QUEUES + 20)
+        ]
+        found = await gauges.Gauges(Settings(redis_url=redis_url))._read()
+        assert len(found.queues) > gauges.MOST_QUEUES
+        for family in gauges._metrics(found):
+            assert len(family.samples) <= gauges.MOST_QUEUES
+        for turn in turns:
+            await turn.cancel()

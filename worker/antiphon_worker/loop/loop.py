@@ -33,7 +33,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import AgentError, InvalidOutput, ProviderError, StepLimitReached
+from antiphon.errors import AgentError, InvalidOutput, LimitReached, ProviderError, StepLimitReached
 from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.input.values import now_ms
 from antiphon.model import (
@@ -47,6 +47,7 @@ from antiphon.model import (
     Usage,
 )
 from antiphon.tools import Context
+from antiphon_worker.loop.answers.bounds import check_answer
 from antiphon_worker.loop.answers.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
@@ -213,6 +214,7 @@ class _Loop:
         self.steered += await self.journal.steered(number)
         fallback = self.inp.fallback
         answer = await (self._ask(number) if fallback is None else self._ask_each(number, fallback))
+        self._hold_to_limits(number, answer)
         message = with_distinct_calls(answer.message, self._call_ids() if self.steps else ())
         message.created = now_ms()
         usage = self.meter.count(answer.usage, answer.model, self.model.model)
@@ -239,6 +241,15 @@ class _Loop:
             await self.journal.append([entry], events)
         if wrong:
             raise wrong
+
+    def _hold_to_limits(self, number: int, answer: StepResult) -> None:
+        """Raise ``LimitReached`` for an answer that is not to be kept. What it used is counted."""
+        try:
+            check_answer(answer.message)
+        except LimitReached:
+            usage = self.meter.count(answer.usage, answer.model, self.model.model)
+            self._publish([StepFinished(step=number, usage=usage, stop_reason=answer.stop_reason)])
+            raise
 
     def _misfit(self, entry: StepEntry, expected: ExpectedOutput) -> InvalidOutput | None:
         """Read the answer of a step as the schema says. Marks it as rejected if the model may correct it.

@@ -16,6 +16,7 @@ from antiphon_worker.settings import Settings
 __all__ = ["Gauges"]
 
 READ_SECONDS = 5.0
+MOST_QUEUES, MOST_WORKERS = 100, 1000  # with series of their own: whoever submits a turn may name any queue
 _QUEUE = {
     "queued": ("antiphon_queue_depth", "Turns that a worker may claim now"),
     "oldest_seconds": ("antiphon_queue_oldest_seconds", "How long the oldest of them has waited"),
@@ -64,9 +65,10 @@ class Gauges(Collector):
 
 
 def _metrics(found: Overview) -> Iterator[Metric]:
+    queues = sorted(found.queues, key=lambda one: (-one.workers, -one.queued, one.name))[:MOST_QUEUES]
     for field, (name, text) in _QUEUE.items():
         family = GaugeMetricFamily(name, text, labels=["queue"])
-        for queue in found.queues:
+        for queue in queues:
             family.add_metric([queue.name], float(getattr(queue, field) or 0))
         yield family
     for field, (name, text) in _COUNTS.items():
@@ -74,6 +76,6 @@ def _metrics(found: Overview) -> Iterator[Metric]:
     lag = GaugeMetricFamily(
         "antiphon_publish_lag_seconds", "How late events are published", labels=["worker"]
     )
-    for worker in found.workers:
+    for worker in found.workers[:MOST_WORKERS]:
         lag.add_metric([worker.name], worker.lag)
     yield lag

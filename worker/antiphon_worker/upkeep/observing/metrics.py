@@ -29,6 +29,9 @@ __all__ = ["Metrics"]
 
 _FIRST = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
 _NAME = re.compile(r"[\w.:/@+-]{1,100}")
+MOST_NAMES = 100
+"""So many models and providers have series of their own in a process: a service may call its models by new names."""
+_names: set[str] = set()
 _COMMANDS = {"EVALSHA", "EVAL", "HGET", "HMGET", "BLPOP"}
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -100,8 +103,12 @@ def _count_step(event: StepFinished) -> None:
 
 
 def _name(text: str) -> str:
-    """A name that a label may have: what a service says is not a label until it looks like a name."""
-    return text if _NAME.fullmatch(text) else "other"
+    """A name that a label may have: what a service says is not a label until it looks like a name, and a few do."""
+    if text not in _names:
+        if len(_names) >= MOST_NAMES or not _NAME.fullmatch(text):
+            return "other"
+        _names.add(text)
+    return text
 
 
 @cache

@@ -10,7 +10,7 @@ import msgspec
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from antiphon.events import Event, StepFinished, ToolCallEvent, ToolResultEvent
+from antiphon.events import Event, ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
 from antiphon.wire.cell import ClaimedTurn
 
 __all__ = ["Traces"]
@@ -60,16 +60,25 @@ class _Spans:
         self._within = trace.set_span_in_context(self._span)
         self._calling_since = now
         self._tools: dict[str, trace.Span] = {}
+        self._calls: list[
+            tuple[trace.Span, int]
+        ] = []  # that have returned, and when: their provider is told later
 
     def event(self, event: Event) -> None:
         match event:
             case StepFinished():
                 self._model_call(event)
+            case ModelChanged(source=source):
+                self._end_calls(source.partition("/")[0])
             case ToolCallEvent(call_id=call, name=name):
                 known = _name(name)
                 self._tools[call] = self._tracer.start_span(
                     f"execute_tool {known}", self._within,
-                    attributes=self._shared | {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": known},
+                    attributes=self._shared
+                    | {
+                        "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": known,
+                        "gen_ai.tool.type": "function", "gen_ai.tool.call.id": _name(call),
+                    },
                 )  # fmt: skip
             case ToolResultEvent(call_id=call, is_error=is_error):
                 span = self._tools.pop(call, None)
@@ -83,6 +92,7 @@ class _Spans:
     def end(self, outcome: str, code: str, provider: str) -> None:
         for span in self._tools.values():
             span.end()
+        self._end_calls(provider)
         self._span.set_attribute("antiphon.outcome", outcome)
         self._span.set_attribute("gen_ai.provider.name", _name(provider))
         if code:
@@ -103,8 +113,14 @@ class _Spans:
         span = self._tracer.start_span(
             f"chat {model}", self._within, SpanKind.CLIENT, attributes, start_time=self._calling_since
         )
-        span.end()
         self._calling_since = time.time_ns()
+        self._calls.append((span, self._calling_since))
+
+    def _end_calls(self, provider: str) -> None:
+        for span, ended in self._calls:
+            span.set_attribute("gen_ai.provider.name", _name(provider))
+            span.end(ended)
+        self._calls.clear()
 
 
 def _trace_of(request: bytes) -> str:

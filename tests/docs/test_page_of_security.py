@@ -1,0 +1,41 @@
+"""The threats of the security page: each line names a test, and each test is there to be run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.source_tree import ROOT
+
+PAGE = (ROOT / "docs" / "security.md").read_text()
+THREATS = PAGE.partition("\n## Threats, and the test of each\n")[2].partition("\n## ")[0]
+LINES = [line for line in THREATS.splitlines() if line.startswith("| ") and not line.startswith("| attack |")]
+TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", THREATS)))
+BOUNDARIES = [
+    "Whoever submits", "Whoever reads", "Workers", "Model services", "Tools", "Webhooks", "The gateway", "Redis",
+    "Archives and stores", "Pages, terminals, logs and metrics", "What is installed",
+]  # fmt: skip
+
+
+def test_every_boundary_has_its_threats():
+    assert re.findall(r"^### (.*)$", THREATS, re.MULTILINE) == BOUNDARIES
+    assert len(LINES) > 70
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.split("|")[1].strip()[:50])
+def test_a_threat_names_its_test(line):
+    cells = line.strip("|").split("|")
+    assert len(cells) == 3
+    assert re.fullmatch(r" `tests/[\w/]+\.py::test_\w+` ", cells[2])
+
+
+def test_every_test_that_is_named_is_collected():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *TESTS],
+        capture_output=True, text=True, timeout=200, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    collected = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert collected >= set(TESTS)

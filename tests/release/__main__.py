@@ -1,0 +1,121 @@
+"""Build the release into ``dist/``, and try it in empty environments, away from its source: ``make release``.
+
+- wheel and source: their contents, and their metadata (twine);
+- the quick start of the README, word for word, from the wheel with the extras that the README names;
+- the image's steps: pinned packages with their hashes, and then the wheel alone;
+- an SBOM (CycloneDX) of what stands in the image.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from support.models import ModelProcess
+from support.ports import free_port
+from support.processes import Processes
+from support.source_tree import ROOT
+
+from release.artifacts import NAME, build, complaints
+from release.pins import RUN, TOOLS
+
+DIST = ROOT / "dist"
+README = (ROOT / "README.md").read_text()
+IMAGE = "python3.12"
+
+
+def main() -> int:
+    shutil.rmtree(DIST, ignore_errors=True)
+    wheel, source = build(DIST)
+    if wrong := complaints(wheel, source):
+        print("\n".join(wrong))
+        return 1
+    run(TOOLS / "twine", "check", "--strict", wheel, source)
+    with tempfile.TemporaryDirectory(prefix="antiphon-release-") as name:
+        folder = Path(name)
+        python = environment(folder / "readme")
+        (extras,) = re.findall(r"pip install 'antiphon\[([\w,]+)\]'", README)[:1]
+        run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extras}]")
+        print("README:", quick_start(python, folder))
+        python = environment(folder / "image", python_of_the_image())
+        run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", RUN)
+        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+        run(python, "-m", "pip", "check")
+        run(
+            python,
+            "-c",
+            "import antiphon_gateway.serve, antiphon_worker.upkeep.observing.metrics",
+            cwd=folder,
+        )
+        sbom = DIST / f"{NAME}.cdx.json"
+        write_sbom(python, sbom)
+    print("\n".join(f"{path.name}  {path.stat().st_size:,} bytes" for path in sorted(DIST.iterdir())))
+    return 0
+
+
+def environment(folder: Path, python: str = sys.executable) -> Path:
+    """An empty virtual environment. Returns its interpreter."""
+    run("sh", ROOT / ".ci" / "venv", folder, env={"PYTHON": python})
+    return folder / "bin" / "python"
+
+
+def python_of_the_image() -> str:
+    """The version that the image has, if this machine has it as well, or this interpreter."""
+    try:
+        subprocess.run([IMAGE, "-c", ""], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return sys.executable
+    return IMAGE
+
+
+def quick_start(python: Path, folder: Path) -> str:
+    """Run the first two programs of the README there. Returns the last line that the client prints."""
+    app, client = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
+    port, processes = free_port(), Processes(folder)
+    (folder / "app.py").write_text(app)
+    (folder / "client.py").write_text(client.replace("localhost:6379", f"localhost:{port}"))
+    command, url = python.with_name("antiphon"), f"redis://localhost:{port}/0"
+    try:
+        models = ModelProcess(processes, "--length", "5")
+        elsewhere = {
+            "PYTHONPATH": str(folder),
+            "PYTHONSAFEPATH": "1",
+            "ANTIPHON_REDIS_URL": url,
+            **models.environment,
+        }
+        processes.start(command, "redis", "--port", str(port), env=elsewhere).wait_for_output(str(port))
+        worker = processes.start(command, "worker", "--app", "app:app", "--processes", "2", env=elsewhere)
+        worker.wait_for_output("takes turns")
+        done = processes.start(python, folder / "client.py", env=elsewhere)
+        assert done.wait(60) == 0, done.output
+        place = processes.start(python, "-c", "import antiphon; print(antiphon.__file__)", env=elsewhere)
+        assert place.wait() == 0, place.output
+        assert place.output.startswith(str(folder)), f"not the installed one: {place.output}"
+        return done.output.strip().splitlines()[-1].strip()
+    finally:
+        processes.close()
+
+
+def write_sbom(python: Path, path: Path) -> None:
+    """What stands in an environment, as CycloneDX, without anything of this machine."""
+    run(
+        TOOLS / "cyclonedx-py", "environment", "--pyproject", ROOT / "pyproject.toml", "--mc-type", "application",
+        "--output-reproducible", "--of", "JSON", "-o", path, python,
+    )  # fmt: skip
+    text = path.read_text()
+    assert not re.search(r"file:|/tmp/|" + re.escape(str(ROOT)), text), (
+        "the SBOM names places of this machine"
+    )
+
+
+def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **(env or {})}, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Holds the answers of models to limits: a service may be broken or hostile, and what it says is stored and shown."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.input.limits import check_depth, check_size
+from antiphon.model import Item, Message, ToolCall
+
+__all__ = ["check_answer"]
+
+
+def check_answer(message: Message) -> None:
+    """Raise ``LimitReached`` for an answer that is too large to keep, or asks for too many or too large calls.
+
+    >>> check_answer(Message.assistant("Hello"))
+    """
+    calls = 0
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            calls += 1
+            _check_call(part)
+        elif isinstance(part, Item):
+            check_depth(part.item, "An item in the model's answer")
+    check_size("answer_calls", calls, "The tool calls of the model's answer")
+    check_size("answer_bytes", len(msgspec.json.encode(message)), "The model's answer in bytes")
+
+
+def _check_call(call: ToolCall) -> None:
+    check_depth([call.arguments, call.item], "The arguments of a tool call")
+    check_size("call_bytes", len(msgspec.json.encode(call)), "A tool call of the model in bytes")
