@@ -31,8 +31,8 @@ format: $(VENV)/.dev ## Format the sources
 test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
 
-sealed: $(VENV)/.dev ## Run tests of sessions, turns and archives again, with encryption at rest
-	@$(BIN)/pytest -n $(JOBS) --sealed tests/client/session tests/worker/archive $(ARGS)
+sealed: $(VENV)/.dev ## Run the tests of sessions on workers again, with encryption at rest
+	@$(BIN)/pytest -n $(JOBS) --sealed tests/client/session -k redis $(ARGS)
 
 clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
 	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)

@@ -35,7 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="which Redis servers the integration tests run on (default: all that are installed)",
     )
 
-
     parser.addoption("--sealed", action="store_true", help="run with encryption at rest")
 
 

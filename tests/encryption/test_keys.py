@@ -165,7 +165,9 @@ async def test_the_hash_of_a_request_cannot_be_guessed(redis_url, monkeypatch):
         async with AsyncClient(redis_url) as client:
             turn = await client.submit(f"s{keys[:3]}", "yes", agent=AGENT)
             await turn.cancel()
-            digests.append(await client.connections.cell_of_session("s").redis.hget(f"ant:turn:{turn.id}", "digest"))
+            digests.append(
+                await client.connections.cell_of_session("s").redis.hget(f"ant:turn:{turn.id}", "digest")
+            )
     assert len({*digests}) == 3
 
 

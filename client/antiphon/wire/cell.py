@@ -305,8 +305,8 @@ class Cell:
     ) -> bool:  # fmt: skip
         """Give back a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
-        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. That a key is missing
-        is said in the clear: those who have it could not read what another key has sealed.
+        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. A missing key is
+        named in the clear: those who have it could not read what another key has sealed.
         """
         answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
