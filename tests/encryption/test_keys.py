@@ -99,7 +99,9 @@ def test_a_session_has_a_key_of_its_own():
     assert len({key.derived(f"place {name}") for name in ("", "s", "s2", "t")}) == 4
 
 
-@pytest.mark.parametrize("text", ["k1", "k1:", "k1:AAAA", "k 1:" + "A" * 43 + "=", ",", f"{OLD},{OLD}"])
+@pytest.mark.parametrize(
+    "text", ["k1", "k1:", "k1:AAAA", "k 1:" + "A" * 43 + "=", ",", f"{OLD},{OLD}"], ids=range(6)
+)
 def test_keys_that_are_not_valid_are_refused(monkeypatch, text):
     monkeypatch.setenv(KEYS_VARIABLE, text)
     with pytest.raises(SettingsError, match=KEYS_VARIABLE):
@@ -182,7 +184,11 @@ async def test_a_keyed_submission_is_known_again_after_a_new_key(redis_url, monk
         assert (await again.result(timeout=20)).text == "You said: Hello"
 
 
-@pytest.mark.parametrize("keys", ["", OTHER, OLD.partition(":")[0] + ":" + OTHER.partition(":")[2]])
+@pytest.mark.parametrize(
+    "keys",
+    ["", OTHER, OLD.partition(":")[0] + ":" + OTHER.partition(":")[2]],
+    ids=["no key", "another key", "a wrong key of that id"],
+)
 async def test_a_worker_without_the_key_gives_a_turn_back_and_another_one_runs_it(
     redis_url, monkeypatch, caplog, keys
 ):
