@@ -11,7 +11,7 @@ JOBS ?= 3
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
+.PHONY: help setup check format test sealed clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,9 @@ format: $(VENV)/.dev ## Format the sources
 
 test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+sealed: $(VENV)/.dev ## Run the tests of sessions on workers again, with encryption at rest
+	@$(BIN)/pytest -n $(JOBS) --sealed tests/client/session -k redis $(ARGS)
 
 clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
 	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)

@@ -19,6 +19,8 @@ from support.postgres import PostgresServer
 from support.processes import Processes
 from support.servers import Kind, RedisServer, installed_kinds
 
+from antiphon.encryption import KEYS_VARIABLE, new_key
+
 pytest_plugins = ["support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
@@ -33,6 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="which Redis servers the integration tests run on (default: all that are installed)",
     )
 
+    parser.addoption("--sealed", action="store_true", help="run with encryption at rest")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # An example that takes long because the machine is busy is no counter-example, to be shrunk for minutes.
@@ -46,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             del os.environ[name]
+    if config.getoption("--sealed"):
+        os.environ[KEYS_VARIABLE] = new_key("tests")
     forbid_other_machines()
 
 

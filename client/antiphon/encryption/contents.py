@@ -78,7 +78,7 @@ def seal_request(seal: Sealer, session: str, request: bytes, shown_input: int) -
     if not seal.on:
         return request, shown_input
     whole = members_of(request)
-    said = seal.value(session, "input", whole.pop("messages"))
+    said = seal.value(session, "input", whole.pop("messages", b"[]"))
     rest = b"{" + b",".join(member(*one) for one in {"version": b"1", **whole}.items()) + b"}"
     sealed = seal.members(session, "request", rest, (), NEWER_THAN_UNSEALED)
     return b'{"messages":' + said + b"," + sealed[1:], len(said) if shown_input else 0

@@ -24,6 +24,7 @@ from antiphon.encryption.contents import (
 from antiphon.encryption.keyring import Keyring
 from antiphon.encryption.sealing import sealer_of
 from antiphon.errors import (
+    KeyMissing,
     KeyReused,
     SessionNotFound,
     TurnNotFound,
@@ -304,11 +305,12 @@ class Cell:
     ) -> bool:  # fmt: skip
         """Give back a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
-        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it.
+        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. A missing key is
+        named in the clear: those who have it could not read what another key has sealed.
         """
         answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
-            seal_reason(self.seal, turn.session_id, reason), code,
+            reason if code == KeyMissing.code else seal_reason(self.seal, turn.session_id, reason), code,
             self.seal.value(turn.session_id, "service", service), lacking, *workers,
         )  # fmt: skip
         return self._held("give_back", turn.session_id, answer)

@@ -98,8 +98,18 @@ function baseOf(fields) {
   return Object.fromEntries(Object.keys(IN_ALL).flatMap((name) => (name in fields ? [[name, fields[name]]] : [])));
 }
 
+// What a deployment with encryption has sealed begins so, in JSON and in a text of its own.
+const SEALED = /"\\u007f\d+:[a-z_]+:/;
+const SEALED_TEXT = /^\x7f\d+:[a-z_]+:/;
+
+/** A text that may be sealed; then what stands in its place. @param {string | undefined} text @param {string} otherwise */
+export const readable = (text, otherwise) => (text && !SEALED_TEXT.test(text) ? text : otherwise);
+
 /** @param {string} text @param {string} what @returns {Record<string, any>} */
 function decodeObject(text, what) {
+  if (SEALED.test(text)) {
+    throw new AntiphonError(`${what} is sealed: read it through the gateway, which has the keys.`, { code: "key_missing" });
+  }
   let found;
   try {
     found = JSON.parse(text);

@@ -19,3 +19,5 @@ export declare const withDefaults: (response: Partial<Response>) => Response;
 export declare const textOf: (message: Message) => string;
 /** Whether an event ends a run of its turn. @param {SessionEvent} event */
 export declare const isTerminal: (event: SessionEvent) => event is import("./types.js").EventOf<"turn_cancelled"> | import("./types.js").EventOf<"turn_failed"> | import("./types.js").EventOf<"turn_finished">;
+/** A text that may be sealed; then what stands in its place. @param {string | undefined} text @param {string} otherwise */
+export declare const readable: (text: string | undefined, otherwise: string) => string;

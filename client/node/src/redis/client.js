@@ -2,7 +2,7 @@
 
 import { NotFound, Refused, ResultTimeout, StreamGap, TurnCancelled, TurnFailed, UsageError } from "../errors.js";
 import { EventStream } from "../event_stream.js";
-import { decodeEvent, decodeMessage, decodeResponse, isTerminal } from "../values.js";
+import { decodeEvent, decodeMessage, decodeResponse, readable, isTerminal } from "../values.js";
 import { linked, sleep } from "../waiting.js";
 import { Connection } from "./connection.js";
 import { Feed } from "./feed.js";
@@ -284,8 +284,8 @@ export function recordOf(id, fields, job) {
 export function responseIn(id, { status, session, fields }) {
   if (status === "finished") return decodeResponse(fields.response || "{}");
   const where = { turnId: id, sessionId: session };
-  if (status === "cancelled") throw new TurnCancelled(fields.error || "The turn was cancelled.", { code: "turn_cancelled", ...where });
-  throw new TurnFailed(fields.error || "The turn failed.", { code: fields.error_code || "turn_failed", ...where });
+  if (status === "cancelled") throw new TurnCancelled(readable(fields.error, "The turn was cancelled."), { code: "turn_cancelled", ...where });
+  throw new TurnFailed(readable(fields.error, "The turn failed."), { code: fields.error_code || "turn_failed", ...where });
 }
 
 /** The cursor of a snapshot. @param {string | null} seq @param {string | null} [first] the `first_seq` of the current turn */

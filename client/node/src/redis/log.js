@@ -120,7 +120,7 @@ function decoded(seq, text) {
     const event = decodeEvent(text);
     if (event.seq === seq) return event;
   } catch (error) {
-    if (!(error instanceof AntiphonError)) throw error;
+    if (!(error instanceof AntiphonError) || error.code === "key_missing") throw error;
   }
   const message = `Event ${seq} cannot be read: go on behind it with the cursor ${seq}.`;
   throw new AntiphonError(message, { code: "corrupt_record" });

@@ -1,0 +1,277 @@
+"""Keys that are missing, wrong or replaced, and sealed values that were changed or moved."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from redis import Redis
+from support.archives import OwnStore
+from support.eventually import wait_until_async
+from support.here import running_worker
+
+from antiphon import Agent
+from antiphon.client import AsyncClient
+from antiphon.encryption import KEYS_VARIABLE, Key, Keyring, new_key, use_keys
+from antiphon.encryption.sealing import MARK, Sealer
+from antiphon.errors import KeyMissing, SealBroken, SettingsError
+from antiphon.stores import SealedStore
+from antiphon_worker.app import App
+
+pytestmark = pytest.mark.one_server
+
+AGENT = Agent(provider="scripted", model="any")
+OLD, NEW, OTHER = new_key("old"), new_key("new"), new_key("other")
+ANY = frozenset({"message"})
+
+
+def ring(byte=1, key_id="k"):
+    return Keyring([(key_id, bytes([byte]) * 32)])
+
+
+async def said(client, text, session="s"):
+    return (await (await client.submit(session, text, agent=AGENT)).result(timeout=20)).text
+
+
+# Values.
+
+
+def test_what_is_sealed_opens_in_its_place_alone():
+    seal = Sealer(ring())
+    value = seal.value("s", "message", b'{"text":"hello"}')
+    assert b"hello" not in value
+    assert seal.open("s", ANY, value) == b'{"text":"hello"}'
+    with pytest.raises(SealBroken):
+        seal.open("other", ANY, value)
+    with pytest.raises(SealBroken, match="moved"):
+        seal.open("s", frozenset({"input"}), value)
+    with pytest.raises(SealBroken):
+        seal.open("s", frozenset({"input"}), value.replace(b"message", b"input"))
+
+
+def test_a_value_that_was_changed_or_cut_anywhere_does_not_open():
+    seal = Sealer(ring())
+    value = seal.value("s", "message", b'{"text":"hello"}')
+    body = value.rindex(b":") + 1
+    for at in range(body, len(value) - 2):
+        other = b"A" if value[at : at + 1] != b"A" else b"B"
+        with pytest.raises(SealBroken):
+            seal.open("s", ANY, value[:at] + other + value[at + 1 :])
+        with pytest.raises(SealBroken):
+            seal.open("s", ANY, value[:at] + b'"')
+
+
+def test_a_wrong_key_of_the_same_id_is_missing_and_not_broken():
+    value = Sealer(ring(1)).value("s", "message", b"{}")
+    for other in (ring(2), ring(1, "k2"), None):
+        with pytest.raises(KeyMissing):
+            Sealer(other).open("s", ANY, value)
+
+
+def test_a_form_of_a_newer_release_is_left_to_it():
+    value = Sealer(ring()).value("s", "message", b"{}").replace(b"u007f1:", b"u007f2:")
+    with pytest.raises(KeyMissing, match="newer release"):
+        Sealer(ring()).open("s", ANY, value)
+
+
+def test_nobody_writes_a_sealed_value_as_a_text():
+    plain, keyed = Sealer(None), Sealer(ring())
+    stolen = keyed.text("s", "reason", "secret")
+    assert not plain.text("s", "reason", stolen).startswith("\x7f")
+    twice = keyed.text("s", "reason", stolen)
+    assert keyed.open_text("s", "reason", twice.encode()).decode() == stolen
+
+
+def test_members_go_and_come_back_between_those_in_the_clear():
+    seal = Sealer(ring())
+    sealed = seal.members(
+        "s", "event", b'{"type":"x","text":"a","run":1,"more":[1,{"b":2}]}', ("type", "run")
+    )
+    assert sealed.startswith(b'{"type":"x","run":1,"sealed":"')
+    assert (
+        seal.open("s", frozenset({"event"}), sealed) == b'{"type":"x","run":1,"text":"a","more":[1,{"b":2}]}'
+    )
+    assert seal.members("s", "event", b'{"type":"x"}', ("type",)) == b'{"type":"x"}'
+
+
+def test_a_session_has_a_key_of_its_own():
+    key = Key("k", b"\1" * 32)
+    assert len({key.derived(f"place {name}") for name in ("", "s", "s2", "t")}) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["k1", "k1:", "k1:AAAA", "k 1:" + "A" * 43 + "=", ",", f"{OLD},{OLD}"], ids=range(6)
+)
+def test_keys_that_are_not_valid_are_refused(monkeypatch, text):
+    monkeypatch.setenv(KEYS_VARIABLE, text)
+    with pytest.raises(SettingsError, match=KEYS_VARIABLE):
+        AsyncClient("redis://localhost:1/0")
+
+
+def test_a_function_is_asked_again_for_a_key_that_is_new(monkeypatch):
+    monkeypatch.setattr("antiphon.encryption.keyring.ASK_AGAIN_SECONDS", 0.0)
+    known = [("k1", b"\1" * 32)]
+    asked = Keyring(lambda: list(known))
+    value = Sealer(ring(2, "k2")).value("s", "message", b"{}")
+    with pytest.raises(KeyMissing):
+        Sealer(asked).open("s", ANY, value)
+    known.insert(0, ("k2", b"\2" * 32))
+    assert Sealer(asked).open("s", ANY, value) == b"{}"
+    assert asked.sealing.name.startswith("k2.")
+
+
+def test_a_process_may_take_its_keys_from_a_function():
+    use_keys(lambda: [("k1", b"\1" * 32)])
+    try:
+        store = SealedStore(OwnStore())
+        store.save("s", {"version": 1, "messages": ["secret"]})
+        assert store.load("s") == {"version": 1, "messages": ["secret"]}
+    finally:
+        use_keys(None)
+    with pytest.raises(KeyMissing):
+        SealedStore(store._store).load("s")
+
+
+# Turns.
+
+
+async def test_keys_are_replaced_while_turns_run(redis_url, monkeypatch):
+    """Add the new key behind the old one, put it first, remove the old one: each process at its own time."""
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as before, running_worker(redis_url):
+        assert await said(before, "one") == "You said: one"
+        for keys in (f"{OLD},{NEW}", f"{NEW},{OLD}"):
+            monkeypatch.setenv(KEYS_VARIABLE, f"{OLD},{NEW}")
+            async with AsyncClient(redis_url) as first:
+                monkeypatch.setenv(KEYS_VARIABLE, keys)
+                async with AsyncClient(redis_url) as client, running_worker(redis_url):
+                    if keys.startswith(OLD):
+                        assert await said(before, "two") == "You said: two"
+                    assert await said(first, "three", keys[:3]) == "You said: three"
+    monkeypatch.setenv(KEYS_VARIABLE, f"{NEW},{OLD}")
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        assert await said(client, "last") == "You said: last"
+        texts = [message.text for message in (await client.snapshot("s")).messages]
+        assert texts[0] == "one"
+        assert texts[-1] == "You said: last"
+    with Redis.from_url(redis_url) as redis:
+        history = redis.lrange("ant:history:s", 0, -1)
+        assert b":old." in history[0]
+        assert b":new." in history[-1]
+
+
+async def test_the_hash_of_a_request_cannot_be_guessed(redis_url, monkeypatch):
+    digests = []
+    for keys in ("", OLD, NEW):
+        monkeypatch.setenv(KEYS_VARIABLE, keys)
+        async with AsyncClient(redis_url) as client:
+            turn = await client.submit(f"s{keys[:3]}", "yes", agent=AGENT)
+            await turn.cancel()
+            digests.append(
+                await client.connections.cell_of_session("s").redis.hget(f"ant:turn:{turn.id}", "digest")
+            )
+    assert len({*digests}) == 3
+
+
+async def test_a_keyed_submission_is_known_again_after_a_new_key(redis_url, monkeypatch):
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client:
+        first = await client.submit("s", "Hello", agent=AGENT, key="once")
+    monkeypatch.setenv(KEYS_VARIABLE, f"{NEW},{OLD}")
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        again = await client.submit("s", "Hello", agent=AGENT, key="once")
+        assert again.id == first.id
+        assert (await again.result(timeout=20)).text == "You said: Hello"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["", OTHER, OLD.partition(":")[0] + ":" + OTHER.partition(":")[2]],
+    ids=["no key", "another key", "a wrong key of that id"],
+)
+async def test_a_worker_without_the_key_gives_a_turn_back_and_another_one_runs_it(
+    redis_url, monkeypatch, caplog, keys
+):
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "Hello", agent=AGENT)
+        with Redis.from_url(redis_url) as redis:
+            request = redis.hget(f"ant:turn:{turn.id}", "request")
+            monkeypatch.setenv(KEYS_VARIABLE, keys)
+            async with running_worker(redis_url), AsyncClient(redis_url) as blind:
+                await wait_until_async(
+                    lambda: redis.hget(f"ant:turn:{turn.id}", "status") == b"retrying",
+                    description="it is given back",
+                )
+                assert redis.hget(f"ant:turn:{turn.id}", "request") == request
+                assert redis.llen("ant:history:s") == 0
+                with pytest.raises(KeyMissing):
+                    await (await blind.turn(turn.id)).info()
+                with pytest.raises(KeyMissing):
+                    async for _ in blind.subscribe("s", after=0):
+                        pass
+                assert [one.session_id async for one in blind.sessions()] == ["s"]
+            assert "This worker gives such turns back." in caplog.text
+            monkeypatch.setenv(KEYS_VARIABLE, OLD)
+            async with running_worker(redis_url):
+                assert (await turn.result(timeout=40)).text == "You said: Hello"
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "of another session"])
+async def test_a_value_that_was_harmed_fails_its_turn_and_harms_nothing_else(redis_url, monkeypatch, harm):
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        for session in ("s", "other"):
+            await said(client, "Hello", session)
+        with Redis.from_url(redis_url) as redis:
+            [first, *_] = history = redis.lrange("ant:history:s", 0, -1)
+            harmed = {
+                "changed": first[:-9] + (b"AAAAAAAA" if first[-9:-1] != b"AAAAAAAA" else b"BBBBBBBB") + b'"',
+                "cut": first[:-20] + b'"',
+                "of another session": redis.lindex("ant:history:other", 0),
+            }[harm]
+            redis.lset("ant:history:s", 0, harmed)
+            with pytest.raises(SealBroken):
+                await said(client, "And now?")
+            with pytest.raises(SealBroken):
+                await client.snapshot("s")
+            assert redis.lrange("ant:history:s", 0, -1) == [harmed, *history[1:]]
+        assert await said(client, "Still there?", "other") == "You said: Still there?"
+
+
+async def test_what_was_written_before_there_was_a_key_stays_readable(redis_url, monkeypatch):
+    monkeypatch.delenv(KEYS_VARIABLE, raising=False)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        assert await said(client, "before") == "You said: before"
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        assert await said(client, "after") == "You said: after"
+        texts = [message.text for message in (await client.snapshot("s")).messages]
+    assert texts == ["before", "You said: before", "after", "You said: after"]
+    with Redis.from_url(redis_url) as redis:
+        assert [MARK in one for one in redis.lrange("ant:history:s", 0, -1)] == [False, False, True, True]
+
+
+async def test_an_app_with_a_memory_does_not_run_with_keys(redis_url, monkeypatch, tmp_path):
+    from antiphon.memory import Memory, WordEmbeddings
+
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    memory = Memory(str(tmp_path), WordEmbeddings())
+    app = App(agents=[Agent(provider="scripted", model="any", name="a", memory=memory)])
+    with pytest.raises(SettingsError, match="Memory"):
+        async with running_worker(redis_url, app):
+            pass
+
+
+async def test_a_job_with_a_turn_in_the_clear_is_refused(redis_url, monkeypatch):
+    from rq import Queue
+    from rq.serializers import JSONSerializer
+
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    with Redis.from_url(redis_url) as redis:
+        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+        job = queue.enqueue("antiphon_worker.jobs.run_turn", "s", "Hello")
+        async with running_worker(redis_url):
+            await wait_until_async(lambda: job.get_status() == "failed", description="the job is refused")
+        assert re.search("encrypted", redis.hget(f"rq:job:{job.id}", "exc_info").decode())
+        redis.flushall()
