@@ -48,6 +48,7 @@ class Report:
     restored: int = 0
     indexed: int = 0
     facts: int = 0
+    documents_left: int = 0
     sessions_deleted: int = 0
     repeated_submits: int = 0
     attempts_lost_to_crashes: int = 0
@@ -257,6 +258,7 @@ async def _check_memory(chaos: Chaos, client: AsyncClient, report: Report) -> No
             report.wrong.append("sessions still wait to be indexed")
         await chaos.rememberers.check(client)
         report.indexed, report.facts = chaos.rememberers.indexed, chaos.rememberers.facts
+        report.documents_left = chaos.rememberers.left
         report.sessions_deleted = chaos.rememberers.deleted
         report.wrong += chaos.rememberers.trouble
 

@@ -11,6 +11,7 @@ from support.here import running_worker
 from support.memories import FailingStore, app_with, host, passages_in
 
 from antiphon.client import AsyncClient
+from antiphon.errors import StoreUnavailable
 from antiphon.input.request import TurnRequest
 from antiphon.memory import Memory
 from antiphon.model import Message, Response, encode
@@ -292,3 +293,37 @@ async def test_a_late_write_takes_nothing_from_the_worker_that_writes_the_same(
         settling.set()
         await asyncio.gather(indexing, late)
         assert len(passages_in(memory)) == 1
+
+
+@pytest.mark.parametrize("away", ["redis", "store"])
+async def test_a_late_write_is_undone_although_redis_or_the_store_is_away_then(
+    redis_url, memory, store, monkeypatch, away
+):
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await say(cell, "t1")
+        store.gate = asyncio.Event()
+        late = asyncio.create_task(Indexer(cell, memory).index_some())
+        await store.reached.wait()
+        gate, store.gate = store.gate, None
+        await client.session("s").delete_async()
+        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+        await indexed(cell, memory)
+        failed, delete, settle = [], store.adelete, indexer.settle_session
+
+        async def away_once(call, *arguments):
+            if not failed:
+                failed.append(call)
+                raise StoreUnavailable("It cannot be reached now.")
+            return await call(*arguments)
+
+        if away == "redis":
+            monkeypatch.setattr(indexer, "settle_session", lambda *given: away_once(settle, *given))
+        else:
+            monkeypatch.setattr(
+                store, "adelete", lambda *given: away_once(delete, *given) if given[0] else delete(*given)
+            )
+        gate.set()
+        await late
+        assert failed
+        assert passages_in(memory) == []

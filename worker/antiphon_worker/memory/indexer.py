@@ -120,14 +120,24 @@ class Indexer:
         return True
 
     async def _settle(self, plan: Plan) -> None:
-        """Tell Redis. Undo what was written after another worker had taken the session and forgotten it."""
+        """Tell Redis. Undo what was written after another worker had taken the session and forgotten it.
+
+        Until Redis has answered, nobody knows whether what was written may stay: so ask until it does.
+        """
         for _ in range(SETTLE_TRIES):
-            late = await settle_session(self._cell, self._work.cursor, plan.taken, plan.indexed)
-            if late is not None:
+            try:
+                late = await settle_session(self._cell, self._work.cursor, plan.taken, plan.indexed)
                 if late:
                     await self._work.undo(plan, late)
-                return
-            await asyncio.sleep(PAUSE_SECONDS)  # until that worker has settled it
+                if late is not None:
+                    return
+            except Exception as exc:  # noqa: BLE001 - Redis or a store of anybody's is away
+                log.debug("session %s cannot be settled now: %s", plan.taken.session_id, exc)
+            await asyncio.sleep(PAUSE_SECONDS)
+        log.warning(
+            "session %s could not be settled: it is indexed again", plan.taken.session_id,
+            extra={"action": "memory_store_failed", "session": plan.taken.session_id},
+        )  # fmt: skip
 
     async def _put_off(self, plans: Sequence[Plan], seconds: float) -> None:
         for plan in plans:
