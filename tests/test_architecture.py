@@ -16,13 +16,15 @@ MOST_FUNCTION_LINES = 50
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
     "antiphon.client": 837,  # two classes that are two forms of one, half of it docstrings
-    "antiphon.errors": 552,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.errors": 565,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
+    "antiphon.wire.cell": 460,  # one method for each transition of a turn, with what it means for the caller
     "antiphon.session.session": 864,  # one class of 50 public names, three fifths of it docstrings
+    "antiphon_worker.process.turn": 402,  # one attempt at a turn, from its claim to its outcome
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 
 # How many modules and folders may lie side by side: in a package's top level, and in a folder below it.
-MOST_ENTRIES_AT_THE_TOP = 18
+MOST_ENTRIES_AT_THE_TOP = 19
 MOST_ENTRIES_IN_A_FOLDER = 14
 
 # Who may import whom: a room (a folder, or a module of the top level) imports only from rooms that stand in a later
@@ -35,6 +37,7 @@ CLIENT_ORDER = [
     "testing sse",
     "stores memory",
     "wire",
+    "encryption",
     "tools",
     "input",
     "window events",
@@ -70,7 +73,7 @@ OWNERS = {
     "llama_index": ["antiphon.ext.llama_index"],
     "pydantic_ai": ["antiphon.ext.pydantic_ai.*"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
-    "cryptography": ["antiphon_gateway.access.seal"],
+    "cryptography": ["antiphon_gateway.access.seal", "antiphon.encryption.cipher"],
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],

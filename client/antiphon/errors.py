@@ -28,7 +28,8 @@
     │     ProviderFirstTokenTimedOut, ProviderSilent, ProviderStepTimedOut
     ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
     └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
-                                    StoreReadOnly, StoreUnsupported, CorruptRecord
+                                    StoreReadOnly, StoreUnsupported, CorruptRecord; kinds of CorruptRecord:
+                                    KeyMissing, SealBroken
 
 ``code`` is stable across releases and is also used in events and logs. The first line of a class's docstring is its
 default message.
@@ -41,11 +42,11 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AgentError", "AlreadyDecided", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
-    "InvalidTool", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage", "NotAllowed",
+    "InvalidTool", "KeyMissing", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage", "NotAllowed",
     "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
     "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
     "ProviderTimedOut",
-    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SessionBusy", "SessionChanged",
+    "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SealBroken", "SessionBusy", "SessionChanged",
     "SessionExists", "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
     "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
     "ToolError",
@@ -550,3 +551,15 @@ class CorruptRecord(StoreError):
     """A stored record cannot be read."""
 
     code = "corrupt_record"
+
+
+class KeyMissing(CorruptRecord):
+    """The record is sealed with a key that this process does not have."""
+
+    code = "key_missing"
+
+
+class SealBroken(CorruptRecord):
+    """A sealed record was changed, cut or moved: it does not open with its key."""
+
+    code = "seal_broken"

@@ -28,6 +28,7 @@ from antiphon_gateway.http.routes import Routes
 from antiphon_gateway.interface import (
     decisions,
     events,
+    facts,
     failures,
     many,
     operating,
@@ -247,8 +248,8 @@ def _document() -> dict[str, Any]:
 
 def _operations() -> list[Operation]:
     rooms = (
-        sessions, turns, decisions, failures, schedules, webhooks, operating, events, many, chat, ag_ui, responses,
-        compaction, conversations, models, completions, files,
+        sessions, turns, decisions, failures, schedules, webhooks, facts, operating, events, many, chat, ag_ui,
+        responses, compaction, conversations, models, completions, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -1,33 +1,31 @@
-"""Recall measured: facts planted in sessions, found among the first five, and what recall costs before the first delta.
-
-PYTHONPATH=tests python -m bench.recall        (ARGS: --sessions 500 --facts 200)
-"""
+"""Recall: planted facts, found again beside a plain search; how late turns are indexed, and what recall costs."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from support.eventually import wait_until_async
-from support.servers import RedisServer, installed_kinds
+from support.servers import RedisServer
 
 from antiphon.agent import Agent
 from antiphon.client import AsyncClient
 from antiphon.memory import FaissStore, Memory, WordEmbeddings
-from antiphon.testing import script
-from antiphon.wire.lists.memories import waiting_sessions
+from antiphon.redis.turn import AsyncTurn
+from antiphon.testing import Script, script
+from antiphon.wire.lists.memories import Remembered, waiting_sessions, which_known
 from antiphon_worker.app import App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
+from bench.results import Plan, Result
 
+TITLE = "what a memory finds, and what that costs"
+SESSIONS, FACTS, TIMED = 500, 200, 60
+AT_ONCE = 25
 KINDS = ("dog", "cat", "boat", "guitar", "bicycle", "garden", "sister", "neighbour", "bakery", "telescope")
 NAMES = (
     "Bruno",
@@ -61,72 +59,104 @@ def facts(count: int, chance: random.Random) -> list[tuple[str, str, str]]:
     return found
 
 
-async def measure(url: str, folder: Path, sessions: int, planted: int) -> dict[str, Any]:
-    chance = random.Random(7)
-    store = FaissStore(folder, WordEmbeddings())
-    memory = Memory(store, scope="tenant", recall="start")
-    agents = [Agent("shows", "any", name="host", memory=memory), Agent("shows", "any", name="plain")]
-    lines = script("Noted.", repeat=True)
-    shows = ScriptedProvider(lines)
-    worker = Worker(Settings(redis_url=url, drain=5.0), App(agents=agents, providers={"shows": shows}))
-    running = asyncio.create_task(worker.run())
-    known = facts(planted, chance)
-    texts = [fact[0] for fact in known] + [chance.choice(SMALL_TALK) for _ in range(2 * sessions - planted)]
+async def measure(plan: Plan) -> Result:
+    result = Result("recall", TITLE)
+    sessions, planted = plan.pick(SESSIONS, 50), plan.pick(FACTS, 20)
+    with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
+        store = FaissStore(Path(folder), WordEmbeddings())
+        memory = Memory(store, scope="tenant", recall="start")
+        agents = [Agent("shows", "any", name="host", memory=memory), Agent("shows", "any", name="plain")]
+        lines = script("Noted.", repeat=True)
+        app = App(agents=agents, providers={"shows": ScriptedProvider(lines)})
+        worker = Worker(Settings(redis_url=server.url, drain=5.0), app)
+        running = asyncio.create_task(worker.run())
+        try:
+            async with AsyncClient(server.url) as client:
+                known = facts(planted, random.Random(7))
+                await _said(result, client, known, sessions)
+                await _found(result, client, store, lines, known, sessions)
+                await _first_deltas(result, client, known, plan.pick(TIMED, 5))
+        finally:
+            worker.drain()
+            await running
+    return result
+
+
+async def _said(
+    result: Result, client: AsyncClient, known: list[tuple[str, str, str]], sessions: int
+) -> None:
+    """Plant the facts among small talk, and see how long after its end each turn is indexed, while others run."""
+    chance = random.Random(11)
+    texts = [fact[0] for fact in known] + [
+        chance.choice(SMALL_TALK) for _ in range(2 * sessions - len(known))
+    ]
     chance.shuffle(texts)
-    began = time.monotonic()
-    async with AsyncClient(url) as client:
-        turns = [
-            await client.submit(f"s{index % sessions}", text, agent="host", tenant="user")
-            for index, text in enumerate(texts)
-        ]
-        await asyncio.gather(*(turn.result(120) for turn in turns))
-        ended = time.monotonic()
-        await wait_until_async(lambda: _nothing_waits(client), 60)
-        lag = time.monotonic() - ended
-        plain = recalled = 0
-        for number, (_, question, word) in enumerate(known):
-            plain += any(word in one.page_content for one in await store.asimilarity_search(question, 5))
-            turn = await client.submit(f"asking-{number}", question, agent="host", tenant="user")
+    room, lags, began = asyncio.Semaphore(AT_ONCE), list[float](), time.monotonic()
+
+    async def say(index: int, text: str) -> None:
+        async with room:
+            turn = await client.submit(f"s{index % sessions}", text, agent="host", tenant="user")
+            await turn.result(120)
+        if index % 10 == 0:
+            ended = time.monotonic()
+            await wait_until_async(lambda: _is_indexed(client, turn), 60, "it is indexed", 0.02)
+            lags.append((time.monotonic() - ended) * 1000)
+
+    await asyncio.gather(*(say(index, text) for index, text in enumerate(texts)))
+    took = time.monotonic() - began
+    lags.sort()
+    load = f"{len(texts):,} turns of {sessions} sessions, {AT_ONCE} at once"
+    result.add(load, "turns a second", len(texts) / took, "")
+    result.add(load, "from a turn's end to the index, p50", lags[len(lags) // 2], "ms")
+    result.add(load, "from a turn's end to the index, longest", lags[-1], "ms")
+    await wait_until_async(lambda: _nothing_waits(client), 60)
+
+
+async def _found(
+    result: Result,
+    client: AsyncClient,
+    store: FaissStore,
+    lines: Script,
+    known: list[tuple[str, str, str]],
+    sessions: int,
+) -> None:
+    """Ask for each fact: whether the model is shown it, and whether a plain search of the same store finds it."""
+    plain = recalled = 0
+    for number, (_, question, word) in enumerate(known):
+        plain += any(word in one.page_content for one in await store.asimilarity_search(question, 5))
+        turn = await client.submit(f"asking-{number}", question, agent="host", tenant="user")
+        await turn.result(20)
+        recalled += any(word in message.text for message in lines.requests[-1].messages)
+    what = f"{len(known)} facts, said once in {sessions} sessions"
+    result.add(what, "shown to the model, among five passages", 100 * recalled / len(known), "%")
+    result.add(what, "found by a plain search of the store, among five", 100 * plain / len(known), "%")
+
+
+async def _first_deltas(
+    result: Result, client: AsyncClient, known: list[tuple[str, str, str]], rounds: int
+) -> None:
+    """Submit to the first delta, with recall at the start and without, in turn: the machine is the same for both."""
+    first: dict[str, list[float]] = {"host": [], "plain": []}
+    for number in range(rounds):
+        for agent, times in first.items():
+            at = time.perf_counter()
+            question = known[number % len(known)][1]
+            turn = await client.submit(f"timed-{agent}-{number}", question, agent=agent, tenant="user")
+            async for event in turn.stream():
+                if event.type == "text_delta":
+                    break
+            times.append((time.perf_counter() - at) * 1000)
             await turn.result(20)
-            recalled += any(word in message.text for message in lines.requests[-1].messages)
-        first: dict[str, list[float]] = {"with": [], "without": []}
-        for number in range(60):
-            for name, agent in (("with", "host"), ("without", "plain")):
-                at = time.perf_counter()
-                turn = await client.submit(
-                    f"timed-{agent}-{number}", known[number][1], agent=agent, tenant="user"
-                )
-                async for event in turn.stream():
-                    if event.type == "text_delta":
-                        break
-                first[name].append((time.perf_counter() - at) * 1000)
-                await turn.result(20)
-    worker.drain()
-    await running
-    return {
-        "turns": len(texts), "sessions": sessions, "facts": planted, "seconds_of_turns": round(ended - began, 2),
-        "index_lag_after_the_last_turn": round(lag, 2), "plain_hits_at_5": plain / planted,
-        "recalled_at_5": recalled / planted,
-        "first_delta_ms": {name: round(statistics.median(values), 2) for name, values in first.items()},
-    }  # fmt: skip
+    recalls = result.add("submit to first delta", "with recall at the start", first["host"], "ms")
+    without = result.add("submit to first delta", "without a memory", first["plain"], "ms")
+    result.add("submit to first delta", "with recall against without", recalls / without, "×")
+
+
+async def _is_indexed(client: AsyncClient, turn: AsyncTurn) -> bool:
+    cell = client.connections.cell_of_turn(turn.id)
+    (known,) = await which_known(cell, "memory", [Remembered(turn.session_id, turn.id)])
+    return known
 
 
 async def _nothing_waits(client: AsyncClient) -> bool:
-    return not await waiting_sessions(client.connections.cells.of_session("s"), "memory")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.recall", description=__doc__)
-    parser.add_argument("--sessions", type=int, default=500)
-    parser.add_argument("--facts", type=int, default=200)
-    options = parser.parse_args()
-    with RedisServer(installed_kinds()[0]) as server, tempfile.TemporaryDirectory() as folder:
-        print(
-            json.dumps(
-                asyncio.run(measure(server.url, Path(folder), options.sessions, options.facts)), indent=1
-            )
-        )
-
-
-if __name__ == "__main__":
-    main()
+    return not await waiting_sessions(next(iter(client.connections.cells)), "memory")

@@ -35,7 +35,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         chaos = Chaos(
             options.seed, options.seconds, folder, server=options.server, clock=options.clock, webhook=True,
-            archive=not options.clock,
+            archive=not options.clock, memory=not options.clock,
         )  # fmt: skip
         if options.plan:
             print("\n".join(map(str, chaos.plan)))

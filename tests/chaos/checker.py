@@ -46,6 +46,9 @@ class Report:
     delivered_twice: int = 0
     archived: int = 0
     restored: int = 0
+    indexed: int = 0
+    facts: int = 0
+    sessions_deleted: int = 0
     repeated_submits: int = 0
     attempts_lost_to_crashes: int = 0
     lost: int = 0
@@ -97,6 +100,7 @@ async def check(chaos: Chaos) -> Report:
             _check_order(one, logs[one.session], report)
             _check_reader(one, logs[one.session], report)
             _check_stopped(one, logs[one.session], (await client.snapshot(one.session)).messages, report)
+        await _check_memory(chaos, client, report)
     _check_tools(chaos, report)
     _check_decisions(chaos, report)
     _check_webhook(chaos, logs, report)
@@ -244,6 +248,17 @@ def _check_archive(chaos: Chaos, report: Report) -> None:
     if chaos.sleepers:
         report.archived, report.restored = chaos.sleepers.saved, chaos.sleepers.restored
         report.wrong += chaos.sleepers.trouble
+
+
+async def _check_memory(chaos: Chaos, client: AsyncClient, report: Report) -> None:
+    """Each finished turn is in the index and among the facts once, and nothing of what was deleted."""
+    if chaos.rememberers:
+        if not await chaos.rememberers.all_indexed(client):
+            report.wrong.append("sessions still wait to be indexed")
+        await chaos.rememberers.check(client)
+        report.indexed, report.facts = chaos.rememberers.indexed, chaos.rememberers.facts
+        report.sessions_deleted = chaos.rememberers.deleted
+        report.wrong += chaos.rememberers.trouble
 
 
 def _check_places(chaos: Chaos, report: Report) -> None:

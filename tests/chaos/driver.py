@@ -28,6 +28,7 @@ from chaos.load import Conversation
 from chaos.people import People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
+from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
 
 __all__ = ["Chaos", "Hit"]
@@ -37,6 +38,7 @@ STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0
 LEASE_SECONDS = 3.0
 SETTLE_SECONDS = 90.0
+INDEXED_SECONDS = 90.0  # after the store was away, it is tried again after up to 30 seconds
 TOLD_SECONDS = 60.0  # a webhook whose deliverer has died is held for 22 seconds
 
 
@@ -63,11 +65,12 @@ class Chaos:
         clock: bool = False,
         webhook: bool = False,
         archive: bool = False,
+        memory: bool = False,
     ) -> None:
         self.seed = seed
         self.seconds = seconds
         self.clock = clock
-        self.plan = make_plan(seed, seconds, clock=clock, archive=archive)
+        self.plan = make_plan(seed, seconds, clock=clock, archive=archive, memory=memory)
         self.hits: list[Hit] = []
         self.stage = Stage(directory / "stage")
         self.conversations: list[Conversation] = []
@@ -81,6 +84,8 @@ class Chaos:
         self._clock_offset = 0.0
         self.archive = SQLiteStore(directory / "archive.db") if archive else None
         self.sleepers: Sleepers | None = None
+        self.with_memory = memory
+        self.rememberers: Rememberers | None = None
 
     def __enter__(self) -> Self:
         self.server = self._stack.enter_context(
@@ -121,6 +126,13 @@ class Chaos:
                         self.sleepers.sleep_and_wake(lambda: time.monotonic() - began > self.seconds)
                     )
                 )
+            if self.with_memory:
+                self.rememberers = Rememberers(client, self.stage.directory, self.seed)
+                talkers.append(
+                    asyncio.create_task(
+                        self.rememberers.remember(lambda: time.monotonic() - began > self.seconds)
+                    )
+                )
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
@@ -139,6 +151,7 @@ class Chaos:
         """Start a host, in the place of the one that was there ``before``."""
         return self._ensemble.supervisor(
             release=self._release(before),
+            env={"STAGE_MEMORY": "1"} if self.with_memory else None,
             processes=PROCESSES,
             lease=LEASE_SECONDS,
             drain=1,
@@ -197,6 +210,8 @@ class Chaos:
                 await self._lose_all_workers(fault)
             case "cut workers" | "cut clients" | "delay workers" | "hold back workers" | "lose a reply":
                 self._disturb_network(fault)
+            case "lose the store":
+                self._lose_store(fault)
             case "flush scripts":
                 await self._flush_scripts()
             case "put clock forward" | "put clock back":
@@ -216,6 +231,11 @@ class Chaos:
             host.process.kill()
         await asyncio.sleep(fault.seconds + LIFE_SECONDS)
         self._start_ended_hosts()
+
+    def _lose_store(self, fault: Fault) -> None:
+        away = self.stage.directory / AWAY
+        away.touch()
+        self._after(3 * fault.seconds, lambda: away.unlink(missing_ok=True))
 
     def _disturb_network(self, fault: Fault) -> None:
         match fault.kind:
@@ -293,6 +313,8 @@ class Chaos:
         with _in_time():
             await wait_until_async(self._all_seen, 10, "every reader has seen everything", 0.2)
         with _in_time():
+            await wait_until_async(self._all_indexed, INDEXED_SECONDS, "all is indexed", 0.5)
+        with _in_time():
             await wait_until_async(self._all_told, TOLD_SECONDS, "the webhook is told of everything", 0.2)
 
     async def _count_free_places(self) -> int:
@@ -330,6 +352,9 @@ class Chaos:
             return not await cell.redis.exists(cell.keys.active, cell.keys.due)
         except (AgentError, OSError):
             return False
+
+    async def _all_indexed(self) -> bool:
+        return self.rememberers is None or await self.rememberers.all_indexed(self._ensemble.client)
 
     async def _all_told(self) -> bool:
         if not self.receiver:

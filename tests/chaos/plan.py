@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["ARCHIVE_FAULTS", "CLOCK_FAULTS", "FAULTS", "Fault", "make_plan"]
+__all__ = ["ARCHIVE_FAULTS", "CLOCK_FAULTS", "FAULTS", "MEMORY_FAULTS", "Fault", "make_plan"]
 
 FAULTS: dict[str, int] = {
     "kill worker": 6,
@@ -29,6 +29,10 @@ ARCHIVE_FAULTS: dict[str, int] = {"lose all workers": 2}
 """What comes to them where there is an archive: sessions end while nobody saves them."""
 
 
+MEMORY_FAULTS: dict[str, int] = {"lose the store": 3}
+"""What comes to them where there is a memory: its store cannot be written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault: ``at`` seconds after the start, on the ``target``-th of what is there, for ``seconds``."""
@@ -43,13 +47,20 @@ class Fault:
 
 
 def make_plan(
-    seed: int, seconds: float, pace: float = 0.8, *, clock: bool = False, archive: bool = False
+    seed: int,
+    seconds: float,
+    pace: float = 0.8,
+    *,
+    clock: bool = False,
+    archive: bool = False,
+    memory: bool = False,
 ) -> list[Fault]:
     """The faults of a run, ``pace`` seconds apart on average. With ``clock`` the server's clock jumps as well, and with
-    ``archive`` all workers are away for longer than some sessions live.
+    ``archive`` all workers are away for longer than some sessions live. With ``memory`` its store is away.
     """
     chance, plan, at = random.Random(seed), [], 1.0
     faults = FAULTS | (CLOCK_FAULTS if clock else {}) | (ARCHIVE_FAULTS if archive else {})
+    faults |= MEMORY_FAULTS if memory else {}
     while at < seconds:
         kind = chance.choices(list(faults), list(faults.values()))[0]
         lasting = chance.choice((0.2, 0.5, 3.0)) * chance.uniform(0.8, 1.2)

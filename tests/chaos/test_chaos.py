@@ -6,7 +6,7 @@ from support.servers import clock_library
 from antiphon.events import TurnRetrying, TurnStarted
 from chaos.__main__ import run
 from chaos.driver import Chaos
-from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, make_plan
+from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
 
 
@@ -16,6 +16,7 @@ def test_a_seed_names_its_faults():
     assert {fault.kind for fault in make_plan(7, 600)} == set(FAULTS)
     assert {fault.kind for fault in make_plan(7, 600, clock=True)} == {*FAULTS, *CLOCK_FAULTS}
     assert {fault.kind for fault in make_plan(7, 600, archive=True)} == {*FAULTS, *ARCHIVE_FAULTS}
+    assert {fault.kind for fault in make_plan(7, 600, memory=True)} == {*FAULTS, *MEMORY_FAULTS}
 
 
 def run_again(turn, next_worker, died=1000, again=1500):
@@ -54,7 +55,8 @@ def test_when_a_worker_began_is_read_from_its_log():
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
-    with Chaos(5, 20 if server_kind == "valkey" else 10, tmp_path, server=server_kind) as chaos:
+    seconds = 20 if server_kind == "valkey" else 10
+    with Chaos(5, seconds, tmp_path, server=server_kind, memory=True) as chaos:
         report = await run(chaos)
     print(report.table())
     assert report.ok, report.table()

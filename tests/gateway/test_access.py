@@ -58,7 +58,7 @@ BODIES = (
     {"metadata": {"x": 1}}, {"metadata": {"x": "1"}}, {"input": "x"}, {},
     {"items": [{"type": "message", "role": "user", "content": "x"}]},
     {"threadId": "s", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "x"}]},
-    {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
+    {"text": "x"}, {"input": "x", "agent": STAGE, "every": 3600}, {"url": "https://example.com/secret"},
 )  # fmt: skip
 REFUSED_TO_ALL = {"delete_item"}
 EVERYTHING = ["read", "write", "admin"]
@@ -90,6 +90,7 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
                 model="nothing",
                 schedule="daily",
                 webhook="hook",
+                fact="f",
             )
             calls = [{"json": body} for body in BODIES] if one.body else [{}]
             answers = [await b.http.request(one.method, path, **more) for more in calls]
@@ -453,3 +454,30 @@ def test_a_file_of_keys_that_is_wrong_is_refused(tmp_path):
             read_keys([path])
     with pytest.raises(SettingsError, match="cannot be read"):
         read_keys([tmp_path / "none.toml"])
+
+
+async def test_facts_are_those_of_the_callers_tenant(redis_url):
+    given = {
+        "a": {"tenant": "a", "rights": EVERYTHING},
+        "b": {"tenant": "b", "rights": EVERYTHING},
+        "part": {"tenant": "a", "rights": EVERYTHING, "sessions": ["mine-*"]},
+        "reader": {"tenant": "a", "rights": ["read"]},
+    }
+    async with shared(redis_url, **given) as (_, programs):
+        a, b, part = programs["a"], programs["b"], programs["part"]
+        fact = await a.post("/facts", {"text": "Likes tea."}, 201)
+        assert (await a.call("PATCH", f"/facts/{fact['id']}", json={"text": "Likes coffee."}))[
+            "by"
+        ] == "person"
+        assert [one["text"] for one in (await programs["reader"].get("/facts"))["facts"]] == ["Likes coffee."]
+        assert (await b.get("/facts"))["facts"] == []
+        await b.call("DELETE", f"/facts/{fact['id']}", 404)
+        await b.get("/facts?tenant=a", 403)
+        await part.get("/facts", 403)
+        await part.get("/facts?agent=host", 403)
+        await part.get("/facts?session=other", 403)
+        assert (await part.get("/facts?session=mine-1"))["facts"] == []
+        await programs["reader"].post("/facts", {"text": "x"}, 403)
+        await a.post("/facts", {"text": " "}, 400)
+        await a.call("DELETE", f"/facts/{fact['id']}", 204)
+        assert (await a.get("/facts"))["facts"] == []

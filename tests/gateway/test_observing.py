@@ -273,3 +273,28 @@ def test_a_port_that_is_taken_is_named(served, redis_url):
     assert done.returncode == 2
     assert f"cannot be served on 127.0.0.1:{port}" in done.stderr
     wait_until(lambda: get(port, "/ready")[0] == 200)
+
+
+def calls_of(action):
+    """How many functions are called, of Python and of C."""
+    found = []
+    action()
+    sys.setprofile(lambda frame, event, _: found.append(event) if event in ("call", "c_call") else None)
+    action()
+    sys.setprofile(None)
+    return len(found) - 2  # the action itself, and the end of the profile
+
+
+def test_what_a_request_and_a_chunk_cost_is_what_the_page_says(spans):
+    metrics, traces = GatewayMetrics(), GatewayTraces(spans[0])
+    chunk = b'id: 7\ndata: {"seq":7,"at":%d,"type":"text_delta"}\n\n' % (time.time() * 1000)
+    headers = [(name.encode(), value.encode()) for name, value in PARENT.items()]
+    scope = {"type": "http", "method": "GET", "scheme": "http", "headers": headers}
+
+    def traced():
+        with traces.span(scope) as span:
+            traces.answered(span, "GET", "/sessions", 200)
+
+    assert calls_of(lambda: metrics.answered("GET", "/sessions", 200, 0.01)) <= 35
+    assert calls_of(lambda: metrics.sent(chunk, time.time() - 1)) <= 25
+    assert calls_of(traced) <= 400

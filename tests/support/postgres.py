@@ -29,8 +29,8 @@ def postgres_binaries() -> Path | None:
 class PostgresServer:
     """The server refuses to run as root: then it runs as the user that its package makes, or as nobody."""
 
-    def __init__(self) -> None:
-        binaries = postgres_binaries()
+    def __init__(self, binaries: Path | None = None) -> None:
+        binaries = binaries or postgres_binaries()
         if binaries is None:
             pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
         self._binaries = binaries

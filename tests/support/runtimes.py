@@ -68,6 +68,7 @@ class Workers:
     def __init__(self, url):
         self.url = url
         self.app = TestApp()
+        self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker of the tests", daemon=True)
 
     def use(self, model):
@@ -86,7 +87,15 @@ class Workers:
     def start(self):
         self._thread.start()
 
+    def restart(self):
+        """Stop, and start a worker with what its App has now."""
+        self.stop()
+        self._thread = threading.Thread(target=self._run, name="worker of the tests", daemon=True)
+        self.start()
+
     def stop(self):
+        assert self._begun.wait(20)
+        self._begun.clear()
         self._loop.call_soon_threadsafe(self._worker.abort)
         self._thread.join(20)
 
@@ -97,6 +106,7 @@ class Workers:
         self._loop = asyncio.get_running_loop()
         settings = Settings(redis_url=self.url, retry_seconds=0)
         self._worker = Worker(settings, self.app, url=self.url)
+        self._begun.set()
         await self._worker.run()
 
 

@@ -221,13 +221,20 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         stage.note("tool", tool="guarded", text=text)
         return "guarded"
 
+    remembering: list[Agent] = []
+    providers: dict[str, Any] = {"stage": StageModel(stage)}
+    if "STAGE_MEMORY" in os.environ:
+        from chaos.rememberers import agents_with_memory, notetaker
+
+        remembering, providers["notetaker"] = agents_with_memory(stage.directory), notetaker()
     return App(
         agents=[  # two, so that a turn has to name one
             Agent(provider="stage", model="stage-1", name="stage", tools=[note, wait, guarded]),
             Agent(provider="stage", model="stage-1", name="understudy"),
+            *remembering,
         ],
         tools=[note, pay, sign, wait, watch, block, guarded, *harmful_tools(stage.harms)],
-        providers={"stage": StageModel(stage)},
+        providers=providers,
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),
     )

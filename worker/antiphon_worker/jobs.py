@@ -17,7 +17,7 @@ from rq.job import Job, JobStatus
 from rq.registry import CanceledJobRegistry
 from rq.worker import Worker as RQWorker
 
-from antiphon.errors import AgentError, SettingsError, StoreError
+from antiphon.errors import AgentError, SettingsError, StoreError, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import TERMINAL
 from antiphon.redis.cells import open_cells
@@ -27,6 +27,7 @@ from antiphon.wire.lists.inspection import work_left
 from antiphon_worker.app import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
+from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR
 from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.pulse import beating_in_stock_worker
@@ -138,6 +139,8 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
 
     cell = open_cell()
     try:
+        if len(arguments) != 1 and cell.seal.on:
+            raise UsageError(IN_THE_CLEAR)
         if len(arguments) != 1:
             cells = open_cells(settings.cell_urls, prefix=settings.prefix)
             await submit_job(cell, cells, job.id, job.origin, list(arguments), options)

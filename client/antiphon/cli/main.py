@@ -26,7 +26,7 @@ MODULES = {
     "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
     "watch.failed": ("failed", "requeue"),
     "batch.command": ("batch",),
-    "standing": ("limits", "schedules", "webhooks"),
+    "standing": ("limits", "schedules", "webhooks", "facts"),
     "decisions": ("waiting", "approve", "reject", "tool-result"),
     "watch.top": ("top",),
     "watch.explain": ("explain",),

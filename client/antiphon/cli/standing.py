@@ -1,4 +1,4 @@
-"""The commands for what stands in Redis until somebody changes it: limits of tenants, schedules and webhooks."""
+"""The commands for what stands in Redis until somebody changes it: limits of tenants, schedules, webhooks, facts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from antiphon.cli.arguments import add_agent, add_json, add_redis, agent_of, command_parser, with_acts
 from antiphon.cli.lists import first, list_parser, open_client, print_json, print_table
 from antiphon.cli.terminal import clock_time, table
-from antiphon.client import TenantLimits
+from antiphon.client import AsyncClient, AsyncFacts, Fact, TenantLimits
 
-__all__ = ["limits", "schedules", "webhooks"]
+__all__ = ["facts", "limits", "schedules", "webhooks"]
 
 SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
 
@@ -242,6 +242,97 @@ def webhooks(argv: list[str]) -> int:
         ["name", "url", "tenant", "agent", "waiting", "dropped", "last error"], rows, "There is no webhook."
     )
     return 0
+
+
+def _add_fact(argv: list[str]) -> int:
+    """Add a fact"""
+    parser = _facts_parser(_add_fact, "facts add")
+    parser.add_argument("text", help="one sentence")
+    options = parser.parse_args(argv)
+    return _print_fact(options, lambda known: known.add(options.text))
+
+
+def _edit_fact(argv: list[str]) -> int:
+    """Let a fact read differently"""
+    parser = _facts_parser(_edit_fact, "facts edit")
+    parser.add_argument("fact", help="the fact's id")
+    parser.add_argument("text", help="one sentence")
+    options = parser.parse_args(argv)
+    return _print_fact(options, lambda known: known.edit(options.fact, options.text))
+
+
+def _remove_fact(argv: list[str]) -> int:
+    """Delete a fact; the turns that said it are not distilled again"""
+    parser = _facts_parser(_remove_fact, "facts remove")
+    parser.add_argument("fact", help="the fact's id")
+    options = parser.parse_args(argv)
+
+    async def remove() -> None:
+        async with open_client(options) as client:
+            await _known(client, options).delete(options.fact)
+
+    asyncio.run(remove())
+    if options.json:
+        print_json([{"id": options.fact, "removed": True}])
+    return 0
+
+
+@with_acts({"add": _add_fact, "edit": _edit_fact, "remove": _remove_fact})
+def facts(argv: list[str]) -> int:
+    """List what a memory knows; `facts add` adds to it
+
+    `antiphon facts add TEXT` adds a fact, `edit ID TEXT` lets one read differently, and `remove ID` deletes it. Each
+    has a --help of its own. --agent and --session are for memories of these scopes.
+    """
+    parser = list_parser(facts, "facts")
+    _add_scope(parser)
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Fact]:
+        async with open_client(options) as client:
+            return await first(options.limit, _known(client, options))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [[one.id, one.text, one.by, clock_time(one.updated)] for one in found]
+    print_table(["fact", "text", "by", "since"], rows, "Nothing is known.")
+    return 0
+
+
+def _print_fact(options: argparse.Namespace, act: Callable[[AsyncFacts], Coroutine[Any, Any, Fact]]) -> int:
+    async def change() -> Fact:
+        async with open_client(options) as client:
+            return await act(_known(client, options))
+
+    fact = asyncio.run(change())
+    if options.json:
+        print_json([fact])
+    else:
+        print(fact.id)
+    return 0
+
+
+def _facts_parser(command: Callable[[list[str]], int], name: str) -> argparse.ArgumentParser:
+    parser = command_parser(command, name)
+    _add_scope(parser)
+    add_json(parser, "print the fact as a line of JSON")
+    add_redis(parser)
+    return parser
+
+
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", metavar="NAME", help="whose facts")
+    parser.add_argument("--agent", metavar="NAME", help="facts of a memory of an agent's scope")
+    parser.add_argument("--session", metavar="ID", help="facts of a memory of a session's scope")
+    parser.add_argument(
+        "--memory", metavar="NAME", default="memory", help="the name of the facts; by default memory"
+    )
+
+
+def _known(client: AsyncClient, options: argparse.Namespace) -> AsyncFacts:
+    return client.memory(options.memory, tenant=options.tenant, agent=options.agent, session=options.session)
 
 
 def _listed(argv: list[str]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
+from antiphon.encryption.contents import open_event
 from antiphon.errors import CorruptRecord, StreamGap
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, check_tenant
@@ -195,7 +196,7 @@ class Subscription(EventIterator):
         try:
             event = self._accept(seq, _time(entry), entry, decode)
         except CorruptRecord as exc:
-            raise CorruptRecord(
+            raise type(exc)(
                 f"Event {seq} cannot be read; continue behind it with after={seq}. {exc}",
                 session_id=self.session_id,
             ) from exc
@@ -220,7 +221,7 @@ class Subscription(EventIterator):
         return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
     def _accept(self, seq: int, at: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
-        event = decode(entry)
+        event = decode(open_event(self._cell.seal, self.session_id, entry))
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
         self.cursor, self._at, self._entry = seq, at, entry

@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from antiphon.stores.memory import MemoryStore
     from antiphon.stores.postgres import PostgresStore
     from antiphon.stores.redis import RedisStore
+    from antiphon.stores.sealed import SealedStore
     from antiphon.stores.sqlite import SQLiteStore
 
-__all__ = ["MemoryStore", "PostgresStore", "RedisStore", "SQLiteStore", "SessionStore"]
+__all__ = ["MemoryStore", "PostgresStore", "RedisStore", "SQLiteStore", "SealedStore", "SessionStore"]
 
 _MODULES = {
     "MemoryStore": "memory",
     "PostgresStore": "postgres",
     "RedisStore": "redis",
     "SQLiteStore": "sqlite",
+    "SealedStore": "sealed",
     "SessionStore": "base",
 }
 

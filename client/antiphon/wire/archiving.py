@@ -8,9 +8,10 @@ from typing import Any, Literal
 from msgspec import Struct
 from redis.exceptions import RedisError
 
+from antiphon.encryption.contents import open_fields, open_messages, seal_messages
 from antiphon.input.ids import Fence, SessionId
 from antiphon.wire.cell import Cell
-from antiphon.wire.editing import FieldChange
+from antiphon.wire.editing import FieldChange, flat_fields
 from antiphon.wire.errors import store_error, unexpected
 from antiphon.wire.records import pairs
 
@@ -25,6 +26,7 @@ __all__ = [
     "forgotten",
     "is_deleted",
     "mark_archived",
+    "open_ending",
     "put_off",
     "restore_session",
     "set_aside",
@@ -108,6 +110,16 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
                 raise unexpected("take", answer)
 
 
+def open_ending(cell: Cell, ending: Ending) -> Ending:
+    """Return a session that is to be saved with what is sealed in it. Raises ``KeyMissing`` and ``SealBroken``."""
+    session = ending.session_id
+    fields, history = (
+        open_fields(cell.seal, session, ending.fields),
+        open_messages(cell.seal, session, ending.history),
+    )
+    return Ending(session, ending.version, ending.left_ms, fields, history)
+
+
 async def put_off(cell: Cell, count: int) -> None:
     """Prolong up to ``count`` sessions that end soon, because they cannot be saved now."""
     await cell.run("archiving/take", count)
@@ -162,8 +174,9 @@ async def restore_session(
     refuse: Refusal,
 ) -> Restored:
     """Insert the fields and messages of the store before those of the session, once in its life."""
-    flat = [value for one in fields for value in (one.name, one.old, one.new)]
-    match await cell.run("archiving/restore", session_id, fence, refuse, len(fields), *flat, *messages):
+    flat = flat_fields(cell, session_id, fields)
+    sealed = seal_messages(cell.seal, session_id, messages)
+    match await cell.run("archiving/restore", session_id, fence, refuse, len(fields), *flat, *sealed):
         case [b"RESTORED"]:
             return "RESTORED"
         case [b"FORGOTTEN"]:

@@ -12,7 +12,19 @@ from typing import Any, Literal
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from antiphon.encryption.contents import (
+    open_journal,
+    seal_events,
+    seal_field,
+    seal_journal,
+    seal_messages,
+    seal_reason,
+    seal_request,
+)
+from antiphon.encryption.keyring import Keyring
+from antiphon.encryption.sealing import sealer_of
 from antiphon.errors import (
+    KeyReused,
     SessionNotFound,
     TurnNotFound,
     UsageError,
@@ -41,6 +53,8 @@ from antiphon.wire.records import (
     Snapshot,
     TurnRecord,
     claims,
+    open_snapshot,
+    opened_or,
     readable,
     reaped,
     snapshot,
@@ -75,10 +89,14 @@ DEFAULT_QUEUE = "antiphon"
 
 
 class Cell:
-    """The transitions of one Redis primary."""
+    """The transitions of one Redis primary. What users and models wrote is sealed with ``keys``, or with those of the
+    environment."""
 
-    def __init__(self, redis: Redis, *, prefix: str = PREFIX, clock: str = "clock") -> None:
+    def __init__(
+        self, redis: Redis, *, prefix: str = PREFIX, clock: str = "clock", keys: Keyring | None = None
+    ) -> None:
         self.redis = redis
+        self.seal = sealer_of(keys)
         self.keys = Keys(prefix)
         self.database = database_of(redis)
         self.clock = clock
@@ -86,7 +104,7 @@ class Cell:
     def beside(self, patience: float) -> Cell:
         """Return the same cell with a connection of its own, on which ``heard`` may wait this many seconds."""
         redis = WaitingRedis(connection_pool=self.redis.connection_pool, patience=patience)
-        return Cell(redis, prefix=self.keys.prefix, clock=self.clock)
+        return Cell(redis, prefix=self.keys.prefix, clock=self.clock, keys=self.seal.ring)
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""
@@ -139,15 +157,22 @@ class Cell:
         With a ``cursor`` it is accepted only if that is the session's last event.
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
-        answer = await self.run(
-            "submit", session_id, turn_id, digest, request, queue, agent_queue, default_queue, given(ttl_ms),
-            inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
-            if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
-            "" if priority == "normal" else priority, given(cursor),
-        )  # fmt: skip
-        if answer[:1] == [b"ACCEPTED"]:
-            return int(answer[1] or 0)
-        raise refused(answer, session_id, turn_id, tenant)
+        seal = self.seal
+        request, input_bytes = seal_request(seal, session_id, request, input_bytes)
+        agent, key = seal.value(session_id, "agent", agent), seal.text(session_id, "key", key)
+        metadata = seal.value(session_id, "metadata", metadata)
+        for known in seal.digests(session_id, digest):
+            answer = await self.run(
+                "submit", session_id, turn_id, known, request, queue, agent_queue, default_queue, given(ttl_ms),
+                inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
+                if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
+                "" if priority == "normal" else priority, given(cursor),
+            )  # fmt: skip
+            if answer[:1] == [b"ACCEPTED"]:
+                return int(answer[1] or 0)
+            if answer[:1] != [b"KEY_REUSED"]:
+                raise refused(answer, session_id, turn_id, tenant)
+        raise KeyReused(session_id=session_id, turn_id=turn_id)
 
     async def claim(
         self, worker: str, token: str, *, lease_ms: int, limit: int, queues: Sequence[str], only: str = "",
@@ -170,7 +195,9 @@ class Cell:
         flat = [value for lease in leases for value in lease]
         match await self.run("renew", worker, lease_ms, *flat):
             case [b"RENEWED", answers]:
-                return [answer.decode() for answer in answers]
+                return [
+                    self.stop_word(session, one) for (session, _), one in zip(leases, answers, strict=True)
+                ]
             case answer:
                 raise unexpected("renew", answer)
 
@@ -183,11 +210,19 @@ class Cell:
         windows = [
             value
             for one in emits
-            for value in (one.session_id, one.fence, one.batch, len(one.bodies), *one.bodies)
-        ]
+            for value in (
+                one.session_id, one.fence, one.batch, len(one.bodies),
+                *seal_events(self.seal, one.session_id, one.bodies),
+            )
+        ]  # fmt: skip
         match await self.run("emit", *windows):
             case [b"EMITTED", found]:
-                return [_emitted(answer) for answer in found]
+                return [
+                    store_error(answer)
+                    if isinstance(answer, Exception)
+                    else self.stop_word(one.session_id, answer or b"")
+                    for one, answer in zip(emits, found, strict=True)
+                ]
             case answer:
                 raise unexpected("emit", answer)
 
@@ -200,10 +235,13 @@ class Cell:
         Raises ``JournalShorter`` if Redis has lost the journal's end, and ``CorruptRecord`` if the journal is longer.
         """
         own = turn.session_id, turn.turn_id, turn.fence
-        answer = await self.run("append_step", *own, length, step, usage, len(entries), *entries, *bodies)
+        answer = await self.run(
+            "append_step", *own, length, step, usage, len(entries),
+            *seal_journal(self.seal, turn.session_id, entries), *seal_events(self.seal, turn.session_id, bodies),
+        )  # fmt: skip
         match answer:
             case [b"OK", stop]:
-                return stop.decode()
+                return self.stop_word(turn.session_id, stop)
             case [b"STEER", *_]:
                 return STEER
             case [b"SUPERSEDED"]:
@@ -225,7 +263,9 @@ class Cell:
         answer = await self.run("steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events)
         match answer:
             case [b"OK", stop, entries]:
-                return stop.decode(), entries
+                return self.stop_word(turn.session_id, stop), open_journal(
+                    self.seal, turn.session_id, entries
+                )
             case [b"SUPERSEDED"]:
                 return SUPERSEDED, []
             case [b"CONFLICT", found]:
@@ -248,13 +288,15 @@ class Cell:
         history says nothing (``untold``). ``usage`` is that of the session, with this run. ``service`` is what a model
         service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
+        seal, session = self.seal, turn.session_id
         answer = await self.run(
-            "finish", turn.session_id, turn.turn_id, turn.fence, status, response, error_code, error, service,
-            variables, window, summary, "" if kept is None else kept, keep_events, calls, usage, memories,
-            len(messages),
-            *messages, *bodies,
+            "finish", session, turn.turn_id, turn.fence, status, seal.value(session, "response", response), error_code,
+            seal_reason(seal, session, error), seal.value(session, "service", service),
+            seal_field(seal, session, "variables", variables), window, seal_field(seal, session, "summary", summary),
+            given(kept), keep_events, calls, usage, memories, len(messages),
+            *seal_messages(seal, session, messages), *seal_events(seal, session, bodies),
         )  # fmt: skip
-        return _held("finish", answer)
+        return self._held("finish", session, answer)
 
     async def give_back(
         self, turn: ClaimedTurn, cause: str, *, delay_ms: int = 0, reason: str = "", code: str = "",
@@ -265,15 +307,18 @@ class Cell:
         ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it.
         """
         answer = await self.run(
-            "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms, reason, code, service, lacking,
-            *workers,
+            "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
+            seal_reason(self.seal, turn.session_id, reason), code,
+            self.seal.value(turn.session_id, "service", service), lacking, *workers,
         )  # fmt: skip
-        return _held("give_back", answer)
+        return self._held("give_back", turn.session_id, answer)
 
     async def cancel(
         self, turn_id: TurnId, reason: str, keep: Keep = "steps", *, keep_events: int = KEEP_EVENTS
     ) -> str:
         """Cancel a turn. Returns ``cancelled``, ``requested`` (its worker will end it) or the status it ended with."""
+        if reason:
+            reason = seal_reason(self.seal, await self.place_of(turn_id), reason)
         match await self.run("cancel", turn_id, reason or "cancelled", keep, keep_events):
             case [b"CANCELLED"]:
                 return "cancelled"
@@ -330,7 +375,8 @@ class Cell:
         match await self.run("snapshot", session_id, start, stop, turns):
             case [b"OK", *found]:
                 with readable("The record of a session", session_id=session_id):
-                    return snapshot(*found)
+                    whole = snapshot(*found)
+                return open_snapshot(self.seal, session_id, whole)
             case [b"SESSION_NOT_FOUND"]:
                 raise SessionNotFound(session_id=session_id)
             case answer:
@@ -344,7 +390,22 @@ class Cell:
             raise store_error(exc) from exc
         if not raw:
             raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
-        return turn_record(turn_id, raw)
+        return turn_record(turn_id, raw, self.seal)
+
+    async def place_of(self, turn_id: TurnId) -> str:
+        """Return the session of a turn, to seal something that belongs to it; '' where nothing is to be sealed.
+
+        Raises ``TurnNotFound``.
+        """
+        if not self.seal.on:
+            return ""
+        try:
+            found: Any = await self.redis.hget(self.keys.turn(turn_id), "session")  # pyright: ignore[reportGeneralTypeIssues]
+        except (RedisError, OSError) as exc:
+            raise store_error(exc) from exc
+        if found is None:
+            raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+        return found.decode()
 
     async def busy_sessions(self) -> int:
         """Return how many sessions have a turn in their inbox."""
@@ -369,6 +430,26 @@ class Cell:
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
 
+    def _held(self, name: str, session_id: SessionId, answer: Any) -> bool:
+        match answer:
+            case [b"OK", *_]:
+                return True
+            case [b"SUPERSEDED"]:
+                return False
+            case [b"STOPPED", stop]:
+                raise CancelledFirst(self.stop_word(session_id, stop))
+            case _:
+                raise unexpected(name, answer)
+
+    def _emitted(self, one: Emit, answer: bytes | Exception | None) -> str | Exception:
+        if isinstance(answer, Exception):
+            return store_error(answer)
+        return self.stop_word(one.session_id, answer or b"")
+
+    def stop_word(self, session_id: str, word: bytes) -> str:
+        """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
+        return opened_or(self.seal, session_id, word.decode(), "cancelled")
+
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
         try:
@@ -377,19 +458,3 @@ class Cell:
             )
         except (RedisError, OSError) as exc:
             raise store_error(exc) from exc
-
-
-def _emitted(answer: bytes | Exception | None) -> str | Exception:
-    return store_error(answer) if isinstance(answer, Exception) else (answer or b"").decode()
-
-
-def _held(name: str, answer: Any) -> bool:
-    match answer:
-        case [b"OK", *_]:
-            return True
-        case [b"SUPERSEDED"]:
-            return False
-        case [b"STOPPED", stop]:
-            raise CancelledFirst(stop.decode())
-        case _:
-            raise unexpected(name, answer)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from antiphon.encryption.contents import seal_event, seal_events, seal_field, seal_messages, stored
 from antiphon.errors import SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.limits import LIMITS
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "change_session",
     "delete_session",
+    "flat_fields",
     "forget_turn",
     "fork_session",
     "new_op",
@@ -73,9 +75,9 @@ async def change_session(
 
     Raises ``UsageError`` if the session is closed.
     """
-    flat = [value for one in change.fields for value in (one.name, one.old, one.new)]
     answer = await cell.run("editing/edit", session_id, op, given(ttl_ms), LIMITS.sessions, when, given(change.length),
-        given(change.keep), len(change.fields), len(change.messages), *flat, *change.messages, *change.bodies,
+        given(change.keep), len(change.fields), len(change.messages), *flat_fields(cell, session_id, change.fields),
+        *seal_messages(cell.seal, session_id, change.messages), *seal_events(cell.seal, session_id, change.bodies),
     )  # fmt: skip
     match answer:
         case [b"OK", *_]:
@@ -90,6 +92,15 @@ async def change_session(
             raise full(limit.decode(), session_id)
         case _:
             raise unexpected("edit", answer)
+
+
+def flat_fields(cell: Cell, session_id: SessionId, fields: Sequence[FieldChange]) -> list[str | bytes]:
+    """Changes of fields as the scripts take them, which compare what stands in Redis."""
+    return [
+        value
+        for one in fields
+        for value in (one.name, stored(one.old), seal_field(cell.seal, session_id, one.name, one.new))
+    ]
 
 
 class Part(Struct, frozen=True):
@@ -113,11 +124,11 @@ async def fork_session(
     fields: Sequence[str],
 ) -> bool:
     """Copy a part of a session's history and some of its fields to a new id. False where the history is not what the
-    caller has read. Raises ``SessionExists``."""
+    caller has read. What is sealed cannot be copied like that: it opens in its own session only. Raises
+    ``SessionExists``."""
     digest = hashlib.sha1(part.last, usedforsecurity=False).hexdigest()
-    answer = await cell.run(
-        "editing/fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at, digest, body,
-        branch, *fields,
+    answer = await cell.run("editing/fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at,
+        digest, seal_event(cell.seal, session_id, body), branch, *fields,
     )  # fmt: skip
     match answer:
         case [b"OK"]:

@@ -8,6 +8,17 @@ from typing import Any, NamedTuple
 
 from msgspec import MsgspecError, Struct
 
+from antiphon.encryption.contents import (
+    open_decision,
+    open_field,
+    open_fields,
+    open_journal,
+    open_messages,
+    open_reason,
+    open_turn,
+    open_turn_field,
+)
+from antiphon.encryption.sealing import MARK, RAW_MARK, TEXT_MARK, Sealer
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import Fence, SessionId, TurnId
 
@@ -22,6 +33,10 @@ __all__ = [
     "TurnRecord",
     "claimed_turn",
     "claims",
+    "open_claimed",
+    "open_snapshot",
+    "open_stopped",
+    "opened_or",
     "pairs",
     "readable",
     "reaped",
@@ -238,10 +253,84 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
     return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
 
 
-def turn_record(turn_id: TurnId, raw: dict[bytes, bytes]) -> TurnRecord:
+def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnRecord:
     """Read a turn from its hash. Raises ``CorruptRecord``."""
     with readable("The record of a turn", turn_id=turn_id):
-        return _turn_record(turn_id, {name.decode(): value for name, value in raw.items()})
+        fields = {name.decode(): value for name, value in raw.items()}
+        return _turn_record(turn_id, open_turn(seal, fields))
+
+
+def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
+    """Open a claimed turn, and return it. It is sealed until then: one that cannot be opened is given back as it was.
+
+    Raises ``KeyMissing`` and ``SealBroken``; then nothing of the turn has changed.
+    """
+    if not seal.on and not _is_sealed(turn):
+        return turn
+    session = turn.session_id
+
+    def field(name: str, data: bytes | None) -> bytes | None:
+        return data and open_field(seal, session, name, data)
+
+    stop = open_reason(seal, session, turn.stop)
+    system, variables = field("system", turn.system), field("variables", turn.variables)
+    agent, summary = field("agent", turn.session_agent), field("summary", turn.summary)
+    request = open_turn_field(seal, session, "request", turn.request)
+    journal, history = open_journal(seal, session, turn.journal), open_messages(seal, session, turn.history)
+    turn.decisions = [open_decision(seal, session, one) for one in turn.decisions]
+    turn.stop, turn.system, turn.variables, turn.session_agent, turn.summary = (
+        stop,
+        system,
+        variables,
+        agent,
+        summary,
+    )
+    turn.request, turn.journal, turn.history = request, journal, history
+    return turn
+
+
+def _is_sealed(turn: ClaimedTurn) -> bool:
+    """Whether anything of a turn is sealed. It costs a worker without keys a search for the mark, and no call."""
+    for data in (turn.request, turn.system, turn.variables, turn.session_agent, turn.summary):
+        if data and (MARK in data or RAW_MARK in data):
+            return True
+    for part in (turn.history, turn.journal, turn.decisions):
+        for data in part:
+            if MARK in data:
+                return True
+    return False
+
+
+def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
+    """Open a turn that is to be cancelled, and return why. It is cancelled whether it can be opened or not."""
+    stop = opened_or(seal, turn.session_id, turn.stop, "cancelled")
+    with suppress(CorruptRecord):
+        open_claimed(seal, turn)
+    return stop
+
+
+def opened_or(seal: Sealer, session: str, reason: str, other: str) -> str:
+    """Return the reason of a cancel, or the other word where it cannot be opened."""
+    if reason[:1] != TEXT_MARK:
+        return reason
+    try:
+        return open_reason(seal, session, reason)
+    except CorruptRecord:
+        return other
+
+
+def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snapshot:
+    """Open a snapshot. A turn that cannot be opened is left out, as a damaged one is.
+
+    Raises ``KeyMissing`` and ``SealBroken``.
+    """
+    found.fields = open_fields(seal, session_id, found.fields)
+    found.history = open_messages(seal, session_id, found.history)
+    turns, found.turns = found.turns, []
+    for one in turns:
+        with suppress(CorruptRecord):
+            found.turns.append(_turn_record(one.turn_id, open_turn(seal, one.fields)))
+    return found
 
 
 def _turn_record(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AlreadyDecided, NotSuspended, TurnNotFound, UsageError
+from antiphon.encryption.contents import open_decision, open_turn_field, seal_call, seal_decision, seal_events
+from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
 from antiphon.wire.cell import KEEP_EVENTS, Cell, ClaimedTurn
@@ -48,32 +49,34 @@ async def suspend(
     Returns '', why the turn is to be cancelled instead (then nothing is written), or None if another fence is in force.
     Raises ``StoreError``.
     """
-    flat = [value for call in calls for value in _flat(call)]
+    session = turn.session_id
+    flat = [value for call in calls for value in _flat(cell, session, call)]
     answer = await cell.run(
         "suspend",
-        turn.session_id,
+        session,
         turn.turn_id,
         turn.fence,
         "" if aside is None else encode(aside),
         len(calls),
         *flat,
-        *bodies,
+        *seal_events(cell.seal, session, bodies),
     )
     match answer:
         case [b"OK"]:
             return ""
         case [b"STOP", reason]:
-            return reason.decode()
+            return cell.stop_word(session, reason)
         case [b"SUPERSEDED"]:
             return None
         case _:
             raise unexpected("suspend", answer)
 
 
-def _flat(call: OpenCall) -> tuple[str | int | bytes, ...]:
+def _flat(cell: Cell, session_id: str, call: OpenCall) -> tuple[str | int | bytes, ...]:
     """A call as the script takes it, which adds ``until`` at the end of the JSON."""
     ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
-    return call.call_id, call.kind, call.at_limit, ms, encode(msgspec.structs.replace(call, until=None))
+    body = seal_call(cell.seal, session_id, encode(msgspec.structs.replace(call, until=None)))
+    return call.call_id, call.kind, call.at_limit, ms, body
 
 
 async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events: int = KEEP_EVENTS) -> None:
@@ -82,13 +85,15 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
     Raises ``AlreadyDecided`` with the first decision, ``NotSuspended``, ``TurnNotFound``, ``UsageError`` if the call is
     of another kind, and ``StoreError``.
     """
-    call_id, kind = decision.call_id, decision.kind
-    answer = await cell.run("decide", turn_id, call_id, new_op(), kind, encode(decision), keep_events)
+    call_id, kind, session = decision.call_id, decision.kind, await cell.place_of(turn_id)
+    body = seal_decision(cell.seal, session, encode(decision))
+    answer = await cell.run("decide", turn_id, call_id, new_op(), kind, body, keep_events)
     match answer:
         case [b"DECIDED"]:
             return
         case [b"ALREADY", data]:
-            raise AlreadyDecided(decision=decisions_of([data], turn_id)[0], turn_id=turn_id)
+            first = open_decision(cell.seal, session, data)
+            raise AlreadyDecided(decision=decisions_of([first], turn_id)[0], turn_id=turn_id)
         case [b"NOT_SUSPENDED", status]:
             said = status.decode()
             why = f"Turn {turn_id} is {said}: it does not wait for a decision."
@@ -134,10 +139,8 @@ async def suspended_turns(cell: Cell, turns: Sequence[str]) -> list[SuspendedTur
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hmget(cell.keys.turn(turn), *_LISTED)
-    found = [
-        _suspended(turn, fields)
-        for turn, fields in zip(turns, await asked(pipe.execute(raise_on_error=False)), strict=True)
-    ]
+    records = await asked(pipe.execute(raise_on_error=False))
+    found = [_suspended(cell, turn, fields) for turn, fields in zip(turns, records, strict=True)]
     there = [one for one in found if one is not None]
     for one in there:
         pipe.hmget(cell.keys.turn(one.turn_id), *(_decision_fields(one.calls) or [""]))
@@ -152,14 +155,15 @@ async def suspended_turns(cell: Cell, turns: Sequence[str]) -> list[SuspendedTur
 _LISTED = ("status", "session", "suspended_at", "queue", "tenant", "calls")
 
 
-def _suspended(turn: str, fields: Any) -> SuspendedTurn | None:
+def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
     try:
         status, session, since, queue, tenant, calls = fields
         if status != b"suspended":
             return None
+        calls = open_turn_field(cell.seal, session.decode(), "calls", calls)
         opened = msgspec.json.decode(calls, type=list[OpenCall])
         return SuspendedTurn(
             turn, session.decode(), int(since), opened, queue.decode(), tenant.decode() if tenant else None
         )
-    except DAMAGE:
+    except (CorruptRecord, *DAMAGE):
         return None

@@ -38,6 +38,7 @@ COMMANDS = [
     "limits",
     "schedules",
     "webhooks",
+    "facts",
     "batch",
     "waiting",
     "approve",

@@ -129,6 +129,14 @@ async def test_what_stands_until_somebody_changes_it_is_told_as_json(redis_url, 
     code, (hook,) = await told("webhooks", "add", "ops", "https://hooks.example.com/x")
     assert (code, hook["name"], hook["secret"][:6]) == (0, "ops", "whsec_")
     assert await told("webhooks", "remove", "ops") == (0, [{"name": "ops", "removed": True}])
+    code, (fact,) = await told("facts", "add", "Likes tea.", "--tenant", "acme")
+    assert (code, fact["text"], fact["by"]) == (0, "Likes tea.", "person")
+    edited = await told("facts", "edit", fact["id"], "Likes coffee.", "--tenant", "acme")
+    assert edited[1][0]["text"] == "Likes coffee."
+    assert [one["id"] for one in (await told("facts", "--tenant", "acme"))[1]] == [fact["id"]]
+    removed = await told("facts", "remove", fact["id"], "--tenant", "acme")
+    assert removed == (0, [{"id": fact["id"], "removed": True}])
+    assert await told("facts", "--tenant", "acme") == (0, [])
     code, (facts,) = await told("redis", "check", "--durability", "none")
     assert (code, facts["role"], facts["durability"]) == (0, "master", "none")
 

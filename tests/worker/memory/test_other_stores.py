@@ -1,4 +1,4 @@
-"""Elasticsearch, Pinecone and LangChain's store in memory, through their own packages."""
+"""Elasticsearch, Pinecone, pgvector, Redis' search module and a store in memory, through LangChain's packages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
+from redis import Redis
 from support.cells import open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.memories import host
+from support.search_servers import PgvectorServer, SearchingRedis
 from support.vector_servers import ElasticsearchServer, PineconeServer
 
 from antiphon.client import AsyncClient
@@ -50,7 +52,47 @@ def pinecone(server):
     return PineconeVectorStore(embedding=WordEmbeddings(64), pinecone_api_key="any", host=server.url)
 
 
+class Postgres(PgvectorServer):
+    failing = False
+
+    @property
+    def documents(self):
+        import psycopg
+
+        with psycopg.connect(self.database) as connection:
+            return connection.execute("SELECT langchain_id FROM memory").fetchall()
+
+
+def pgvector(server):
+    from langchain_postgres import Column, PGEngine, PGVectorStore
+
+    server.database = server.new_database()
+    engine = PGEngine.from_connection_string(server.database.replace("postgresql:", "postgresql+psycopg:"))
+    scope, name = Column("scope", "TEXT"), Column("langchain_id", "TEXT", nullable=False)
+    engine.init_vectorstore_table("memory", 64, metadata_columns=[scope], id_column=name)
+    return PGVectorStore.create_sync(engine, WordEmbeddings(64), "memory", metadata_columns=["scope"])
+
+
+class SearchModule(SearchingRedis):
+    failing = False
+
+    @property
+    def documents(self):
+        with Redis.from_url(self.url) as redis:
+            return [*redis.scan_iter("memory:*")]
+
+
+def redis_search(server):
+    from langchain_redis import RedisConfig, RedisVectorStore
+
+    fields = [{"name": "scope", "type": "tag"}]
+    config = RedisConfig(index_name="memory", redis_url=server.url, metadata_schema=fields)
+    return RedisVectorStore(WordEmbeddings(64), config)
+
+
 STORES = {
+    "pgvector": (Postgres, pgvector),
+    "redis search": (SearchModule, redis_search),
     "elasticsearch": (ElasticsearchServer, elasticsearch),
     "pinecone": (PineconeServer, pinecone),
     "in memory": (InMemory, lambda server: server.store),

@@ -15,6 +15,7 @@ from antiphon.wire.archiving import (
     begin_archiving,
     forgotten,
     mark_archived,
+    open_ending,
     put_off,
     set_aside,
     take_work,
@@ -108,6 +109,7 @@ class Archiver:
 
     async def _save(self, ending: Ending, asked: float) -> None:
         """Save a session, unless this process stood still since the read: another may have saved a later state."""
+        ending = open_ending(self._cell, ending)
         former = await self._archive.load(ending.session_id)
         copy = await asyncio.to_thread(new_copy, ending, former)
         await self._keep_replaced(ending, copy)

@@ -11,6 +11,7 @@ from typing import Any
 
 from antiphon.errors import CorruptRecord, StoreUnavailable
 from antiphon.stores.base import SessionStore
+from antiphon.stores.sealed import SealedStore
 from antiphon_worker.loop.tools.calls import is_stop, text_of
 from antiphon_worker.loop.tools.threads import Threads
 
@@ -37,7 +38,7 @@ class Archive:
     """
 
     def __init__(self, store: SessionStore) -> None:
-        self._store = store
+        self._store = SealedStore(store)
         self._threads = Threads(limit=16)
         self._failing_since = 0.0
 
@@ -55,9 +56,7 @@ class Archive:
 
     def close(self) -> None:
         """Close the store's connections, if it has any."""
-        close = getattr(self._store, "close", None)
-        if close is not None:
-            close()
+        self._store.close()
 
     async def _call(self, call: Callable[[], Any]) -> Any:
         try:

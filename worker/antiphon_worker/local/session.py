@@ -29,6 +29,7 @@ from antiphon.session.runtime import (
 from antiphon.session.saved import ListedFields, SavedSession, read_saved
 from antiphon.session.turn_info import TurnInfo
 from antiphon.stores.base import SessionStore
+from antiphon.stores.sealed import SealedStore
 from antiphon_worker.local.book import TurnBook
 from antiphon_worker.local.inbox import Inbox
 from antiphon_worker.local.suspension import Suspension, not_suspended
@@ -189,7 +190,7 @@ async def refresh(session: LocalSession) -> None:
     stamp = await in_store(store.stamp, session.session_id)
     if stamp is not None and stamp == session.stamp:
         return
-    data = await in_store(store.load, session.session_id)
+    data = await in_store(SealedStore(store).load, session.session_id)
     session.stamp = stamp
     if data is not None:
         session.restore(read_saved(data))
@@ -203,7 +204,8 @@ async def commit(session: LocalSession, state: SavedSession) -> None:
     """Save the state to the store, then make it the session's state. If the store fails, nothing changes."""
     state.updated = now_ms()
     if session.store is not None:
-        session.stamp = await in_store(session.store.save_stamped, session.session_id, state.to_dict())
+        save = SealedStore(session.store).save_stamped
+        session.stamp = await in_store(save, session.session_id, state.to_dict())
     session.restore(state)
 
 

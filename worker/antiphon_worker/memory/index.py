@@ -58,7 +58,13 @@ def _function(scope: str) -> Any:
     return matches
 
 
-_FILTERS = {"ElasticsearchStore": _terms, "InMemoryVectorStore": _function}
+def _tag(scope: str) -> Any:
+    from redisvl.query.filter import Tag  # it comes with the store
+
+    return Tag("scope") == scope
+
+
+_FILTERS = {"ElasticsearchStore": _terms, "InMemoryVectorStore": _function, "RedisVectorStore": _tag}
 
 
 def _kind(store: object) -> str:

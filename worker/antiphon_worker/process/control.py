@@ -92,7 +92,7 @@ class Control:
     async def _own(self, command: Command) -> None:
         match command.command:
             case "cancel":
-                self._cancel(command, command.reason[:REASON_CHARACTERS] or "cancelled")
+                self._cancel(command, command.reason or "cancelled")
             case "drain":
                 log.info("the control channel asks this worker to drain")
                 self._drain()
@@ -114,4 +114,5 @@ class Control:
             if lease.turn_id == command.turn_id:
                 lease.keep = check_keep(command.keep) if command.keep in get_args(Keep) else None
                 if lease.stop is None:
-                    lease.end(Stop.CANCELLED, reason)
+                    opened = self._cell.stop_word(lease.session_id, reason.encode(errors="replace"))
+                    lease.end(Stop.CANCELLED, opened[:REASON_CHARACTERS])

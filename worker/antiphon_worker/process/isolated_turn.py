@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from antiphon.errors import StoreError, TurnFailed
+from antiphon.errors import KeyMissing, StoreError, TurnFailed
 from antiphon.input.ids import TurnId
 from antiphon.wire.cell import Cell, ClaimedTurn, TurnRecord
 from antiphon.wire.connection.open import open_redis
@@ -58,11 +58,13 @@ async def run_one_turn(
             _keeper(open_cell, worker, settings),
             asyncio.Event(),
         )
-        record = await cell.turn(turn_id)
+        try:
+            record = await cell.turn(turn_id)
+        except KeyMissing:
+            return None  # the turn was given back
         if record.status == "failed":
-            raise TurnFailed(
-                record.error, code=record.error_code, session_id=turn.session_id, turn_id=turn_id
-            )
+            why = "" if cell.seal.on else record.error  # RQ writes it down as it is
+            raise TurnFailed(why, code=record.error_code, session_id=turn.session_id, turn_id=turn_id)
         return record
     finally:
         await cell.redis.aclose()

@@ -16,7 +16,6 @@ from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProv
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.cuts import Revision
 from antiphon.input.request import TurnRequest, check_request, decode_request
-from antiphon.input.versions import NewerRecord
 from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
 from antiphon.model.usage import Usage
 from antiphon.redis.cells import Cells
@@ -24,6 +23,7 @@ from antiphon.tools import Context
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.inspection import keep_of
+from antiphon.wire.records import open_claimed, open_stopped
 from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
@@ -48,6 +48,7 @@ from antiphon_worker.process.history import (
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
 from antiphon_worker.process.outcomes import (
+    FOR_OTHERS,
     Cancelled,
     Failed,
     Finished,
@@ -59,6 +60,7 @@ from antiphon_worker.process.outcomes import (
     Waiting,
     code_of,
     encodable,
+    left_to_others,
     log_end,
     said_by,
     seconds_until_newer,
@@ -111,13 +113,14 @@ class TurnRunner:
                 run.watch.end(name, code_of(outcome), run.provider)
         return name
 
-    def warn_of_newer(self, why: NewerRecord) -> None:
+    def left(self, outcome: GivenBack) -> GivenBack:
         """Say once that this worker finds turns that it must leave to others."""
         if not self._warned:
-            self._warned = True
             log.warning(
-                "%s This worker gives such turns back.", why.message, extra={"action": "newer_release"}
+                "%s This worker gives such turns back.", outcome.reason, extra={"action": outcome.code}
             )
+        self._warned = True
+        return outcome
 
     def _count(self, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
@@ -167,7 +170,7 @@ class _Run:
     async def _work(self) -> Outcome:
         """Load and answer; turn everything that happens into an outcome, except a stop of this process."""
         if self._turn.stop:
-            return Cancelled(self._turn.stop)
+            return Cancelled(open_stopped(self._cell.seal, self._turn))
         try:
             return encodable(await self._attempt())
         except BaseException as exc:  # also KeyboardInterrupt, and what an error's own __str__ raises
@@ -191,9 +194,8 @@ class _Run:
             return Failed.of(exc) if delay is None else Retry(exc, delay)
         except ArchiveUnavailable as exc:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
-        except NewerRecord as exc:
-            self._runner.warn_of_newer(exc)
-            return GivenBack(exc.message, "newer_release", seconds_until_newer(self._turn))
+        except FOR_OTHERS as exc:
+            return self._runner.left(left_to_others(exc, self._turn))
         except (UnknownAgent, UnknownTool, UnknownProvider) as exc:
             return await self._lacks(exc)
         except AgentError as exc:
@@ -241,7 +243,7 @@ class _Run:
             self._lease.on_stop(self._sink.release)
 
     async def _answer(self) -> Finished | Waiting:
-        turn, app = self._turn, self._runner.app
+        turn, app = open_claimed(self._cell.seal, self._turn), self._runner.app
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout

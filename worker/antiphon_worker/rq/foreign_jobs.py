@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import RedisError
 
-from antiphon.errors import AgentError, InvalidMessage, StoreError
+from antiphon.errors import AgentError, InvalidMessage, StoreError, UsageError
 from antiphon.input.limits import LIMITS, check_size
 from antiphon.redis.cells import Cells
 from antiphon.wire.cell import Cell, ForeignJob
@@ -30,6 +30,10 @@ log = logging.getLogger("antiphon.foreign")
 
 RUN_TURN = "antiphon_worker.jobs.run_turn"
 RETRY_SECONDS = 0.5
+IN_THE_CLEAR = (
+    "This deployment is encrypted, and jobs hold what users wrote in the clear: submit turns with a client of ours or "
+    "through the gateway."
+)
 
 
 class ForeignJobs:
@@ -57,6 +61,8 @@ class ForeignJobs:
     async def _handle(self, job: ForeignJob) -> None:
         try:
             arguments, options = _call(job.data)
+            if self._cell.seal.on:
+                raise UsageError(IN_THE_CLEAR)
             await submit_job(self._cell, self._cells(), job.job_id, job.queue, arguments, options)
         except StoreError:
             raise
@@ -65,7 +71,8 @@ class ForeignJobs:
             code = exc.code if isinstance(exc, AgentError) else type(exc).__name__
             log.error("job %r in queue %s is no turn: %s", job.job_id, job.queue, code)
             log.debug("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
-            return await self._cell.fail_job(job, self._worker, why)
+            # The text may quote the job, which an encrypted deployment must not write down.
+            return await self._cell.fail_job(job, self._worker, IN_THE_CLEAR if self._cell.seal.on else why)
         return await self._forget_claim(job)
 
     async def _forget_claim(self, job: ForeignJob) -> None:

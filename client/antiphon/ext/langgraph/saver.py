@@ -25,6 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from msgspec import UNSET, UnsetType
 
+from antiphon.encryption.sealing import sealer_of
 from antiphon.ext.outcome import outcome_of
 from antiphon.input.ids import SessionId
 from antiphon.input.values import lifetime
@@ -42,6 +43,7 @@ __all__ = ["AntiphonSaver"]
 PAGE = 100
 END = "\x00"  # of a part of a name
 CHECKPOINT, VALUE, WRITE = "c", "v", "w"
+KIND, SEALED = "graph", b"1:graph:"
 
 
 class AntiphonSaver(BaseCheckpointSaver[str]):
@@ -61,7 +63,9 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     ``redis`` is a URL, a list of URLs (a thread has one of these servers) or a redis-py client. ``ttl`` (seconds or a
     timedelta) is how long a thread is kept without being written, by default 30 days; None keeps it forever. All
     methods exist in both forms; the synchronous ones may be used from any thread. A checkpoint is stored whole or not
-    at all, and what a server has acknowledged survives a crash as its settings say. Errors are those of redis-py.
+    at all, and what a server has acknowledged survives a crash as its settings say. Errors are those of redis-py. With
+    ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are sealed; names of threads, channels and tasks are not. Reading
+    them raises ``KeyMissing`` and ``SealBroken``.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         super().__init__(serde=serde)
         self._keys = Keys(prefix_of(prefix))
         self._connections = ConnectionsByLoop(redis, self._keys.prefix)
+        self._seal = sealer_of()
         seconds = lifetime(ttl)
         seconds = DEFAULT_TTL_SECONDS if isinstance(seconds, UnsetType) else seconds
         self._ttl_ms = None if seconds is None else int(seconds * 1000)
@@ -166,7 +171,8 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         fields = await redis.hgetall(self._keys.graph_data(source_thread_id))
         names = await redis.zrange(self._keys.graph_index(source_thread_id), 0, -1)
         if fields:
-            await self._write(target_thread_id, fields, names)
+            opened = {name: self._opened(source_thread_id, value) for name, value in fields.items()}
+            await self._write(target_thread_id, opened, names)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. They also close when the loop ends."""
@@ -226,9 +232,10 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         redis = await self._redis(thread)
         pipe = redis.pipeline(transaction=True)
         if fields:
-            pipe.hset(self._keys.graph_data(thread), mapping=fields)
+            sealed = {name: self._sealed(thread, one) for name, one in fields.items()}
+            pipe.hset(self._keys.graph_data(thread), mapping=sealed)
         for name, data in (once or {}).items():
-            pipe.hsetnx(self._keys.graph_data(thread), name, data)
+            pipe.hsetnx(self._keys.graph_data(thread), name, self._sealed(thread, data))
         if names:
             pipe.zadd(self._keys.graph_index(thread), dict.fromkeys(names, 0))
         for key in (self._keys.graph_data(thread), self._keys.graph_index(thread)):
@@ -274,11 +281,12 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         data, names = await pipe.execute()
         if data is None:
             return None
-        kept, metadata, parent = msgspec.msgpack.decode(data)
+        kept, metadata, parent = msgspec.msgpack.decode(self._opened(thread, data))
         checkpoint = self._loaded(kept)
         versions: dict[str, Any] = checkpoint["channel_versions"]
         values = [_name(VALUE, space, channel, str(version)) for channel, version in versions.items()]
-        found: list[bytes | None] = await redis.hmget(key, [*values, *names]) if values or names else []
+        raw: list[bytes | None] = await redis.hmget(key, [*values, *names]) if values or names else []
+        found = [one and self._opened(thread, one) for one in raw]
         writes = sorted(msgspec.msgpack.decode(one) for one in found[len(values) :] if one is not None)
         checkpoint["channel_values"] = {
             channel: self._loaded(msgspec.msgpack.decode(one))
@@ -292,6 +300,13 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
             parent_config=_config(thread, space, parent) if parent else None,
             pending_writes=[(task, channel, self._loaded(one)) for _, task, _, channel, one in writes],
         )
+
+    def _sealed(self, thread: str, data: bytes) -> bytes:
+        return self._seal.seal_bytes(thread, KIND, data).encode() if self._seal.on else data
+
+    def _opened(self, thread: str, data: bytes) -> bytes:
+        """Open what was sealed; msgpack of ours never begins as that does."""
+        return self._seal.open_bytes(thread, KIND, data.decode()) if data.startswith(SEALED) else data
 
     def _dumped(self, value: Any) -> tuple[str, bytes]:
         return self.serde.dumps_typed(value)

@@ -20,7 +20,8 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
-from antiphon.errors import CorruptRecord
+from antiphon.encryption.keyring import keyring_of_process
+from antiphon.errors import CorruptRecord, UsageError
 from antiphon.ext.outcome import outcome_of
 from antiphon.input.values import lifetime
 from antiphon.redis.connections import ConnectionsByLoop
@@ -67,6 +68,11 @@ class AntiphonConversationStore(ConversationStore):
         prefix: str | None = None,
         ttl: float | timedelta | UnsetType | None = UNSET,
     ) -> None:
+        if keyring_of_process() is not None:
+            raise UsageError(
+                "Conversations of pydantic-ai cannot be encrypted yet: keep them in sessions, or leave "
+                "ANTIPHON_ENCRYPTION_KEYS out."
+            )
         self._connections = ConnectionsByLoop(redis, prefix_of(prefix))
         seconds = lifetime(ttl)
         seconds = DEFAULT_TTL_SECONDS if isinstance(seconds, UnsetType) else seconds

@@ -1,4 +1,4 @@
-"""Forks sessions in Redis: with one script within a cell, and step by step to another cell."""
+"""Forks sessions in Redis: with one script within a cell, step by step to another cell and where they are sealed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ async def fork_in_redis(
     """Copy a session's finished turns, or those up to a message, and its fields to a new id.
 
     Raises ``SessionExists``, ``MessageNotFound``, ``StoreError``, and ``UsageError`` if a tool call would lose its
-    result. If the two ids live on different cells, a crash may leave the fork unknown to its source.
+    result. If the two ids live on different cells, or with encryption, the history is read and written again: what is
+    sealed opens in its own session only. A crash may then leave the fork unknown to its source.
     """
     op = new_op()
     event = SessionForked(fork_id=fork.id)
     event.session_id = session_id
     body = encode(event)
-    if here is not there:
+    if here is not there or here.seal.on:
         part = await _copy(here, there, session_id, fork, at)
         await _note(here, session_id, fork.id, part, body)
         return

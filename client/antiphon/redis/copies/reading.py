@@ -16,6 +16,7 @@ from antiphon.redis.copies.restoration import restoration
 from antiphon.redis.edits import Found
 from antiphon.session.saved import read_saved
 from antiphon.stores.base import SessionStore
+from antiphon.stores.sealed import SealedStore
 from antiphon.stores.urls import store_at
 from antiphon.wire.archiving import is_deleted
 from antiphon.wire.cell import Cell, Snapshot
@@ -40,7 +41,7 @@ class ArchiveReader:
 
     async def load(self, session: str) -> dict[str, Any] | None:
         """Return the copy of a session. Raises ``StoreUnavailable``, and ``CorruptRecord`` if it cannot be read."""
-        return await self._asked(lambda store: store.load(session))
+        return await self._asked(lambda store: SealedStore(store).load(session))
 
     async def page(self, after: str, count: int) -> list[str]:
         """Return up to ``count`` ids of sessions behind ``after``, in order. Raises ``StoreUnavailable``."""

@@ -128,8 +128,8 @@ class AsyncSchedules:
             self._check_own(found)
         now = await cell.server_ms()
         due = next_due(plan.every_ms, plan.cron, tz, after=now, now=now)
-        fields = {"session": where, "tenant": plan.tenant, "plan": msgspec.json.encode(plan)}
-        await write_schedule(cell, where, name, str(due), fields)
+        fields = {"session": where, "tenant": plan.tenant}
+        await write_schedule(cell, where, name, str(due), fields, msgspec.json.encode(plan))
 
     async def pause(self, name: str) -> None:
         """Submit no turns until ``resume``. Raises ``NotFound``.
@@ -144,7 +144,7 @@ class AsyncSchedules:
         >>> await schedules.resume("daily")
         """
         cell, found = await self._one(name)
-        plan, now = _read(found), await cell.server_ms()
+        plan, now = _read(cell, found), await cell.server_ms()
         due = next_due(plan.every_ms, plan.cron, plan.tz, after=now, now=now)
         if found.due is None:
             await write_schedule(cell, self._home()[0], name, str(due), {})
@@ -163,7 +163,7 @@ class AsyncSchedules:
             for start in range(0, len(ids), PAGE):
                 for found in await stored(cell, ids[start : start + PAGE]):
                     try:
-                        shown = _shown(found)
+                        shown = _shown(cell, found)
                     except CorruptRecord:
                         continue
                     if self._tenant in (None, shown.tenant):
@@ -266,7 +266,7 @@ async def submit_due(cell: Cell, count: int = PAGE) -> int:
 async def _submit(cell: Cell, found: StoredSchedule, due: int, now: int) -> bool:
     name, _, where = found.id.partition(":")
     try:
-        plan = _read(found)
+        plan = _read(cell, found)
         later = next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=now)
     except (
         AgentError
@@ -307,20 +307,16 @@ def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str)
     )  # fmt: skip
 
 
-def _read(found: StoredSchedule) -> _Plan:
+def _read(cell: Cell, found: StoredSchedule) -> _Plan:
     try:
-        return msgspec.json.decode(found.fields["plan"], type=_Plan)
+        return msgspec.json.decode(found.plan(cell), type=_Plan)
     except (KeyError, msgspec.DecodeError, UnicodeError) as exc:
         raise CorruptRecord(f"The schedule {found.id!r} cannot be read: {exc}.") from exc
 
 
-def _shown(found: StoredSchedule) -> Schedule:
-    plan = _read(found)
+def _shown(cell: Cell, found: StoredSchedule) -> Schedule:
+    plan = _read(cell, found)
     name, _, where = found.id.partition(":")
-
-    def text(field: str) -> str | None:
-        return found.fields.get(field, b"").decode(errors="replace") or None
-
     every = plan.every_ms / 1000 if plan.every_ms else None
     return Schedule(
         name,
@@ -330,6 +326,6 @@ def _shown(found: StoredSchedule) -> Schedule:
         plan.tz,
         found.due,
         plan.tenant or None,
-        text("turn"),
-        text("error"),
+        found.fields.get("turn", b"").decode(errors="replace") or None,
+        found.error(cell) or None,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.encryption.contents import open_fact, seal_fact
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
@@ -53,7 +54,8 @@ async def read_facts(cell: Cell, scope: str) -> FactBook:
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
     version = found.pop(b"@version", b"").decode()
     with readable("The facts of a memory"):
-        facts = [msgspec.json.decode(data, type=StoredFact) for data in found.values()]
+        opened = [open_fact(cell.seal, scope, data) for data in found.values()]
+        facts = [msgspec.json.decode(data, type=StoredFact) for data in opened]
     return FactBook(version, {one.id: one for one in sorted(facts, key=lambda one: (one.created, one.id))})
 
 
@@ -64,7 +66,7 @@ async def write_facts(
     flat: Sequence[Any] = [
         value
         for name, one in changes.items()
-        for value in (name, b"" if one is None else msgspec.json.encode(one))
+        for value in (name, b"" if one is None else seal_fact(cell.seal, scope, msgspec.json.encode(one)))
     ]
     match await cell.run("memories/write_facts", scope, book.version, *flat):
         case [b"OK"]:

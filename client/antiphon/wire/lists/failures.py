@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from antiphon.encryption.contents import open_field
+from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
@@ -46,9 +48,17 @@ async def failed_places(
 
 
 async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:
-    """Read the agents of sessions as they are stored."""
+    """Read the agents of sessions in JSON; empty for those that cannot be opened."""
     pipe = cell.redis.pipeline(transaction=False)
     for session in sessions:
         pipe.hget(cell.keys.session(session), "agent")
     answers: Any = await asked(pipe.execute(raise_on_error=False))
-    return [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
+    stored = [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
+    return [_opened(cell, session, raw) for session, raw in zip(sessions, stored, strict=True)]
+
+
+def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
+    try:
+        return open_field(cell.seal, session, "agent", agent)
+    except CorruptRecord:
+        return b""

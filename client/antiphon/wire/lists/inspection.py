@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast, get_args
 
 from msgspec import Struct, field
 
+from antiphon.encryption.contents import open_field, open_reason
+from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
@@ -202,7 +205,7 @@ async def session_rows(
         pipe.llen(cell.keys.history(name))
         pipe.lindex(cell.keys.turns(name), -1)
     answers = await asked(pipe.execute(raise_on_error=False))
-    rows = [_row(name, fields, *answers[4 * n : 4 * n + 4]) for n, (_, name) in enumerate(places)]
+    rows = [_row(cell, name, fields, *answers[4 * n : 4 * n + 4]) for n, (_, name) in enumerate(places)]
     there = [row for row in rows if row is not None]
     await _add_ends(cell, [row for row in there if row.last_turn])
     await _add_due(cell, [row for row in there if row.due])
@@ -309,7 +312,7 @@ async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
             pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
             pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
         answers = await asked(pipe.execute(raise_on_error=False))
-        found += [_failed(job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
+        found += [_failed(cell, job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
 
 
@@ -318,7 +321,7 @@ def _due(due: int, turn: str, answer: Any) -> DueTurn | None:
     return DueTurn(turn, session, due, queue, tenant or None, _number(queued)) if session else None
 
 
-def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
+def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
     """Return a session's row, or None if it is damaged: then it is listed with the failed turns."""
     if any(isinstance(answer, Exception) for answer in answers):
         return None
@@ -326,19 +329,30 @@ def _row(name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
     agent, created, updated, closed, fence, due_until, restored, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
-    fields = dict(zip(names, values, strict=True))
+    fields = {field: _shown(cell, name, field, value) for field, value in zip(names, values, strict=True)}
     return SessionRow(
-        name, fields, agent, _number(created or updated), _number(updated or created), bool(closed), bool(fence),
-        turns, messages, _text(last_turn), _number(due_until), restored=restored == b"1",
+        name, fields, _shown(cell, name, "agent", agent), _number(created or updated), _number(updated or created),
+        bool(closed), bool(fence), turns, messages, _text(last_turn), _number(due_until),
+        restored=restored == b"1",
     )  # fmt: skip
 
 
-def _failed(job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
+def _shown(cell: Cell, session: str, field: str, value: bytes) -> bytes:
+    """A field of a session for a list; nothing where it cannot be opened."""
+    try:
+        return open_field(cell.seal, session, field, value)
+    except CorruptRecord:
+        return b""
+
+
+def _failed(cell: Cell, job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
     """Decode a value; a damaged one is shown as nothing."""
     session, code, error, ended = map(_text, [None] * 4 if isinstance(turn, Exception) else turn)
     if not session:
         lines = _text(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
         return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
+    with suppress(CorruptRecord):  # then it is shown as it stands
+        error = open_reason(cell.seal, session, error)
     return FailedTurn(_text(job), session, queue, code, error, _number(ended))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from antiphon.errors import CorruptRecord, StoreError
+from antiphon.encryption.contents import open_event, open_field, open_turn_field
+from antiphon.errors import CorruptRecord, SealBroken, StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error, unexpected
@@ -65,27 +67,32 @@ async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | Non
 
 
 async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | None]:
-    """Read the events that these notices are of, in one round trip; None for those that are not kept."""
+    """Read the events that these notices are of, in one round trip; None for those that are not kept or are damaged.
+
+    Raises ``KeyMissing``.
+    """
     pipe = cell.redis.pipeline(transaction=False)
     for one in notices:
         pipe.xrange(cell.keys.events(one.session_id), f"{one.seq}-0", f"{one.seq}-0")
-    return [
-        None if isinstance(raw, Exception) or not raw else cast("bytes | None", raw[0][1].get(b"e"))
-        for raw in await asked(pipe.execute(raise_on_error=False))
-    ]
+    answers = await asked(pipe.execute(raise_on_error=False))
+    return [_event(cell, one, raw) for one, raw in zip(notices, answers, strict=True)]
 
 
 async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
-    """Read the agents of turns as they are stored: the turn's own, or its session's; empty where neither is left."""
+    """Read the agents of turns in JSON: the turn's own, or its session's; empty where neither is left.
+
+    Raises ``KeyMissing``.
+    """
     pipe = cell.redis.pipeline(transaction=False)
     for one in notices:
         pipe.hget(cell.keys.turn(one.turn_id), "agent")
         pipe.hget(cell.keys.session(one.session_id), "agent")
-    answers = [
-        b"" if isinstance(raw, Exception) else raw or b""
-        for raw in await asked(pipe.execute(raise_on_error=False))
+    found = await asked(pipe.execute(raise_on_error=False))
+    answers = [b"" if isinstance(raw, Exception) else raw or b"" for raw in found]
+    return [
+        _agent(cell, one.session_id, own, of_session)
+        for one, own, of_session in zip(notices, answers[::2], answers[1::2], strict=True)
     ]
-    return [own or of_session for own, of_session in zip(answers[::2], answers[1::2], strict=True)]
 
 
 async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId]]:
@@ -105,7 +112,7 @@ async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord |
     found: list[TurnRecord | StoreError | None] = []
     for turn, raw in zip(turns, await asked(pipe.execute(raise_on_error=False)), strict=True):
         try:
-            found.append(store_error(raw) if isinstance(raw, Exception) else _whole(turn, raw))
+            found.append(store_error(raw) if isinstance(raw, Exception) else _whole(cell, turn, raw))
         except CorruptRecord as exc:
             found.append(exc)
     return found
@@ -122,5 +129,19 @@ def _notice(entry_id: str, fields: dict[bytes, bytes]) -> Notice:
     )  # fmt: skip
 
 
-def _whole(turn: TurnId, raw: dict[bytes, bytes]) -> TurnRecord | None:
-    return turn_record(turn, raw) if raw else None
+def _whole(cell: Cell, turn: TurnId, raw: dict[bytes, bytes]) -> TurnRecord | None:
+    return turn_record(turn, raw, cell.seal) if raw else None
+
+
+def _event(cell: Cell, notice: Notice, raw: Any) -> bytes | None:
+    found = None if isinstance(raw, Exception) or not raw else cast("bytes | None", raw[0][1].get(b"e"))
+    with suppress(SealBroken):
+        return found and open_event(cell.seal, notice.session_id, found)
+
+
+def _agent(cell: Cell, session: str, own: bytes, of_session: bytes) -> bytes:
+    with suppress(SealBroken):
+        return open_turn_field(cell.seal, session, "agent", own) or open_field(
+            cell.seal, session, "agent", of_session
+        )
+    return b""

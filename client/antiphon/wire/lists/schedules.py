@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from antiphon.encryption.contents import open_plan, open_reason, seal_plan, seal_reason
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
@@ -15,18 +16,31 @@ PAUSED = "inf"
 
 
 class StoredSchedule(NamedTuple):
-    """A schedule as Redis has it. ``due`` is in ms, None while it is paused."""
+    """A schedule as Redis has it, its plan and its error sealed. ``due`` is in ms, None while it is paused."""
 
     id: str
     due: int | None
     fields: dict[str, bytes]
 
+    @property
+    def session_id(self) -> str:
+        return self.id.partition(":")[2]
+
+    def plan(self, cell: Cell) -> bytes:
+        """Return what it submits, in JSON. Raises ``KeyError``, ``KeyMissing``, ``SealBroken``."""
+        return open_plan(cell.seal, self.session_id, self.fields["plan"])
+
+    def error(self, cell: Cell) -> str:
+        """Return why its last turn was refused, or ''. Raises ``KeyMissing`` and ``SealBroken``."""
+        return open_reason(cell.seal, self.session_id, _text(self.fields.get("error", b"")))
+
 
 async def write_schedule(
-    cell: Cell, session: str, name: str, due: str, fields: Mapping[str, str | bytes]
+    cell: Cell, session: str, name: str, due: str, fields: Mapping[str, str], plan: bytes = b""
 ) -> bool:
     """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not."""
-    flat = [value for pair in fields.items() for value in pair]
+    flat: list[str | bytes] = [value for pair in fields.items() for value in pair]
+    flat += ["plan", seal_plan(cell.seal, session, plan)] if plan else []
     match await cell.run("schedules/write", session, name, due, *flat):
         case [b"OK"]:
             return True
@@ -38,6 +52,7 @@ async def write_schedule(
 
 async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
     """Let a schedule wait for its next time. Returns False if it was not due at this one any more."""
+    error = seal_reason(cell.seal, schedule.partition(":")[2], error)
     match await cell.run("schedules/advance", schedule, due, next_due, turn, error):
         case [b"OK"]:
             return True

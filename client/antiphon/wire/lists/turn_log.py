@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.encryption.contents import open_event
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.wire.cell import Cell, TurnRecord
@@ -24,7 +25,7 @@ async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
             cell.redis.xrange(cell.keys.events(turn.session_id), f"({after}-0", _end(turn), count=PAGE)
         )
         for place, fields in page:
-            event = _event(fields.get(b"e", b""), turn.turn_id)
+            event = _event(cell, turn, fields.get(b"e", b""))
             found += [event] if event else []
             after = int(place.partition(b"-")[0])
         if len(page) < PAGE:
@@ -37,12 +38,12 @@ def _end(turn: TurnRecord) -> str:
     return f"{turn.last_seq}-0" if turn.status in ("finished", "failed", "cancelled") else "+"
 
 
-def _event(body: bytes, turn_id: str) -> Event | None:
+def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
     """Read an event of this turn; None for a delta, one of another turn, and a damaged one."""
     try:
         known = decode_published(body)
-        if known.turn_id != turn_id or known.type.endswith("_delta"):
+        if known.turn_id != turn.turn_id or known.type.endswith("_delta"):
             return None
-        return decode_event(body)
+        return decode_event(open_event(cell.seal, turn.session_id, body))
     except CorruptRecord:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from antiphon.encryption.contents import open_webhook, seal_webhook
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
@@ -60,7 +61,7 @@ class Taken(NamedTuple):
 
 async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> None:
     """Write a webhook, or without fields remove it. Raises ``LimitReached``, ``StoreError``."""
-    flat = [value for pair in fields.items() for value in pair]
+    flat = [value for pair in seal_webhook(cell.seal, name, fields).items() for value in pair]
     match await cell.run("webhooks/write", name, MOST_WEBHOOKS, KEEP_MS, *flat):
         case [b"OK"]:
             return
@@ -71,7 +72,8 @@ async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> Non
 
 
 async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken | None, str, bool]:
-    """Take a webhook with due deliveries, after new notices were handed out.
+    """Take a webhook with due deliveries, after new notices were handed out. Raises ``KeyMissing`` once it has it: then
+    another worker takes it at the end of the lease.
 
     Also returns behind which notice some were lost ('' for none), and whether there are more to hand out. Raises
     ``StoreError``.
@@ -81,6 +83,7 @@ async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken 
             return None, missed.decode(), more == b"1"
         case [b"TAKEN", missed, more, name, fence, now, flat, due]:
             fields = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+            fields = open_webhook(cell.seal, name.decode(), fields)
             found = [_delivery(one.decode(errors="replace")) for one in due]
             return Taken(name.decode(), int(fence), int(now), fields, found), missed.decode(), more == b"1"
         case answer:
@@ -92,6 +95,7 @@ async def settle(
     error: str = "",
 ) -> bool:  # fmt: skip
     """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
+    error = seal_webhook(cell.seal, taken.name, {"error": error})["error"]
     match await cell.run("webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, error):
         case [b"OK"]:
             return True
@@ -121,10 +125,14 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
         pipe.zcard(cell.keys.deliveries(name))
     answers: list[Any] = await asked(pipe.execute()) if names else []
     return [
-        StoredWebhook(name, {key.decode(errors="replace"): value for key, value in raw.items()}, waiting)
+        StoredWebhook(name, _fields(cell, name, raw), waiting)
         for name, raw, waiting in zip(names, answers[::2], answers[1::2], strict=True)
         if raw
     ]
+
+
+def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    return open_webhook(cell.seal, name, {key.decode(errors="replace"): value for key, value in raw.items()})
 
 
 def _delivery(text: str) -> Delivery:

@@ -1,0 +1,163 @@
+"""The keys of a deployment: the first one seals, and all of them open."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from antiphon.encryption.cipher import Cipher
+from antiphon.errors import KeyMissing, SettingsError
+
+__all__ = ["KEYS_VARIABLE", "Key", "KeySource", "Keyring", "keyring_of_process", "new_key", "use_keys"]
+
+KEYS_VARIABLE = "ANTIPHON_ENCRYPTION_KEYS"
+KEY_BYTES = 32
+ASK_AGAIN_SECONDS = 10.0
+MOST_PLACES = 4096  # whose derived keys are kept
+
+_URL_SAFE = str.maketrans("-_", "+/")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+KeySource = Callable[[], "Iterable[tuple[str, bytes]]"]
+"""Returns the ids and the 32 bytes of all keys, the one that seals first."""
+
+
+class Key:
+    """One key. Its ``name`` in a sealed value is its id and a part of its hash, so that a wrong key is noticed.
+
+    Each session has a key of its own, derived from this one: a value that is moved to another session does not open,
+    and no key seals more values than AES-GCM allows for random nonces.
+    """
+
+    def __init__(self, key_id: str, secret: bytes) -> None:
+        if not _ID.fullmatch(key_id):
+            raise SettingsError(
+                f"The id of a key in {KEYS_VARIABLE} must be 1 to 32 letters, digits, '_' and '-', not {key_id!r}."
+            )
+        if len(secret) != KEY_BYTES:
+            raise SettingsError(
+                f"The key {key_id!r} in {KEYS_VARIABLE} must have 32 bytes, not {len(secret)}."
+            )
+        self.name = f"{key_id}.{hashlib.sha256(b'antiphon key ' + secret).hexdigest()[:8]}"
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"Key({self.name!r})"
+
+    def derived(self, purpose: str) -> bytes:
+        """Return a key for one purpose, from which this one cannot be learned."""
+        return hmac.digest(self._secret, purpose.encode(), "sha256")
+
+
+class Keyring:
+    """Keys by their names. ``source`` is a list of ids and keys, or a function that returns one.
+
+    A function is called when the ring is made, and again, at most every ten seconds, when a value names a key that the
+    ring does not have: so a key that is added to the place where the function looks needs no new process. It runs on
+    the event loop, so it must not take long. Raises ``SettingsError`` for keys that are not valid, and
+    ``MissingPackage`` without ``antiphon[encryption]``.
+
+    >>> ring = Keyring([("2026-11", bytes(range(32))), ("2026-05", bytes(32))])
+    >>> [key.name.partition(".")[0] for key in ring.keys]
+    ['2026-11', '2026-05']
+    """
+
+    def __init__(self, source: Sequence[tuple[str, bytes]] | KeySource) -> None:
+        self._source = source if callable(source) else None
+        self._lock = threading.Lock()
+        self._asked = time.monotonic()
+        self._take(source() if callable(source) else source)
+        self.cipher = lru_cache(MOST_PLACES)(_cipher_of)
+        self.cipher(self.sealing, "")  # raises now what would be raised later
+
+    def _take(self, found: Iterable[tuple[str, bytes]]) -> None:
+        keys = [Key(key_id, secret) for key_id, secret in found]
+        if not keys:
+            raise SettingsError(f"{KEYS_VARIABLE} has no key: write id:base64, or leave the variable out.")
+        self.keys, self._named = keys, {key.name: key for key in keys}
+        if len(self._named) < len(keys):
+            raise SettingsError(f"{KEYS_VARIABLE} has the same key twice.")
+
+    @property
+    def sealing(self) -> Key:
+        """The key that seals."""
+        return self.keys[0]
+
+    def named(self, name: str) -> Key:
+        """Return the key that a sealed value names. Raises ``KeyMissing``."""
+        if name not in self._named:
+            self._ask_again()
+        if name not in self._named:
+            raise KeyMissing(
+                f"This process does not have the key {name.partition('.')[0]!r} with which this was sealed: "
+                f"add it to {KEYS_VARIABLE}."
+            )
+        return self._named[name]
+
+    def _ask_again(self) -> None:
+        with self._lock:
+            if self._source is None or time.monotonic() - self._asked < ASK_AGAIN_SECONDS:
+                return
+            self._asked = time.monotonic()
+            self._take(self._source())
+
+
+def _cipher_of(key: Key, place: str) -> Cipher:
+    return Cipher(key.derived(f"place {place}"))
+
+
+_of_process: list[Keyring] = []
+
+
+def use_keys(source: Sequence[tuple[str, bytes]] | KeySource | None) -> None:
+    """Take the keys of this process from here, in place of ``ANTIPHON_ENCRYPTION_KEYS``, for all that is opened later.
+
+    Call it before you make a client or a store, and in the module of an App, which every worker process imports. The
+    arguments and errors are those of ``Keyring``.
+
+    >>> use_keys(lambda: [("2026-11", bytes(range(32)))])
+    >>> use_keys(None)  # those of the variable again
+    """
+    _of_process[:] = [] if source is None else [Keyring(source)]
+
+
+def keyring_of_process() -> Keyring | None:
+    """Return the keys of ``use_keys``, or of ``ANTIPHON_ENCRYPTION_KEYS``, or None. Raises ``SettingsError``."""
+    if _of_process:
+        return _of_process[0]
+    text = os.environ.get(KEYS_VARIABLE, "").strip()
+    return _keyring_of(text) if text else None
+
+
+@lru_cache(4)
+def _keyring_of(text: str) -> Keyring:
+    return Keyring([_parsed(part.strip()) for part in text.split(",") if part.strip()])
+
+
+def _parsed(part: str) -> tuple[str, bytes]:
+    key_id, _, encoded = part.partition(":")
+    try:
+        return key_id, base64.b64decode(encoded.translate(_URL_SAFE), validate=True)
+    except (binascii.Error, ValueError):
+        raise SettingsError(
+            f"{KEYS_VARIABLE} must be id:base64, several separated with commas; that of {key_id[:32]!r} is not."
+        ) from None
+
+
+def new_key(key_id: str) -> str:
+    """Make a key in the form of ``ANTIPHON_ENCRYPTION_KEYS``.
+
+    >>> len(new_key("2026-11"))
+    52
+    """
+    Key(key_id, bytes(KEY_BYTES))
+    return f"{key_id}:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"

@@ -1,0 +1,169 @@
+"""Sessions with a memory: they talk, and some are deleted or cleared, while the store and the workers fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from antiphon.agent import Agent
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError
+from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
+from antiphon.model import Message, Text, Usage
+from antiphon.wire.lists.facts import read_facts
+from antiphon.wire.lists.memories import waiting_sessions
+from antiphon_worker.memory.distiller import Distiller
+from antiphon_worker.memory.documents import Documents
+from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece
+
+__all__ = ["AGENT", "AWAY", "Rememberers", "agents_with_memory", "notetaker"]
+
+AGENT, TENANT = "keeper", "remembered"
+AWAY = "store is away"
+SESSIONS = 8
+INDEX_LEASE_SECONDS = 6.0
+"""Longer than workers are stopped. A worker that is killed while it indexes holds a session for so long."""
+CURSORS = ("memory", "+memory")
+
+
+class FallibleStore(FaissStore):
+    """A store that is away while there is a file of that name."""
+
+    def __init__(self, folder: Path, away: Path) -> None:
+        super().__init__(folder, WordEmbeddings(64))
+        self._away = away
+
+    def add_texts(self, *args: Any, **options: Any) -> list[str]:
+        self._reach()
+        return super().add_texts(*args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> Any:
+        self._reach()
+        return super().delete(*args, **options)
+
+    def _reach(self) -> None:
+        if self._away.exists():
+            raise ConnectionError(AWAY)
+
+
+class Notetaker:
+    """A model that distils one fact from each turn: what its user said."""
+
+    name = "notetaker"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+        turns = request.messages[0].text.split("\n\nTurn ")[1:]
+        said = [turn.partition("User: ")[2].partition("\n")[0] for turn in turns]
+        facts = [{"id": "", "text": text, "turn": number} for number, text in enumerate(said, 1)]
+        text = json.dumps({"facts": facts, "forgotten": []})
+        yield TextPiece(text)
+        message = Message("assistant", [Text(text)], provider=self.name, model=request.model)
+        yield StepResult(message, Usage(1, 1), "end", "end", request.model)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def notetaker() -> Notetaker:
+    return Notetaker()
+
+
+def memory_in(folder: Path) -> Memory:
+    """The memory of a run. Its facts are as many as its turns."""
+    store = FallibleStore(folder / "memory", folder / AWAY)
+    return Memory(store, scope="tenant", facts=FactModel("notetaker", "any", most=1000))
+
+
+def agents_with_memory(folder: Path) -> list[Agent]:
+    """The agent of these sessions, in a worker process. It indexes with leases that a run can wait for."""
+    Documents.lease_seconds = Distiller.lease_seconds = INDEX_LEASE_SECONDS
+    return [Agent(provider="stage", model="stage-1", name=AGENT, memory=memory_in(folder))]
+
+
+class Rememberers:
+    """``indexed`` turns stand in the index, and are compared with what finished in sessions that still live."""
+
+    def __init__(self, client: AsyncClient, folder: Path, seed: int) -> None:
+        self._client = client
+        self._memory = memory_in(folder)
+        self._seed = seed
+        self.trouble: list[str] = []
+        self.indexed = self.facts = self.deleted = 0
+
+    async def remember(self, over: Callable[[], bool]) -> None:
+        """Talk in all sessions; now and then delete one, or clear its history."""
+        await asyncio.gather(*(self._talk(f"m{number}", over) for number in range(SESSIONS)))
+
+    async def _talk(self, session: str, over: Callable[[], bool]) -> None:
+        chance, number = random.Random(f"{self._seed} {session}"), 0
+        while not over():
+            number += 1
+            with suppress(AgentError):  # Redis is away, or the turn takes longer
+                turn = await self._client.submit(
+                    session, f"{session} says {number} words:2", key=f"{number}", agent=AGENT, tenant=TENANT
+                )
+                if chance.random() < 0.7:
+                    await turn.result(20)
+            with suppress(AgentError):
+                match chance.choices(("on", "delete", "clear"), (16, 1, 1))[0]:
+                    case "delete":
+                        async with asyncio.timeout(20):
+                            await self._client.session(session).delete_async()
+                            self.deleted += 1
+                    case "clear":
+                        await self._client.session(session).clear_async(if_busy="reject")
+                    case _:
+                        pass
+            await asyncio.sleep(chance.uniform(0, 0.4))
+
+    async def all_indexed(self, client: AsyncClient) -> bool:
+        """Whether nothing waits to be indexed, distilled or forgotten."""
+        try:
+            waiting = [await waiting_sessions(_cell(client), cursor) for cursor in CURSORS]
+        except AgentError:
+            return False
+        return not any(waiting)
+
+    async def check(self, client: AsyncClient) -> None:
+        """Compare the index and the facts with the histories: each finished turn once, and nothing else."""
+        finished: set[tuple[str, str]] = set()
+        for number in range(SESSIONS):
+            messages = await client.session(f"m{number}").messages_async()
+            finished |= {(f"m{number}", one.turn_id or "") for one in messages if one.role == "assistant"}
+        with self._memory.store._open() as database:
+            rows = database.execute("SELECT metadata FROM documents WHERE text IS NOT NULL").fetchall()
+        self._compare("the index", finished, [_place(row[0]) for row in rows])
+        self.indexed = len(rows)
+        facts = [fact async for fact in client.memory(tenant=TENANT)]
+        self._compare("the facts", finished, [source for fact in facts for source in fact.sources])
+        self.facts = len(facts)
+        scope = self._memory.scope_key("ant", TENANT, AGENT, "", name="memory")
+        kept = (await read_facts(_cell(client), scope)).facts
+        if len(kept) != len(facts):
+            self.trouble.append(f"Redis keeps {len(kept) - len(facts)} facts that are not shown")
+
+    def _compare(self, what: str, finished: set[tuple[str, str]], found: Sequence[tuple[str, str]]) -> None:
+        times = Counter(found)
+        missing, more = finished - times.keys(), times.keys() - finished
+        doubled = [place for place, count in times.items() if count > 1]
+        if missing:
+            self.trouble.append(f"{what} lacks {len(missing)} finished turns: {sorted(missing)[:3]}")
+        if more:
+            self.trouble.append(f"{what} has {len(more)} turns that are gone: {sorted(more)[:3]}")
+        if doubled:
+            self.trouble.append(f"{what} has {len(doubled)} turns twice: {sorted(doubled)[:3]}")
+
+
+def _cell(client: AsyncClient) -> Any:
+    return client.connections.cell_of_session("m0")  # type: ignore[arg-type]
+
+
+def _place(metadata: str) -> tuple[str, str]:
+    about = json.loads(metadata)
+    return about["session_id"], about["turn_id"]

@@ -1,0 +1,111 @@
+"""Looks for what users, tools and models wrote in all that a Redis holds, and in all that was ever sent to it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis import Redis
+from support.eventually import wait_until
+
+__all__ = ["CORE", "MARKER", "Recorder", "dumped", "holds"]
+
+CORE = "Qz7Marker"
+MARKER = f"{CORE} ö"
+"""Stands in everything that a user, a tool or a model writes in a test of encryption; ``CORE`` where only ASCII may."""
+
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{16,}={0,2}")
+
+
+def forms() -> list[bytes]:
+    """The forms in which the marker may stand: as it is, which no escape changes, in hex, in base64 at any offset."""
+    raw = CORE.encode()
+    shifted = [base64.b64encode(b"\0" * offset + raw)[4 if offset else 0 : -4] for offset in range(3)]
+    return [raw, raw.hex().encode(), *shifted]
+
+
+def unpacked(data: bytes, depth: int = 3) -> Iterator[bytes]:
+    """The data, and what is packed in it as base64 or by zlib, also one within the other."""
+    yield data
+    if not depth:
+        return
+    with contextlib.suppress(zlib.error):
+        yield from unpacked(zlib.decompress(data), depth - 1)
+    for found in _BASE64.findall(data):
+        try:
+            inner = base64.b64decode(
+                found.rstrip(b"=") + b"==", altchars=b"-_" if set(b"-_") & set(found) else None
+            )
+        except binascii.Error:
+            continue
+        yield from unpacked(inner, depth - 1)
+
+
+def holds(data: bytes) -> bool:
+    """Whether the marker stands in this data in any form."""
+    return any(form in one for one in unpacked(data) for form in forms())
+
+
+def dumped(redis: Redis) -> dict[bytes, bytes]:
+    """Every key with all that it holds, its own name included."""
+    read: dict[bytes, Any] = {
+        b"hash": redis.hgetall,
+        b"list": lambda key: redis.lrange(key, 0, -1),
+        b"set": redis.smembers,
+        b"zset": lambda key: redis.zrange(key, 0, -1, withscores=True),
+        b"stream": redis.xrange,
+        b"string": redis.get,
+    }
+    found: dict[bytes, bytes] = {}
+    for key in redis.scan_iter(count=1000):
+        kind: Any = redis.type(key)
+        if kind != b"none":
+            found[key] = b"\n".join([key, *_flat(read[kind](key))])
+    return found
+
+
+def _flat(value: Any) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _flat(pair)
+    elif isinstance(value, list | tuple | set):
+        for one in value:
+            yield from _flat(one)
+
+
+class Recorder:
+    """Records every command that a server runs, with its arguments, those within scripts and all that is published."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        place = urlsplit(url)
+        self._socket = socket.create_connection((place.hostname or "", place.port or 0))
+        self._socket.sendall(b"MONITOR\r\n")
+        self._heard = bytearray()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        wait_until(lambda: b"+OK" in self._heard, description="the server says what it does")
+
+    def _listen(self) -> None:
+        while data := self._socket.recv(1 << 20):
+            self._heard += data
+
+    def stop(self) -> list[bytes]:
+        """The commands until now."""
+        with Redis.from_url(self._url) as redis:
+            redis.echo("the end of the recording")
+        wait_until(lambda: b"the end of the recording" in self._heard, description="all was heard")
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        self._socket.close()
+        return bytes(self._heard).split(b"\r\n")
