@@ -7,12 +7,14 @@ NODE := client/node
 ARGS ?=
 # How many processes the tests use; `make test JOBS=0` runs them in one.
 JOBS ?= 3
+# Frameworks that our adapters are tested with, always their newest release.
+NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test sealed clients node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
+.PHONY: help setup check format test sealed clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo '  Options follow in ARGS, for example:'
 	@echo '    make demo ARGS="--input conversations.jsonl"      make test ARGS="tests/worker -k lease"'
@@ -36,6 +38,11 @@ sealed: $(VENV)/.dev ## Run the tests of sessions on workers again, with encrypt
 
 clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients against the gateway; npm installs them first
 	@$(BIN)/pytest -n 0 -k official tests/gateway $(ARGS)
+
+neighbours: $(VENV)/.dev ## Test the adapters on the frameworks' newest releases, with the suites that these publish
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEIGHBOURS)
+	@rm -f $(VENV)/.neighbours && $(MAKE) --no-print-directory $(VENV)/.neighbours
+	@$(BIN)/pytest -n $(JOBS) tests/ext tests/worker/memory tests/client/wire/test_script_conversations.py tests/test_packaging.py $(ARGS)
 
 node: $(VENV)/.dev $(NODE)/node_modules/.package-lock.json $(NODE)/test/runtime/node_modules/.package-lock.json ## Test the package for Node, on Node 24 and servers that it kills
 	@PATH="$$(echo $(CURDIR)/$(NODE)/test/runtime/node_modules/node-*/bin):$$PATH" npm --prefix $(NODE) test -- $(ARGS)
@@ -81,6 +88,14 @@ clean: ## Remove everything that the other verbs have made
 $(VENV)/.clients: tests/clients/package-lock.json | $(VENV)/.made
 	@mkdir -p $(VENV)/clients && cp tests/clients/package.json tests/clients/package-lock.json $(VENV)/clients/
 	@npm ci --prefix $(VENV)/clients --no-audit --no-fund --loglevel error
+	@touch $@
+
+# The tests that a framework publishes are in its source distribution: that of the release that is installed.
+$(VENV)/.neighbours: $(VENV)/.dev
+	@rm -rf $(VENV)/neighbours && mkdir -p $(VENV)/neighbours
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest $(VENV)/neighbours \
+	  "openai-agents==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("openai-agents"))')"
+	@for archive in $(VENV)/neighbours/*.tar.gz; do tar -xzf "$$archive" -C $(VENV)/neighbours; done
 	@touch $@
 
 $(VENV)/tools/.made: pyproject.toml | $(VENV)/.made

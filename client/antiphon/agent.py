@@ -14,7 +14,7 @@ from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.limits import check_size
-from antiphon.input.options import ListOptions, OpeningOptions
+from antiphon.input.options import ListOptions, OpeningOptions, spelled_out
 from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
 from antiphon.input.values import is_a, lifetime, plain
@@ -31,7 +31,6 @@ from antiphon.session.runtime import (
     local_runtime,
 )
 from antiphon.session.session import Session
-from antiphon.session.synchronous import spelled_out
 from antiphon.tools import Tool
 from antiphon.tools.approval import AgentRule, ApprovalRule, agent_rule
 from antiphon.tools.caller import caller_tools as declared_tools

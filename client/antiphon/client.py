@@ -30,7 +30,7 @@ from antiphon.input.ids import (
     turn_id,
 )
 from antiphon.input.messages import Input
-from antiphon.input.options import ListOptions, OpeningOptions
+from antiphon.input.options import ListOptions, OpeningOptions, spelled_out
 from antiphon.input.request import Travelling
 from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
@@ -57,7 +57,6 @@ from antiphon.session.listing import AsyncSessionList, SessionList, list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import SessionAgent, SessionRef
 from antiphon.session.session import Session
-from antiphon.session.synchronous import spelled_out
 from antiphon.session.turn import Turn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import ClientSubmitOptions

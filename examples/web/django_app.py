@@ -1,7 +1,6 @@
 """A chat with Django, in one file: ``uvicorn django_app:app``. In a project, the views go into one of its apps."""
 
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false
-# (Django comes without types.)
+# pyright: basic
 from __future__ import annotations
 
 import os
@@ -29,7 +28,7 @@ async def page(_request: HttpRequest) -> HttpResponse:
 
 
 async def send(request: HttpRequest, chat: str) -> HttpResponse:
-    text, key = request.POST["text"], request.POST["key"]
+    text, key = str(request.POST["text"]), str(request.POST["key"])
     try:
         turn = await client.submit(chat, text, agent="assistant", key=key, tenant=user_of(request))
     except WrongTenant as error:
@@ -38,7 +37,7 @@ async def send(request: HttpRequest, chat: str) -> HttpResponse:
 
 
 async def events(request: HttpRequest, chat: str) -> HttpResponse | StreamingHttpResponse:
-    after = request.headers.get("last-event-id") or request.GET.get("after", "0")
+    after = request.META.get("HTTP_LAST_EVENT_ID") or str(request.GET.get("after", "0"))
     found = client.subscribe(chat, after, tenant=user_of(request))
     try:
         await found.start()  # raises before the response begins

@@ -94,8 +94,8 @@ def test_the_store_of_pydantic_ai(run, models):
         run(block, names)
 
     async def ask_twice():
-        await names["ask"]("c", "Hello")
-        await names["ask"]("c", "And now?")
-        return len((await names["store"].load("c", scope="user-123")).messages)
+        await names["converse"]("c", "Hello")
+        await names["converse"]("c", "And now?")
+        return len((await names["conversations"].load("c", scope="user-123")).messages)
 
     assert asyncio.run(ask_twice()) == 4

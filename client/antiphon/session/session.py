@@ -25,6 +25,7 @@ from antiphon.input.ids import SessionId, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.ids import turn_id as checked_turn_id
 from antiphon.input.messages import Input, MessageLike, identified, to_messages
+from antiphon.input.options import spelled_out
 from antiphon.input.request import LAST_ANSWER, Travelling
 from antiphon.input.values import (
     Asked,
@@ -53,7 +54,7 @@ from antiphon.session.runtime import (
 )
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.session.streams import CLOSING_STEPS, AsyncEventStream, Deadline, EventStream
-from antiphon.session.synchronous import awaited, spelled_out, synchronous, synchronous_property
+from antiphon.session.synchronous import awaited, synchronous, synchronous_property
 from antiphon.session.turn import Turn, typed_event
 from antiphon.session.variables import Metadata, Variables
 from antiphon.session.work import JsonOptions, RunOptions, SubmitOptions, Work, work_of

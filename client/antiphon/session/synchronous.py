@@ -16,24 +16,14 @@ from functools import wraps
 from types import FunctionType
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, cast, overload
 
+from antiphon.input.options import spelled_out
 from antiphon.session.background import call
 
-__all__ = ["awaited", "spelled_out", "synchronous", "synchronous_property"]
+__all__ = ["awaited", "synchronous", "synchronous_property"]
 
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _LeftOut:
-    """Stands for the default of an optional keyword in signatures."""
-
-    def __repr__(self) -> str:
-        return "…"
-
-
-_LEFT_OUT = _LeftOut()
 
 
 def synchronous(
@@ -82,21 +72,3 @@ def awaited(method: Any) -> Any:
     written.__name__ = f"{name}_async"
     written.__qualname__ = f"{written.__qualname__}_async"
     return spelled_out(written)
-
-
-def spelled_out(function: F) -> F:
-    """List the keywords of a ``TypedDict`` one by one in the signature that ``help`` and notebooks show."""
-    signature = inspect.signature(function)
-    *others, last = signature.parameters.values()
-    if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
-        options = inspect.unwrap(function).__globals__[last.annotation[len("Unpack[") : -1]]
-        keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_LEFT_OUT, annotation=_text(hint))
-            for name, hint in options.__annotations__.items()
-        ]
-        cast("Any", function).__signature__ = signature.replace(parameters=[*others, *keywords])
-    return function
-
-
-def _text(hint: Any) -> str:
-    return getattr(hint, "__forward_arg__", None) or str(hint)

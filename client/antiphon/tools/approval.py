@@ -37,13 +37,6 @@ class ApprovalRule(Struct, frozen=True):
     at_limit: AtLimit = "reject"
 
     @property
-    def keywords(self) -> dict[str, Any]:
-        """The keywords that make this rule again."""
-        return {
-            "approval": self.rule, "approval_timeout": self.seconds, "approval_at_limit": self.at_limit
-        }  # fmt: skip
-
-    @property
     def plain(self) -> bool | list[str]:
         """The rule as plain data. A function becomes True, which is never less strict."""
         return [*self.rule] if isinstance(self.rule, tuple) else self.rule is not False

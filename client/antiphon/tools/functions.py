@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
+from functools import partial, update_wrapper
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints, overload
 
 import msgspec
 
 from antiphon.errors import InvalidTool, ToolArgumentsInvalid
 from antiphon.input.docstring import read_docstring
+from antiphon.input.options import spelled_out
 from antiphon.input.schema import Shape
 from antiphon.input.strict_schema import NotStrict, strict_schema
 from antiphon.model import AtLimit, File, Image, Text
@@ -58,6 +59,19 @@ class _Parameter:
             raise
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keywords of ``Tool`` and of ``@tool``."""
+
+    name: str | None
+    description: str | None
+    timeout: float | None
+    at_most_once: bool
+    strict: bool
+    approval: ToolRule
+    approval_timeout: float | timedelta | None
+    approval_at_limit: AtLimit
+
+
 class Tool(Generic[P, R]):
     """A function that a model can call. Python code can still call it like the function itself.
 
@@ -70,35 +84,30 @@ class Tool(Generic[P, R]):
     happens: ``"reject"``, ``"approve"``, or ``"fail"`` for the turn.
     """
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        timeout: float | None = None,
-        at_most_once: bool = False,
-        strict: bool = False,
-        approval: ToolRule = False,
-        approval_timeout: float | timedelta | None = None,
-        approval_at_limit: AtLimit = "reject",
-    ) -> None:
+    @spelled_out
+    def __init__(self, function: Callable[P, R], **options: Unpack[ToolOptions]) -> None:
+        _check_known(options)
+        self._options = options
         self.function = function
-        self.name = _checked_name(function, name)
-        if timeout is not None and not timeout > 0:
-            raise InvalidTool(f"The timeout of the tool {self.name} must be a positive number of seconds.")
-        self.timeout = timeout
-        self.at_most_once = at_most_once
-        self.strict = strict
-        self.approval = tool_rule(self.name, approval, approval_timeout, approval_at_limit)
+        self.name = _checked_name(function, options.get("name"))
+        self.timeout = _checked_timeout(options.get("timeout"), self.name)
+        self.at_most_once = options.get("at_most_once", False)
+        self.strict = options.get("strict", False)
+        self.approval = tool_rule(
+            self.name,
+            options.get("approval", False),
+            options.get("approval_timeout"),
+            options.get("approval_at_limit", "reject"),
+        )
         self.is_async = _is_async(function, self.name)
         about, arguments = read_docstring(inspect.getdoc(_plain(function)) or "")
+        description = options.get("description")
         self.description = description if description is not None else about
         self._unbound = _is_method(function)
         self._context: list[str] = []
         self._offered = self._read_signature(arguments)
         self.parameters = self._schema()
-        functools.update_wrapper(self, _plain(function))
+        update_wrapper(self, _plain(function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -107,15 +116,8 @@ class Tool(Generic[P, R]):
         """Bind a tool that is defined in a class to an instance."""
         if instance is None or not self._unbound:
             return self
-        return Tool(
-            self.function.__get__(instance, owner),  # type: ignore[attr-defined]
-            name=self.name,
-            description=self.description,
-            timeout=self.timeout,
-            at_most_once=self.at_most_once,
-            strict=self.strict,
-            **self.approval.keywords,
-        )
+        bound = self.function.__get__(instance, owner)  # type: ignore[attr-defined]
+        return Tool(bound, **self._options)
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
@@ -190,32 +192,11 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    at_most_once: bool = False,
-    strict: bool = False,
-    approval: ToolRule = False,
-    approval_timeout: float | timedelta | None = None,
-    approval_at_limit: AtLimit = "reject",
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    at_most_once: bool = False,
-    strict: bool = False,
-    approval: ToolRule = False,
-    approval_timeout: float | timedelta | None = None,
-    approval_at_limit: AtLimit = "reject",
-) -> Any:
+@spelled_out
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Turn a function into a tool. Raises ``InvalidTool`` if its signature has no JSON schema.
 
     >>> @tool
@@ -226,25 +207,25 @@ def tool(
     (3, 'add', ['a'])
     """
 
-    def made(function: Callable[..., Any]) -> Tool[..., Any]:
-        return Tool(
-            function,
-            name=name,
-            description=description,
-            timeout=timeout,
-            at_most_once=at_most_once,
-            strict=strict,
-            approval=approval,
-            approval_timeout=approval_timeout,
-            approval_at_limit=approval_at_limit,
-        )
+    _check_known(options)
+    return partial(Tool, **options) if function is None else Tool(function, **options)
 
-    return made if function is None else made(function)
+
+def _check_known(options: Mapping[str, Any]) -> None:
+    unknown = options.keys() - ToolOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"A tool has no option {min(unknown)!r}.")
+
+
+def _checked_timeout(timeout: float | None, name: str) -> float | None:
+    if timeout is not None and not timeout > 0:
+        raise InvalidTool(f"The timeout of the tool {name} must be a positive number of seconds.")
+    return timeout
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside ``functools.partial``."""
-    while isinstance(function, functools.partial):
+    """Return the function inside ``partial``."""
+    while isinstance(function, partial):
         function = function.func
     return function
 
@@ -298,7 +279,7 @@ def _signature(function: Callable[..., Any], name: str) -> dict[str, inspect.Par
         raise InvalidTool(f"The signature of the tool {name} cannot be read: {exc}.") from exc
     if _is_method(function):
         parameters.pop("self")
-    if isinstance(function, functools.partial):
+    if isinstance(function, partial):
         parameters = {n: p for n, p in parameters.items() if n not in function.keywords}
     return {n: p.replace(annotation=hints.get(n, p.annotation)) for n, p in parameters.items()}
 

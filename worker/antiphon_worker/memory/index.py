@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,9 +60,8 @@ def _function(scope: str) -> Any:
 
 
 def _tag(scope: str) -> Any:
-    from redisvl.query.filter import Tag  # it comes with the store
-
-    return Tag("scope") == scope
+    filters = import_module("redisvl.query.filter")  # it comes with the store
+    return filters.Tag("scope") == scope
 
 
 _FILTERS = {"ElasticsearchStore": _terms, "InMemoryVectorStore": _function, "RedisVectorStore": _tag}

@@ -11,12 +11,12 @@ from msgspec import UNSET
 from antiphon.errors import AgentError, StoreUnavailable
 from antiphon.input.ids import session_id
 from antiphon.input.messages import Input
+from antiphon.input.options import spelled_out
 from antiphon.input.request import travelling_agent
 from antiphon.input.values import lifetime
 from antiphon.redis.connections import Connections
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import SessionRef
-from antiphon.session.synchronous import spelled_out
 from antiphon.session.work import ClientSubmitOptions, work_of_client
 
 __all__ = ["Submission", "submit_all"]
