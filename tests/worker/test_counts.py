@@ -43,7 +43,7 @@ MOST_COMMANDS = {"submit": 27, "claim": 35, "emit 1": 5, "emit 4": 11, "finish":
 MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes
 # 695 and 4,340 on an idle machine, and up to a tenth more on a busy one, which renews leases meanwhile.
-MOST_CALLS_A_TURN = {"scripted": 840, "openai-chat": 4600}
+MOST_CALLS_A_TURN = {"scripted": 830, "openai-chat": 4600}
 # Blocks of memory that are still there when a turn has ended; more than a few would be a leak.
 MOST_BLOCKS_A_TURN = 6
 # Objects that only the garbage collector finds: they would pile up, because a full collection is rare.

@@ -290,12 +290,18 @@ class Cell:
         service said with the error, as JSON. ``memories`` names those that are to index the turn.
         """
         seal, session = self.seal, turn.session_id
+        if seal.on:
+            response, service = (
+                seal.value(session, "response", response),
+                seal.value(session, "service", service),
+            )
+            variables = seal_field(seal, session, "variables", variables)
+            summary = seal_field(seal, session, "summary", summary)
+            messages, bodies = seal_messages(seal, session, messages), seal_events(seal, session, bodies)
         answer = await self.run(
-            "finish", session, turn.turn_id, turn.fence, status, seal.value(session, "response", response), error_code,
-            seal_reason(seal, session, error), seal.value(session, "service", service),
-            seal_field(seal, session, "variables", variables), window, seal_field(seal, session, "summary", summary),
-            given(kept), keep_events, calls, usage, memories, len(messages),
-            *seal_messages(seal, session, messages), *seal_events(seal, session, bodies),
+            "finish", session, turn.turn_id, turn.fence, status, response, error_code,
+            error and seal_reason(seal, session, error), service, variables, window, summary,
+            "" if kept is None else kept, keep_events, calls, usage, memories, len(messages), *messages, *bodies,
         )  # fmt: skip
         return self._held("finish", session, answer)
 

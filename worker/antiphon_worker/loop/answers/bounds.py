@@ -17,12 +17,16 @@ def check_answer(message: Message) -> None:
     """
     calls = 0
     for part in message.parts:
-        if isinstance(part, ToolCall):
-            calls += 1
-            _check_call(part)
-        elif isinstance(part, Item):
-            check_depth(part.item, "An item in the model's answer")
-    check_size("answer_calls", calls, "The tool calls of the model's answer")
+        match part:
+            case ToolCall():
+                calls += 1
+                _check_call(part)
+            case Item():
+                check_depth(part.item, "An item in the model's answer")
+            case _:
+                pass
+    if calls:
+        check_size("answer_calls", calls, "The tool calls of the model's answer")
     check_size("answer_bytes", len(msgspec.json.encode(message)), "The model's answer in bytes")
 
 
