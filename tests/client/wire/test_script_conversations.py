@@ -17,6 +17,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 from redis import Redis
 
+from antiphon.errors import CorruptRecord
 from antiphon.ext.pydantic_ai import AntiphonConversationStore
 
 
@@ -105,6 +106,19 @@ async def test_a_fork_of_what_was_deleted_meanwhile_is_refused(store, redis_url)
         )
     with Redis.from_url(redis_url) as redis:
         assert redis.keys("ant:pydantic:*") == []
+    await store.aclose()
+
+
+async def test_a_forged_history_that_names_itself_does_not_stop_the_server(store, redis_url):
+    await store.save(Conversation(messages=[asked("a"), answered("b")], conversation_id="c"))
+    head = (await store.read_record("c")).head_id
+    with Redis.from_url(redis_url) as redis:
+        first = redis.hget(f"ant:pydantic:entry:{head}", "parent").decode()
+        redis.hset(f"ant:pydantic:entry:{first}", "parent", head)
+    with pytest.raises(CorruptRecord, match="CIRCLE"):
+        await store.load("c")
+    await store.delete("c")
+    assert await store.load("c") is None
     await store.aclose()
 
 

@@ -21,14 +21,14 @@ from pydantic_ai.conversation_store import (
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 
 from antiphon.encryption.keyring import keyring_of_process
-from antiphon.errors import CorruptRecord, UsageError
+from antiphon.errors import UsageError
 from antiphon.ext.outcome import outcome_of
 from antiphon.input.values import lifetime
 from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.redis.prefix import prefix_of
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 
 __all__ = ["AntiphonConversationStore"]
 
@@ -175,7 +175,7 @@ class AntiphonConversationStore(ConversationStore):
             case [b"MISSING", entry]:
                 raise LookupError(f"There is no entry {entry.decode()!r}.")
             case answer:
-                raise CorruptRecord(f"A history of pydantic-ai cannot be read: {answer!r}.")
+                raise unexpected("conversations/history", answer)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. They also close when the loop ends.
