@@ -315,6 +315,7 @@ async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url
                     model="nothing",
                     schedule="daily",
                     webhook="hook",
+                    fact="f",
                 )
                 body = {"json": {"input": "x"}} if one.body else {}
                 assert await status(f"{path}?{query}", one.method, **body) == 401, one.name

@@ -11,7 +11,6 @@ from redis import Redis
 
 import antiphon.wire
 from antiphon.wire import archiving, editing, errors, suspension
-from antiphon.wire import cell as cell_module
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import KINDS, RQ_KEYS, lua_key_functions
 from antiphon.wire.lists import notices, schedules, webhooks
@@ -83,7 +82,7 @@ def test_the_words_returned_are_the_words_of_the_header(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_word_is_understood_by_the_wrapper(name):
     source = inspect.getsource(WRAPPERS[name] if name in WRAPPERS else getattr(Cell, name))
-    for reader in (cell_module._held, cell_module._emitted, errors.refused):
+    for reader in (Cell._held, Cell._emitted, errors.refused):
         source += inspect.getsource(reader) if f"{reader.__name__}(" in source else ""
     if name == "fail_job":
         return  # its one word says nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.cells import START_MS, open_cell
 
 from antiphon.input.ids import SessionId
@@ -56,16 +57,17 @@ async def test_whoever_lost_the_session_settles_nothing_and_hears_what_is_unknow
         assert await cell.contents() == before
 
 
-async def test_a_deleted_session_is_unknown_at_once_and_taken_again(redis_url):
+@pytest.mark.parametrize("names", [("m", "other"), ("+m", "m"), ("another", "other")])
+async def test_a_deleted_session_is_unknown_at_once_and_taken_again(redis_url, names):
     async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
-        await ended(cell, "t1", memories="m other")
-        for memory in ("m", "other"):
+        await ended(cell, "t1", memories=" ".join(names))
+        for memory in names:
             (one,) = await take(cell, memory)
             await settle_session(cell, memory, one, {"t1": "1:a"})
         await delete_session(cell, SessionId("s"))
-        assert await known(cell, "t1") == await known(cell, "t1", memory="other") == [False]
-        for memory in ("m", "other"):
+        assert [await known(cell, "t1", memory=memory) for memory in names] == [[False], [False]]
+        for memory in names:
             (one,) = await take(cell, memory)
             assert (one.known, one.cut) == ({"t1": "1:a"}, "1")
             await settle_session(cell, memory, one, {"t1": ""})

@@ -6,7 +6,7 @@ local function to_index(session, turn, memories, now)
   local names = redis.pcall('HGET', fields, '@names') or ''
   if type(names) ~= 'string' then return end
   for name in string.gmatch(memories, '%S+') do
-    if not string.find(names, name .. ' ', 1, true) then names = names .. name .. ' ' end
+    if not string.find(' ' .. names, ' ' .. name .. ' ', 1, true) then names = names .. name .. ' ' end
     redis.call('HSET', fields, '@new/' .. name, (redis.call('HGET', fields, '@new/' .. name) or '') .. turn .. ' ')
     redis.pcall('ZADD', key_unindexed(name), 'NX', now, session)
   end
