@@ -66,6 +66,15 @@ async def test_a_claim_lets_the_next_turn_of_the_tenant_in_behind_all_others(red
         assert await line(cell) == []
 
 
+async def test_a_turn_that_was_let_in_is_looked_at_half_a_minute_later(redis_url):
+    async with open_cell(redis_url) as cell:
+        await put_all(cell, "a", "a1", "a2")
+        await cell.wait(5_000)
+        assert await claimed(cell, 1) == ["a1"]
+        assert await cell.queue() == ["a2"]
+        assert await cell.look_at("of-a2") == await cell.now() + 30_000
+
+
 async def test_however_many_turns_a_tenant_has_another_one_waits_for_one_of_them(redis_url):
     async with open_cell(redis_url) as cell:
         await put_all(cell, "a", *(f"a{n}" for n in range(10, 40)))
