@@ -9,12 +9,11 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.encryption.contents import open_fact, seal_fact
-from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import readable
 
-__all__ = ["FactBook", "FactSource", "StoredFact", "Wording", "read_facts", "write_facts"]
+__all__ = ["FactBook", "FactSource", "StoredFact", "Wording", "count_of", "read_facts", "write_facts"]
 
 
 class FactSource(Struct, frozen=True, array_like=True):
@@ -49,6 +48,11 @@ class FactBook(Struct):
     facts: dict[str, StoredFact]
 
 
+def count_of(facts: Mapping[str, StoredFact]) -> int:
+    """Count the facts. What stays of one that a person has deleted is none."""
+    return sum(bool(one.wordings[-1].text) for one in facts.values())
+
+
 async def read_facts(cell: Cell, scope: str) -> FactBook:
     """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if they cannot be read."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
@@ -74,6 +78,4 @@ async def write_facts(
         case [b"CHANGED"]:
             return False
         case answer:
-            raise CorruptRecord(
-                f"The script 'memories/write_facts' returned an unknown answer: {answer!r:.80}."
-            )
+            raise unexpected("memories/write_facts", answer)
