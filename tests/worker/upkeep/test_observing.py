@@ -25,6 +25,7 @@ from support.stage import Stage, make_app
 
 from antiphon.cli.serving.logs import FIELDS, JSONFormatter, TextFormatter
 from antiphon.client import AsyncClient, Client
+from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import AgentError
 from antiphon.input.request import decode_request
 from antiphon_worker.process.publisher import TurnSink
@@ -164,9 +165,11 @@ def spans():
     return provider.get_tracer("test"), exporter
 
 
+@pytest.mark.parametrize("keys", ["", new_key("k")], ids=["in the clear", "sealed"])
 async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool(
-    redis_url, tmp_path, monkeypatch, spans
+    redis_url, tmp_path, monkeypatch, spans, keys
 ):
+    monkeypatch.setenv(KEYS_VARIABLE, keys)
     tracer, exporter = spans
     monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda _: Traces(tracer))
     async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
