@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
@@ -15,18 +15,18 @@ from antiphon.memory.fact_model import checked_fact_name, fact_cursor
 from antiphon.memory.scopes import Scope, scope_key
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
+from antiphon.redis.many.remembered import remembered
 from antiphon.session.background import call, iterate
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.facts import (
     FactBook,
-    FactSource,
     StoredFact,
     Wording,
     count_of,
     read_facts,
     write_facts,
 )
-from antiphon.wire.lists.memories import Remembered, tenant_of_session, which_known
+from antiphon.wire.lists.memories import Remembered, tenant_of_session
 
 __all__ = ["LONGEST_FACT", "AsyncFacts", "Fact", "Facts", "facts_home", "known_wordings"]
 
@@ -219,27 +219,20 @@ async def known_wordings(cells: Cells, name: str, book: FactBook) -> dict[str, W
 
     Facts without one are left out. Raises ``StoreError``.
     """
-    sources = {source for fact in book.facts.values() for one in fact.wordings for source in one.sources}
-    known = await _known_sources(cells, name, [*sources])
+    wordings = [one for fact in book.facts.values() for one in fact.wordings]
+    known = await remembered(cells, fact_cursor(name), (turn for one in wordings for turn in _turns(one)))
     found: dict[str, Wording] = {}
     for fact in book.facts.values():
         for wording in reversed(fact.wordings):
-            if wording.by == "person" or not known.isdisjoint(wording.sources):
+            if wording.by == "person" or not known.isdisjoint(_turns(wording)):
                 if wording.text:
                     found[fact.id] = wording
                 break
     return found
 
 
-async def _known_sources(cells: Cells, name: str, sources: Sequence[FactSource]) -> set[FactSource]:
-    known: set[FactSource] = set()
-    homes = {source: cells.of_session(source.session_id) for source in sources}
-    for cell in dict.fromkeys(homes.values()):
-        here = [source for source in sources if homes[source] is cell]
-        places = [Remembered(source.session_id, source.turn_id) for source in here]
-        answers = await which_known(cell, fact_cursor(name), places)
-        known.update(source for source, is_known in zip(here, answers, strict=True) if is_known)
-    return known
+def _turns(wording: Wording) -> list[Remembered]:
+    return [Remembered(one.session_id, one.turn_id) for one in wording.sources]
 
 
 def _shown(fact: StoredFact, wording: Wording | None = None) -> Fact:
