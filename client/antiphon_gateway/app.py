@@ -148,11 +148,12 @@ class Gateway:
         ]  # it would name all responses
         request = Request({**peer.scope, "type": "http", "method": "POST", "headers": headers})
         with nullcontext() if self._traces is None else self._traces.span(request.scope) as span:
-            await self._talk_within(peer, request)
+            status = await self._talk_within(peer, request)
             if self._traces is not None:
-                self._traces.answered(span, "GET", request.scope.get("route", NO_ROUTE), 101)
+                self._traces.answered(span, "GET", request.scope.get("route", NO_ROUTE), status)
 
-    async def _talk_within(self, peer: WebSocket, request: Request) -> None:
+    async def _talk_within(self, peer: WebSocket, request: Request) -> int:
+        """Return the status of the answer to the handshake."""
         try:
             known, path = self._routes.find(request.scope)
             request.scope["route"] = known.route
@@ -160,11 +161,14 @@ class Gateway:
                 raise Refused(404, "route_not_found", "There is no WebSocket here, but at /v1/responses.")
             caller = await self._caller(request, known, path)
             await socket.serve(peer, Call(self._services, caller, path, None, None, request))
+            return 101
         except Exception as exc:
             if peer.application_state is not WebSocketState.CONNECTING:
                 raise
             self._services.refused(exc)
-            await peer.send_denial_response(openai_error(exc))
+            refusal = openai_error(exc)
+            await peer.send_denial_response(refusal)
+            return refusal.status_code
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         with nullcontext() if self._traces is None else self._traces.span(scope) as span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import pytest
@@ -13,16 +14,19 @@ from support.here import running_worker
 from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, Key, Keyring, new_key, use_keys
+from antiphon.encryption.contents import open_field, seal_field
 from antiphon.encryption.sealing import MARK, Sealer
 from antiphon.errors import KeyMissing, SealBroken, SettingsError
 from antiphon.stores import SealedStore
 from antiphon_worker.app import App
+from antiphon_worker.upkeep import deliverer
 
 pytestmark = pytest.mark.one_server
 
 AGENT = Agent(provider="scripted", model="any")
 OLD, NEW, OTHER = new_key("old"), new_key("new"), new_key("other")
 ANY = frozenset({"message"})
+SECRET = "whsec_" + "A" * 32
 
 
 def ring(byte=1, key_id="k"):
@@ -275,3 +279,143 @@ async def test_a_job_with_a_turn_in_the_clear_is_refused(redis_url, monkeypatch)
             await wait_until_async(lambda: job.get_status() == "failed", description="the job is refused")
         assert re.search("encrypted", redis.hget(f"rq:job:{job.id}", "exc_info").decode())
         redis.flushall()
+
+
+# What a deployment does where something does not open.
+
+
+async def test_a_webhook_that_cannot_be_opened_is_listed_and_replaced_and_deleted(redis_url, monkeypatch):
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client:
+        for name in ("billing", "ops"):
+            await client.webhooks().set(name, "https://example.com/hooks", types=["turn_finished"])
+    monkeypatch.setenv(KEYS_VARIABLE, NEW)
+    async with AsyncClient(redis_url) as client:
+        webhooks = client.webhooks()
+        await webhooks.set("new", "https://example.com/new")
+        assert [(one.name, one.url) async for one in webhooks] == [
+            ("billing", ""), ("new", "https://example.com/new"), ("ops", ""),
+        ]  # fmt: skip
+        with pytest.raises(KeyMissing, match="secret="):
+            await webhooks.set("billing", "https://example.com/again")
+        await webhooks.set("billing", "https://example.com/again", secret=SECRET)
+        await webhooks.delete("ops")
+        assert [(one.name, one.url) async for one in webhooks] == [
+            ("billing", "https://example.com/again"), ("new", "https://example.com/new"),
+        ]  # fmt: skip
+
+
+async def test_a_worker_says_once_that_it_cannot_open_a_webhook(redis_url, monkeypatch, caplog):
+    monkeypatch.setattr(deliverer, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(deliverer, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(deliverer, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    async with AsyncClient(redis_url) as client:
+        await client.webhooks().set("billing", "https://example.com/hooks", types=["turn_finished"])
+    monkeypatch.setenv(KEYS_VARIABLE, NEW)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        await said(client, "Hello")
+        with Redis.from_url(redis_url) as redis:
+            first = int(redis.hget("ant:webhook:billing", "fence") or 0)
+            await wait_until_async(
+                lambda: int(redis.hget("ant:webhook:billing", "fence") or 0) > first + 4,
+                description="it is taken again and again",
+            )
+    told = [one for one in caplog.records if getattr(one, "action", "") == "webhook_unreadable"]
+    assert len(told) == 1
+    assert "'old'" in told[0].getMessage()
+
+
+async def test_a_worker_warns_once_of_turns_that_were_submitted_in_the_clear(redis_url, monkeypatch, caplog):
+    monkeypatch.delenv(KEYS_VARIABLE, raising=False)
+    async with AsyncClient(redis_url) as client:
+        turns = [await client.submit(session, "Hello", agent=AGENT) for session in ("s", "t")]
+        monkeypatch.setenv(KEYS_VARIABLE, OLD)
+        async with AsyncClient(redis_url) as keyed, running_worker(redis_url):
+            for turn in turns:
+                await (await keyed.turn(turn.id)).result(timeout=20)
+            told = [one for one in caplog.records if getattr(one, "action", "") == "submitted_in_the_clear"]
+            assert [one.levelname for one in told] == ["WARNING"]
+            assert KEYS_VARIABLE in told[0].getMessage()
+            caplog.clear()
+            assert await said(keyed, "And now?") == "You said: And now?"
+    assert not [one for one in caplog.records if getattr(one, "action", "") == "submitted_in_the_clear"]
+
+
+async def test_a_worker_whose_source_of_keys_is_away_gives_turns_back(redis_url, monkeypatch, caplog):
+    monkeypatch.setattr("antiphon.encryption.keyring.ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setenv(KEYS_VARIABLE, OLD)
+    service = KeyService(NEW)
+    async with AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "Hello", agent=AGENT)
+        use_keys(service)
+        try:
+            service.away = True
+            with Redis.from_url(redis_url) as redis:
+                async with running_worker(redis_url):
+                    await wait_until_async(
+                        lambda: redis.hget(f"ant:turn:{turn.id}", "status") == b"retrying",
+                        description="it is given back",
+                    )
+                    assert redis.hget(f"ant:turn:{turn.id}", "error_code") is None
+                service.away, service.keys = False, [*service.keys, *KeyService(OLD).keys]
+                async with running_worker(redis_url):
+                    await wait_until_async(
+                        lambda: redis.hget(f"ant:turn:{turn.id}", "status") == b"finished",
+                        timeout=40,
+                        description="it runs",
+                    )
+        finally:
+            use_keys(None)
+    assert "secret of the service" not in caplog.text
+
+
+class KeyService:
+    """Where a deployment keeps its keys."""
+
+    def __init__(self, key):
+        key_id, _, encoded = key.partition(":")
+        self.keys = [(key_id, base64.b64decode(encoded))]
+        self.away = False
+
+    def __call__(self):
+        if self.away:
+            raise OSError("secret of the service")
+        return self.keys
+
+
+def test_keys_that_are_refused_leave_those_that_were_there(monkeypatch):
+    monkeypatch.setattr("antiphon.encryption.keyring.ASK_AGAIN_SECONDS", 0.0)
+    known = [("k1", b"\1" * 32)]
+    asked = Keyring(lambda: list(known))
+    value, other = (Sealer(ring(byte, f"k{byte}")).value("s", "message", b"{}") for byte in (1, 2))
+    for wrong in ([], [("k2", b"short")], [("k2", b"\2" * 32)] * 2):
+        known[:] = wrong
+        with pytest.raises(KeyMissing, match="'k2'"):
+            Sealer(asked).open("s", ANY, other)
+        assert Sealer(asked).open("s", ANY, value) == b"{}"
+        assert asked.sealing.name.startswith("k1.")
+
+
+STOLEN = "\x7f\x7f1:system:k.00000000:AAAA"
+
+
+async def test_a_text_that_looks_sealed_is_read_as_text_where_there_are_no_keys(redis_url, monkeypatch):
+    monkeypatch.delenv(KEYS_VARIABLE, raising=False)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        session = client.session("s", agent=AGENT, system=STOLEN)
+        turn = await session.submit_async("Hello")
+        assert (await turn.result(timeout=20)).text == "You said: Hello"
+        waiting = await client.submit("t", "Hello", agent=AGENT, delay=100, key=STOLEN)
+        await waiting.cancel(STOLEN)
+        assert (await waiting.info()).error == STOLEN.lstrip("\x7f")
+
+
+def test_no_field_of_a_session_is_written_so_that_it_looks_sealed():
+    for seal in (Sealer(None), Sealer(ring())):
+        assert open_field(seal, "s", "system", seal_field(seal, "s", "system", STOLEN.encode())) in (
+            STOLEN.encode(), STOLEN.lstrip("\x7f").encode(),
+        )  # fmt: skip
+        assert open_field(seal, "s", "summary", seal_field(seal, "s", "summary", b"3:" + STOLEN.encode())) in (
+            b"3:" + STOLEN.encode(), b"3:" + STOLEN.lstrip("\x7f").encode(),
+        )  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -20,6 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from support.coroutines import run_coroutine_test
 from support.eventually import wait_until, wait_until_async
+from support.fresh_python import imported_by
 from support.key_leaks import leaked_keys
 from support.models import ModelProcess
 from support.proxy import Proxy
@@ -240,3 +242,10 @@ def test_a_model_server_for_worker_processes_says_where_it_is_and_what_it_did(pr
 
 def test_an_example_that_takes_long_on_a_busy_machine_is_no_failure():
     assert settings().deadline is None
+
+
+def test_a_fresh_python_tells_what_a_program_has_imported():
+    assert "colorsys" in imported_by("import colorsys")
+    assert "colorsys" not in imported_by("")
+    with pytest.raises(subprocess.CalledProcessError):
+        imported_by("assert False")

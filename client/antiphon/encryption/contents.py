@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from antiphon.encryption.sealing import NEWER_THAN_UNSEALED, Opened, Sealer, member, members_of
+from antiphon.encryption.sealing import NEWER_THAN_UNSEALED, RAW_MARK, Opened, Sealer, member, members_of
 
 __all__ = [
     "open_decision",
@@ -39,6 +39,7 @@ __all__ = [
 
 # Of events: what readers follow a session by, and what says how a turn goes on.
 EVENT_CLEAR = ("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code")
+REQUEST_CLEAR = ("trace",)  # what watches a turn begins before it is opened
 CALL_CLEAR = ("call_id", "kind", "seconds", "at_limit", "until")
 DECISION_CLEAR = ("call_id", "kind", "at")
 
@@ -71,7 +72,7 @@ SUMMARY = "summary"  # behind the number of messages that it covers, which scrip
 
 
 def seal_request(seal: Sealer, session: str, request: bytes, shown_input: int) -> tuple[bytes, int]:
-    """Seal a request: its input, which scripts copy into events and journals, apart from the rest.
+    """Seal a request: its input, which scripts copy into events and journals, apart from the rest, and no ``trace``.
 
     ``shown_input`` is the length of the input in the request, or 0. Returns the request and that length in it.
     """
@@ -80,7 +81,7 @@ def seal_request(seal: Sealer, session: str, request: bytes, shown_input: int) -
     whole = members_of(request)
     said = seal.value(session, "input", whole.pop("messages", b"[]"))
     rest = b"{" + b",".join(member(*one) for one in {"version": b"1", **whole}.items()) + b"}"
-    sealed = seal.members(session, "request", rest, (), NEWER_THAN_UNSEALED)
+    sealed = seal.members(session, "request", rest, REQUEST_CLEAR, NEWER_THAN_UNSEALED)
     return b'{"messages":' + said + b"," + sealed[1:], len(said) if shown_input else 0
 
 
@@ -158,8 +159,10 @@ def open_turn(seal: Sealer, fields: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def seal_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
     """Seal a field of a session's record, if it is one that is sealed."""
-    if not seal.on or not data:
+    if not data:
         return data
+    if not seal.on:
+        return _unmarked(name, data)
     if name in SESSION_JSON:
         return seal.value(session, name, data)
     if name in SESSION_TEXT:
@@ -167,6 +170,16 @@ def seal_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
     if name == SUMMARY:
         messages, colon, text = data.decode().partition(":")
         return f"{messages}{colon}{seal.text(session, name, text)}".encode()
+    return data
+
+
+def _unmarked(name: str, data: bytes) -> bytes:
+    """A field that is not sealed must not look as if it were, whatever a user or a model wrote."""
+    if name in SESSION_TEXT:
+        return data.lstrip(RAW_MARK)
+    if name == SUMMARY:
+        messages, colon, text = data.partition(b":")
+        return messages + colon + text.lstrip(RAW_MARK)
     return data
 
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,8 @@ from antiphon.encryption.cipher import Cipher
 from antiphon.errors import KeyMissing, SettingsError
 
 __all__ = ["KEYS_VARIABLE", "Key", "KeySource", "Keyring", "keyring_of_process", "new_key", "use_keys"]
+
+log = logging.getLogger("antiphon.encryption")
 
 KEYS_VARIABLE = "ANTIPHON_ENCRYPTION_KEYS"
 KEY_BYTES = 32
@@ -63,8 +66,9 @@ class Keyring:
 
     A function is called when the ring is made, and again, at most every ten seconds, when a value names a key that the
     ring does not have: so a key that is added to the place where the function looks needs no new process. It runs on
-    the event loop, so it must not take long. Raises ``SettingsError`` for keys that are not valid, and
-    ``MissingPackage`` without ``antiphon[encryption]``.
+    the event loop, so it must not take long. If it fails then, the ring keeps the keys that it has, and says so in the
+    log. Raises ``SettingsError`` for keys that are not valid, ``MissingPackage`` without ``antiphon[encryption]``, and
+    what the function raises when the ring is made.
 
     >>> ring = Keyring([("2026-11", bytes(range(32))), ("2026-05", bytes(32))])
     >>> [key.name.partition(".")[0] for key in ring.keys]
@@ -83,9 +87,10 @@ class Keyring:
         keys = [Key(key_id, secret) for key_id, secret in found]
         if not keys:
             raise SettingsError(f"{KEYS_VARIABLE} has no key: write id:base64, or leave the variable out.")
-        self.keys, self._named = keys, {key.name: key for key in keys}
-        if len(self._named) < len(keys):
+        named = {key.name: key for key in keys}
+        if len(named) < len(keys):
             raise SettingsError(f"{KEYS_VARIABLE} has the same key twice.")
+        self.keys, self._named = keys, named
 
     @property
     def sealing(self) -> Key:
@@ -104,11 +109,17 @@ class Keyring:
         return self._named[name]
 
     def _ask_again(self) -> None:
+        """Take the keys that the source has now. If it fails, those that are there stay: turns wait, and none fails."""
         with self._lock:
             if self._source is None or time.monotonic() - self._asked < ASK_AGAIN_SECONDS:
                 return
             self._asked = time.monotonic()
-            self._take(self._source())
+            try:
+                self._take(self._source())
+            except Exception as exc:
+                why = exc.message if isinstance(exc, SettingsError) else type(exc).__name__
+                log.warning("keys could not be read again: %s", why, extra={"action": "keys_not_read"})
+                log.debug("keys could not be read again", exc_info=exc)
 
 
 def _cipher_of(key: Key, place: str) -> Cipher:

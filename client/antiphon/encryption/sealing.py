@@ -74,7 +74,7 @@ class Sealer:
     def text(self, place: str, kind: str, text: str) -> str:
         """Seal a text that stands in a field of its own, or that a script puts into JSON. Nothing stays nothing."""
         if self.ring is None or not text:
-            return text.removeprefix(TEXT_MARK)  # a text of a user is no sealed value
+            return text.lstrip(TEXT_MARK)  # a text of a user is no sealed value
         return TEXT_MARK + self._sealed(place, kind, msgspec.json.encode(text)).decode()
 
     def members(self, place: str, kind: str, data: bytes, clear: Iterable[str], before: bytes = b"") -> bytes:

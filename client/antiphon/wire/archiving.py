@@ -12,7 +12,7 @@ from antiphon.encryption.contents import open_fields, open_messages, seal_messag
 from antiphon.input.ids import Fence, SessionId
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import FieldChange, flat_fields
-from antiphon.wire.errors import store_error, unexpected
+from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.records import pairs
 
 __all__ = [
@@ -158,10 +158,7 @@ async def is_deleted(cell: Cell, session_id: SessionId) -> bool:
     """Return whether the session was deleted, so that what the archive has of it is not its past. It stays true until
     the copy is gone, and for a minute at least.
     """
-    try:
-        return await cell.redis.zscore(cell.keys.forget, session_id) is not None
-    except (RedisError, OSError) as exc:
-        raise store_error(exc) from exc
+    return await asked(cell.redis.zscore(cell.keys.forget, session_id)) is not None
 
 
 async def restore_session(

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from antiphon.encryption.contents import (
     open_journal,
@@ -39,6 +38,7 @@ from antiphon.wire.errors import (
     CancelledFirst,
     JournalConflict,
     JournalShorter,
+    asked,
     begun_by_another,
     refused,
     store_error,
@@ -109,22 +109,17 @@ class Cell:
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""
-        try:
-            bells = [self.keys.bell(name) for name in names]
-            await self.redis.execute_command("BLPOP", *bells, seconds)
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        redis: Any = self.redis
+        bells = [self.keys.bell(name) for name in names]
+        await asked(redis.execute_command("BLPOP", *bells, seconds))
 
     async def ring(self, name: str) -> None:
         """Ring a bell, as the scripts do. Raises ``StoreError``."""
         bell = self.keys.bell(name)
-        try:
-            pipe = self.redis.pipeline()
-            pipe.rpush(bell, "1")
-            pipe.pexpire(bell, BELL_MS)
-            await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        pipe = self.redis.pipeline()
+        pipe.rpush(bell, "1")
+        pipe.pexpire(bell, BELL_MS)
+        await asked(pipe.execute())
 
     async def submit(
         self,
@@ -218,12 +213,7 @@ class Cell:
         ]  # fmt: skip
         match await self.run("emit", *windows):
             case [b"EMITTED", found]:
-                return [
-                    store_error(answer)
-                    if isinstance(answer, Exception)
-                    else self.stop_word(one.session_id, answer or b"")
-                    for one, answer in zip(emits, found, strict=True)
-                ]
+                return [self._emitted(one, answer) for one, answer in zip(emits, found, strict=True)]
             case answer:
                 raise unexpected("emit", answer)
 
@@ -296,11 +286,11 @@ class Cell:
                 seal.value(session, "service", service),
             )
             variables = seal_field(seal, session, "variables", variables)
-            summary = seal_field(seal, session, "summary", summary)
             messages, bodies = seal_messages(seal, session, messages), seal_events(seal, session, bodies)
         answer = await self.run(
             "finish", session, turn.turn_id, turn.fence, status, response, error_code,
-            error and seal_reason(seal, session, error), service, variables, window, summary,
+            error and seal_reason(seal, session, error), service, variables, window,
+            summary and seal_field(seal, session, "summary", summary),
             "" if kept is None else kept, keep_events, calls, usage, memories, len(messages), *messages, *bodies,
         )  # fmt: skip
         return self._held("finish", session, answer)
@@ -392,10 +382,7 @@ class Cell:
 
     async def turn(self, turn_id: TurnId) -> TurnRecord:
         """Read a turn. Raises ``TurnNotFound``."""
-        try:
-            raw: dict[bytes, bytes] = await self.redis.hgetall(self.keys.turn(turn_id))  # pyright: ignore[reportGeneralTypeIssues, reportAssignmentType]
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        raw: dict[bytes, bytes] = await asked(self.redis.hgetall(self.keys.turn(turn_id)))
         if not raw:
             raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
         return turn_record(turn_id, raw, self.seal)
@@ -407,36 +394,25 @@ class Cell:
         """
         if not self.seal.on:
             return ""
-        try:
-            found: Any = await self.redis.hget(self.keys.turn(turn_id), "session")  # pyright: ignore[reportGeneralTypeIssues]
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "session"))
         if found is None:
             raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
         return found.decode()
 
     async def busy_sessions(self) -> int:
         """Return how many sessions have a turn in their inbox."""
-        try:
-            return await self.redis.zcard(self.keys.active)
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        return await asked(self.redis.zcard(self.keys.active))
 
     async def server_ms(self) -> int:
         """Return the server's time in ms. Raises ``StoreError``."""
-        try:
-            seconds, microseconds = await self.redis.time()
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        seconds, microseconds = await asked(self.redis.time())
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def load_scripts(self) -> None:
         """Load every script into the server, so that the first turn does not wait for it."""
-        try:
-            for name in script_names():
-                await self.redis.execute_command("SCRIPT LOAD", load_script(name, self.clock).source)
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        redis: Any = self.redis
+        for name in script_names():
+            await asked(redis.execute_command("SCRIPT LOAD", load_script(name, self.clock).source))
 
     def _held(self, name: str, session_id: SessionId, answer: Any) -> bool:
         match answer:
@@ -460,9 +436,5 @@ class Cell:
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
-        try:
-            return await run_script(
-                self.redis, load_script(name, self.clock), self.keys.prefix, self.database, *arguments
-            )
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        script = load_script(name, self.clock)
+        return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))

@@ -30,6 +30,7 @@ __all__ = [
     "CancelledFirst",
     "JournalConflict",
     "JournalShorter",
+    "asked",
     "begun_by_another",
     "full",
     "refused",

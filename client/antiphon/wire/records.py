@@ -33,6 +33,7 @@ __all__ = [
     "TurnRecord",
     "claimed_turn",
     "claims",
+    "is_in_the_clear",
     "open_claimed",
     "open_snapshot",
     "open_stopped",
@@ -299,6 +300,11 @@ def _is_sealed(turn: ClaimedTurn) -> bool:
             if MARK in data:
                 return True
     return False
+
+
+def is_in_the_clear(seal: Sealer, turn: ClaimedTurn) -> bool:
+    """Whether a turn that is not opened yet was submitted without a key to a deployment that has keys."""
+    return seal.on and MARK not in turn.request
 
 
 def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:

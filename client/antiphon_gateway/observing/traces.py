@@ -29,17 +29,26 @@ class GatewayTraces:
         parent = propagate.extract({"traceparent": headers.get("traceparent", "")})
         attributes = {"http.request.method": _method(scope), "url.scheme": str(scope.get("scheme", "http"))}
         with self._tracer.start_as_current_span(
-            _method(scope), parent, SpanKind.SERVER, attributes, record_exception=False
-        ) as span:
-            yield span
+            _method(scope), parent, SpanKind.SERVER, attributes,
+            record_exception=False, set_status_on_exception=False,  # the text of one may hold what a user wrote
+        ) as span:  # fmt: skip
+            try:
+                yield span
+            except Exception as exc:
+                _fail(span, type(exc).__name__)
+                raise
 
     def answered(self, span: Span, method: str, route: str, status: int) -> None:
         """Say how the request was answered."""
         span.update_name(f"{method} {route}")
         span.set_attributes({"http.route": route, "http.response.status_code": status})
         if status >= 500:
-            span.set_attribute("error.type", str(status))
-            span.set_status(Status(StatusCode.ERROR))
+            _fail(span, str(status))
+
+
+def _fail(span: Span, kind: str) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR))
 
 
 def _method(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from redis import Redis
@@ -14,6 +15,7 @@ from support.gateway import open_gateway
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import SettingsError, StoreUnavailable, UsageError, WrongTenant
 from antiphon.input.ids import SessionId
+from antiphon.redis.copies import reading
 from antiphon.stores import SQLiteStore
 from antiphon.wire.lists import inspection
 from antiphon_gateway.access.access import Access
@@ -198,6 +200,9 @@ async def test_a_list_goes_on_among_archived_sessions(redis_url, tmp_path, own):
             await (await ensemble.submit("live", "one")).result(60)
         own.texts["b\x1f123"] = own.texts["b"]  # one that the archiver keeps beside it
         own.texts["bad"] = '{"version": 1}'
+        own.texts["live"] = own.texts["a"]  # which cannot be opened in Redis, as where a key is missing
+        with Redis.from_url(redis_url) as redis:
+            redis.hset("ant:session:live", "system", b"\x7f1:system:k.00000000:AAAA")
         async with AsyncClient(redis_url, archive=own) as client:
             found, cursor = [], None
             while True:
@@ -241,6 +246,25 @@ async def test_a_restored_session_costs_what_it_costs_without_an_archive(
             assert len(calls) == 1
             places = await inspection.session_places(cell, None, 10)
             assert [row.restored for row in await inspection.session_rows(cell, places, []) if row] == [True]
+
+
+async def test_readers_at_once_open_a_store_once(redis_url, monkeypatch, own):
+    opened, may_open = [], threading.Event()
+
+    def slow(url, setting):
+        opened.append(url)
+        assert may_open.wait(20)
+        return own
+
+    monkeypatch.setattr(reading, "store_at", slow)
+    reader = reading.ArchiveReader("sqlite:///any")
+    loading = [asyncio.create_task(reader.load(name)) for name in ("a", "b")]
+    await wait_until_async(
+        lambda: len([one for one in threading.enumerate() if one.name.startswith("asyncio_")]) >= 2
+    )
+    may_open.set()
+    assert await asyncio.gather(*loading) == [None, None]
+    assert len(opened) == 1
 
 
 def test_the_archive_may_be_a_url(redis_url, tmp_path):

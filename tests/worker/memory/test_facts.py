@@ -9,16 +9,19 @@ from support.cells import START_MS, open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.memories import host, passages_in
+from support.proxy import Proxy
 
 from antiphon.client import AsyncClient, Client
-from antiphon.errors import NotFound, ProviderOverloaded, SettingsError, UsageError, WrongTenant
+from antiphon.errors import LimitReached, NotFound, ProviderOverloaded, SettingsError, UsageError, WrongTenant
 from antiphon.input.request import TurnRequest
 from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
 from antiphon.model import Message, Response, encode
 from antiphon.redis.cells import Cells
+from antiphon.redis.many import facts as many_facts
 from antiphon.testing import script, tool_call
 from antiphon.wire.lists.facts import NOT_HELD, read_facts
 from antiphon.wire.lists.memories import take_sessions, waiting_sessions
+from antiphon.wire.scripts import load_script
 from antiphon_worker.app import App
 from antiphon_worker.memory import indexer
 from antiphon_worker.memory.distiller import Distiller
@@ -466,3 +469,78 @@ def test_two_memories_need_two_names_of_facts(tmp_path):
             FactModel(**{"provider": "scripted", "model": "any", **wrong})
     with pytest.raises(UsageError, match="facts="):
         with_facts("c", "gpt")
+
+
+async def test_deleted_facts_take_no_place_of_new_ones(redis_url, tmp_path, model):
+    few = FactModel("distils", "small", most=2)
+    memory = Memory(str(tmp_path / "m"), WordEmbeddings(), scope="tenant", facts=few)
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        model.says = {"I moved": ([("", "Lives in Bonn."), ("", "Is called Mia."), ("", "Is tall.")], [])}
+        await say(cell, "t1", "I moved to Bonn, says Mia.")
+        await distilled(cell, memory, model)
+        assert sorted(await listed(client)) == ["Is called Mia.", "Lives in Bonn."]
+        for fact in await by_text(client):
+            await client.memory(tenant="acme").delete(fact.id)
+        model.says = {"Tea": ([("", "Likes tea.")], [])}
+        await say(cell, "t2", "Tea, please.", "s2")
+        await distilled(cell, memory, model)
+        assert await listed(client) == ["Likes tea."]
+
+
+async def test_deleted_facts_count_for_no_limit_of_a_scope(redis_url, memory, model, monkeypatch):
+    monkeypatch.setattr(many_facts, "MOST_FACTS", 1)
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
+        await say(cell, "t1", "I moved to Bonn.")
+        await distilled(cell, memory, model)
+        known = client.memory(tenant="acme")
+        with pytest.raises(LimitReached, match="delete some"):
+            await known.add("Likes tea.")
+        (bonn,) = await by_text(client)
+        await known.delete(bonn.id)
+        await known.add("Likes tea.")
+        assert await listed(client) == ["Likes tea."]
+
+
+async def test_what_another_worker_has_distilled_meanwhile_keeps_no_other_turn_from_its_facts(
+    redis_url, memory, model, monkeypatch
+):
+    monkeypatch.setattr(Distiller, "_held", lambda *_: NOT_HELD)  # the facts stand on another server
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        model.says = {"I moved": ([("", "Lives in Bonn.")], []), "Tea": ([("", "Likes tea.")], [])}
+        model.gate = asyncio.Event()
+        await say(cell, "t1", "I moved to Bonn.")
+        slow = asyncio.create_task(distiller(cell, memory, model).index_some())
+        await model.reached.wait()
+        slows, model.gate = model.gate, asyncio.Event()
+        await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
+        await say(cell, "t2", "Tea, please.")
+        model.reached.clear()
+        second = asyncio.create_task(distiller(cell, memory, model).index_some())
+        await model.reached.wait()  # it asks about both turns
+        seconds = model.gate
+        slows.set()
+        await wait_until_async(
+            lambda: cell.redis.keys("ant:facts:*"), description="the slow worker has written a fact"
+        )
+        seconds.set()
+        await asyncio.gather(slow, second)
+        assert sorted(await listed(client)) == ["Likes tea.", "Lives in Bonn."]
+
+
+async def test_a_lost_reply_to_a_change_of_facts_changes_them_once(redis_url, redis_server):
+    with Proxy(redis_server.port) as proxy:
+        async with AsyncClient(proxy.url) as client:
+            sha = load_script("memories/write_facts").sha.encode()
+            known = client.memory(tenant="acme")
+            await known.add("Likes tea.")
+            proxy.drop_reply(sha)
+            fact = await known.add("Likes cake.")
+            proxy.drop_reply(sha)
+            await known.edit(fact.id, "Likes pie.")
+            assert await listed(client) == ["Likes tea.", "Likes pie."]
+            proxy.drop_reply(sha)
+            await known.delete(fact.id)
+            assert proxy.lost_replies == 3
+            assert await listed(client) == ["Likes tea."]

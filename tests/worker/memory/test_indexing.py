@@ -12,12 +12,13 @@ from support.memories import FailingStore, app_with, host, passages_in
 
 from antiphon.client import AsyncClient
 from antiphon.errors import StoreUnavailable
+from antiphon.input.ids import SessionId
 from antiphon.input.request import TurnRequest
-from antiphon.memory import Memory
+from antiphon.memory import Memory, WordEmbeddings
 from antiphon.model import Message, Response, encode
-from antiphon.wire.lists.memories import has_taken_over, waiting_sessions
+from antiphon.wire.lists.memories import TakenSession, has_taken_over, waiting_sessions
 from antiphon_worker.app import App
-from antiphon_worker.memory import indexer
+from antiphon_worker.memory import documents, indexer
 from antiphon_worker.memory.documents import Documents
 from antiphon_worker.memory.indexer import REFUSED_SECONDS, Indexer
 
@@ -51,6 +52,17 @@ async def indexed(cell, memory):
     indexer = Indexer(cell, memory)
     while await indexer.index_some():
         pass
+
+
+async def standing_still(cell, memory, store):
+    """An indexer that stands still while it writes the turn t1, and the event that lets it go on."""
+    await cell.set_clock(START_MS)
+    await say(cell, "t1")
+    store.gate = asyncio.Event()
+    late = asyncio.create_task(Indexer(cell, memory).index_some())
+    await store.reached.wait()
+    gate, store.gate = store.gate, None
+    return late, gate
 
 
 async def remembered(cell, session="s"):
@@ -171,12 +183,7 @@ async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(re
 
 async def test_a_late_write_of_a_worker_that_stood_still_is_undone(redis_url, memory, store):
     async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        await say(cell, "t1")
-        store.gate = asyncio.Event()
-        late = asyncio.create_task(Indexer(cell, memory).index_some())
-        await store.reached.wait()
-        gate, store.gate = store.gate, None
+        late, gate = await standing_still(cell, memory, store)
         await client.session("s").delete_async()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
         await indexed(cell, memory)  # another worker forgets it
@@ -253,6 +260,43 @@ async def test_another_embedding_model_takes_over_when_it_has_everything(redis_u
         assert found.metadata["scope"] == newer.scope_key("ant", "acme", "host", "gone")
 
 
+async def test_turns_that_only_a_store_without_ids_has_are_told_and_not_taken_over(
+    redis_url, memory, store, tmp_path, monkeypatch, caplog
+):
+    newer = Memory(str(tmp_path / "newer"), WordEmbeddings(), name="newer", scope="tenant", replaces=memory)
+
+    async def unable(ids):
+        raise NotImplementedError
+
+    monkeypatch.setattr(store, "aget_by_ids", unable)
+    async with open_cell(redis_url) as cell:
+        for turn, session in (("t1", "gone"), ("t2", "lost"), ("t3", "kept")):
+            await say(cell, turn, session, text=turn)
+        await indexed(cell, memory)
+        for turn, session in (("t1", "gone"), ("t2", "lost")):
+            await cell.redis.delete(
+                cell.keys.session(session), cell.keys.history(session), cell.keys.turn(turn)
+            )
+        indexer = Indexer(cell, newer)
+        await wait_until_async(lambda: _taken_over(indexer, cell))
+    assert len(passages_in(newer)) == 1
+    told = [one for one in caplog.records if getattr(one, "action", "") == "memory_left_behind"]
+    assert len(told) == 1
+    assert "memory memory" in told[0].getMessage()
+
+
+async def test_a_former_store_that_does_not_answer_is_asked_again(memory, store, tmp_path, monkeypatch):
+    newer = Memory(str(tmp_path / "newer"), WordEmbeddings(), name="newer", scope="tenant", replaces=memory)
+
+    async def silent(ids):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(store, "aget_by_ids", silent)
+    monkeypatch.setattr(documents, "STORE_SECONDS", 0.01)
+    with pytest.raises(StoreUnavailable, match="cannot be read now: TimeoutError"):
+        await asyncio.wait_for(Documents("ant", newer).former(TakenSession(SessionId("s"), "1"), "t1"), 10)
+
+
 async def _taken_over(indexer, cell):
     await indexer.index_some()
     return await has_taken_over(cell, "newer")
@@ -262,12 +306,7 @@ async def test_a_late_write_takes_nothing_from_the_worker_that_writes_the_same(
     redis_url, memory, store, monkeypatch
 ):
     async with open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        await say(cell, "t1")
-        store.gate = asyncio.Event()
-        late = asyncio.create_task(Indexer(cell, memory).index_some())
-        await store.reached.wait()
-        gate, store.gate = store.gate, None
+        late, gate = await standing_still(cell, memory, store)
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
         holder, written, settling = Indexer(cell, memory), asyncio.Event(), asyncio.Event()
         settle = holder._settle
@@ -300,12 +339,7 @@ async def test_a_late_write_is_undone_although_redis_or_the_store_is_away_then(
     redis_url, memory, store, monkeypatch, away
 ):
     async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        await say(cell, "t1")
-        store.gate = asyncio.Event()
-        late = asyncio.create_task(Indexer(cell, memory).index_some())
-        await store.reached.wait()
-        gate, store.gate = store.gate, None
+        late, gate = await standing_still(cell, memory, store)
         await client.session("s").delete_async()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
         await indexed(cell, memory)

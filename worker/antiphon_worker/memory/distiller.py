@@ -171,7 +171,7 @@ class Distiller:
         home = facts_home(self._cells, scope)
         for _ in range(TRIES):
             book: FactBook = await read_facts(home, scope)
-            if any(is_applied(book.facts, turn.source) for turn in turns):
+            if turns and all(is_applied(book.facts, turn.source) for turn in turns):
                 return  # another worker has distilled these turns meanwhile
             after = without_sources(book.facts, set(gone)) if gone else book.facts
             changes = differences(book.facts, after if change is None else change(after))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from langchain_core.documents import Document
@@ -15,6 +16,8 @@ from antiphon_worker.memory.passages import MOST_PASSAGES, TurnText, document_id
 from antiphon_worker.memory.plan import Plan
 
 __all__ = ["Documents"]
+
+log = logging.getLogger("antiphon.memory")
 
 STORE_SECONDS = 30.0
 
@@ -32,6 +35,8 @@ class Documents:
         self._prefix = prefix
         self._memory = memory
         self._index = Index(memory)
+        self._former = None if memory.replaces is None else Index(memory.replaces)
+        self._warned = False
 
     def value(self, taken: TakenSession, text: TurnText) -> str:
         """Return what Redis keeps of a turn: it differs with the passages."""
@@ -53,12 +58,19 @@ class Documents:
             await self._index.delete(self._ids(plan.taken.session_id, turns))
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return what the memory has of a turn that this one replaces. Raises ``StoreUnavailable``."""
-        if self.replaces is None:
+        """Return what the memory has of a turn that this one replaces, None if it has nothing or cannot tell.
+
+        Raises ``StoreUnavailable``.
+        """
+        if self.replaces is None or self._former is None:
             return None
         ids = _ids(self._prefix, self.replaces, taken.session_id, turn)
         try:
-            found = {one.id: one for one in await Index(self.replaces).documents(ids)}
+            async with asyncio.timeout(STORE_SECONDS):
+                found = {one.id: one for one in await self._former.documents(ids)}
+        except NotImplementedError:
+            self._warn(self.replaces.name)
+            return None
         except Exception as exc:
             raise StoreUnavailable(
                 f"The memory {self.replaces.name} cannot be read now: {type(exc).__name__}."
@@ -68,6 +80,14 @@ class Documents:
             return None
         about, texts = passages[0].metadata, [one.page_content for one in passages]
         return TurnText(turn, about["agent"] or None, about["created"], texts, about["tenant"] or None)
+
+    def _warn(self, former: str) -> None:
+        if not self._warned:
+            log.warning(
+                "the store of the memory %s cannot return documents by their ids: turns that Redis no longer has "
+                "are not taken over", former, extra={"action": "memory_left_behind"},
+            )  # fmt: skip
+        self._warned = True
 
     def _documents(self, taken: TakenSession, text: TurnText) -> list[Document]:
         tenant = text.tenant or taken.tenant

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from antiphon.redis.many.facts import LONGEST_FACT
-from antiphon.wire.lists.facts import FactSource, StoredFact, Wording
+from antiphon.wire.lists.facts import FactSource, StoredFact, Wording, count_of
 
 __all__ = ["Distilled", "SaidFact", "Told", "differences", "is_applied", "learned", "without_sources"]
 
@@ -70,7 +70,7 @@ def learned(
     """Return the facts with what a model says about these turns.
 
     ``shown`` are the texts that it was shown, by their ids: it can change no others. What was said or written after a
-    turn stands: that turn does not change it.
+    turn stands: that turn does not change it. A turn that another worker has distilled meanwhile adds nothing more.
     """
     after = dict(facts)
     last = max(turn.at for turn in turns)
@@ -82,10 +82,12 @@ def learned(
         if not 1 <= one.turn <= len(turns) or not 1 <= len(text) <= LONGEST_FACT:
             continue
         turn = turns[one.turn - 1]
+        if is_applied(facts, turn.source):
+            continue
         known = one.id if one.id in shown else _same(shown, text)
         if known is None:
             name = _new_id(turn.source, number)
-            if name not in after and len(after) < most:
+            if name not in after and count_of(after) < most:
                 after[name] = StoredFact(name, turn.at, [Wording(text, turn.at, "model", [turn.source])])
         elif known in after:
             after[known] = _reworded(after[known], text, turn)

@@ -32,11 +32,8 @@ class Index:
             await self._store.adelete(list(ids))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
-        """Return the documents with these ids, none from a store that cannot find documents by their ids."""
-        try:
-            return await self._store.aget_by_ids(list(ids))
-        except NotImplementedError:
-            return []
+        """Return the documents with these ids. Raises ``NotImplementedError`` if the store cannot find them."""
+        return await self._store.aget_by_ids(list(ids))
 
     async def search(self, query: str, scope: str, count: int) -> list[Document]:
         """Return the documents of a scope that are nearest to a text, whatever a store makes of the filter."""

@@ -17,11 +17,12 @@ from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon.redis.cells import Cells
 from antiphon.redis.many.facts import facts_home, known_wordings
+from antiphon.redis.many.remembered import remembered
 from antiphon.tools import Tool
 from antiphon.window import estimated_tokens, window_start
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.lists.facts import read_facts
-from antiphon.wire.lists.memories import Remembered, has_taken_over, tenant_of, which_known
+from antiphon.wire.lists.memories import Remembered, has_taken_over, tenant_of
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.memory.index import Index
@@ -163,20 +164,14 @@ class _Recall:
         return own and (reader.whole or about.get("turn_id") in reader.shown)
 
     async def _remembered(self, found: Sequence[Document]) -> list[Document]:
-        """Leave out what was deleted or cut off. Sessions may live on several cells."""
+        """Leave out what was deleted or cut off."""
+        known = await remembered(self._cells, self._memory.name, map(_turn_of, found))
+        return [one for one in found if _turn_of(one) in known]
 
-        def home(document: Document) -> Cell:
-            return self._cells.of_session(str(document.metadata.get("session_id")))
 
-        kept: list[Document] = []
-        for cell in dict.fromkeys(map(home, found)):
-            here = [one for one in found if home(one) is cell]
-            places = [
-                Remembered(str(one.metadata["session_id"]), str(one.metadata.get("turn_id"))) for one in here
-            ]
-            known = await which_known(cell, self._memory.name, places)
-            kept += [one for one, is_known in zip(here, known, strict=True) if is_known]
-        return sorted(kept, key=found.index)
+def _turn_of(document: Document) -> Remembered:
+    about = document.metadata
+    return Remembered(str(about.get("session_id")), str(about.get("turn_id")))
 
 
 def _passage(document: Document) -> str:

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AgentError, InvalidOutput, KeyMissing, ProviderError
+from antiphon.errors import AgentError, InvalidOutput, ProviderError
 from antiphon.input.request import AgentSpec
-from antiphon.input.versions import NewerRecord
 from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
 from antiphon.model import Retry as RetryPolicy
 from antiphon.wire.cell import ClaimedTurn
@@ -24,7 +23,6 @@ from antiphon_worker.trouble import retries
 from antiphon_worker.trouble.fallback import Fallback
 
 __all__ = [
-    "FOR_OTHERS",
     "Cancelled",
     "Failed",
     "Finished",
@@ -37,7 +35,6 @@ __all__ = [
     "code_of",
     "encodable",
     "facts_of",
-    "left_to_others",
     "log_end",
     "said_by",
     "seconds_until_newer",
@@ -230,16 +227,6 @@ class Tries:
 def seconds_until_newer(turn: ClaimedTurn) -> float:
     """Seconds until a turn that needs a newer release is offered again: a quarter of what it has waited already."""
     return min(max(turn.spent_ms / 4000, SHORTEST_WAIT_SECONDS), LONGEST_WAIT_SECONDS)
-
-
-FOR_OTHERS = (NewerRecord, KeyMissing)
-"""What a worker raises for a turn that another worker can run: one of a newer release, or one that has the key."""
-
-
-def left_to_others(why: AgentError, turn: ClaimedTurn) -> GivenBack:
-    """Return the outcome of a turn that this worker cannot read, and that stays as it is."""
-    code = "newer_release" if isinstance(why, NewerRecord) else str(why.code)
-    return GivenBack(why.message, code, seconds_until_newer(turn))
 
 
 def stopped(stop: Stop, lease: Lease) -> Outcome:

@@ -23,7 +23,7 @@ from antiphon.tools import Context
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.inspection import keep_of
-from antiphon.wire.records import open_claimed, open_stopped
+from antiphon.wire.records import open_stopped
 from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
 from antiphon_worker.archive.store import ArchiveUnavailable
@@ -47,8 +47,8 @@ from antiphon_worker.process.history import (
 )
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
+from antiphon_worker.process.opening import FOR_OTHERS, Opening
 from antiphon_worker.process.outcomes import (
-    FOR_OTHERS,
     Cancelled,
     Failed,
     Finished,
@@ -60,7 +60,6 @@ from antiphon_worker.process.outcomes import (
     Waiting,
     code_of,
     encodable,
-    left_to_others,
     log_end,
     said_by,
     seconds_until_newer,
@@ -94,7 +93,7 @@ class TurnRunner:
         self.prices = app.prices(settings.prices)
         self.parts = AppParts.of(cell.keys.prefix, **app.parts())
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
-        self._warned = False
+        self.opening = Opening(cell.seal)
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
         self.tokens = 0  # of attempts that have ended
 
@@ -112,15 +111,6 @@ class TurnRunner:
             with suppress(Exception):  # what watches a turn never harms it
                 run.watch.end(name, code_of(outcome), run.provider)
         return name
-
-    def left(self, outcome: GivenBack) -> GivenBack:
-        """Say once that this worker finds turns that it must leave to others."""
-        if not self._warned:
-            log.warning(
-                "%s This worker gives such turns back.", outcome.reason, extra={"action": outcome.code}
-            )
-        self._warned = True
-        return outcome
 
     def _count(self, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
@@ -195,7 +185,7 @@ class _Run:
         except ArchiveUnavailable as exc:
             return GivenBack(exc.message, str(exc.code), exc.retry_after)
         except FOR_OTHERS as exc:
-            return self._runner.left(left_to_others(exc, self._turn))
+            return self._runner.opening.leave(exc, self._turn)
         except (UnknownAgent, UnknownTool, UnknownProvider) as exc:
             return await self._lacks(exc)
         except AgentError as exc:
@@ -243,7 +233,7 @@ class _Run:
             self._lease.on_stop(self._sink.release)
 
     async def _answer(self) -> Finished | Waiting:
-        turn, app = open_claimed(self._cell.seal, self._turn), self._runner.app
+        turn, app = self._runner.opening.open(self._turn), self._runner.app
         request = self._request = decode_request(turn.request)
         check_request(request, len(turn.request))
         most = self._settings.turn_timeout

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from antiphon.errors import AgentError, StoreError
+from antiphon.errors import AgentError, CorruptRecord, StoreError
 from antiphon.events import Event
 from antiphon.redis.many.all_events import is_agent, read_events
 from antiphon.wire.cell import Cell
@@ -52,6 +52,7 @@ class Deliverer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._again = asyncio.Event()
         self._stopping = False
+        self._warned = False
 
     async def run(self) -> None:
         """Deliver until cancelled. Requests under way then may still end."""
@@ -70,7 +71,7 @@ class Deliverer:
 
     async def _take_all(self) -> None:
         """Take webhooks while there are some with something due."""
-        with suppress(StoreError):  # the consumer logs the error
+        try:
             while True:
                 until = time.monotonic() + LEASE_SECONDS - TIMEOUT_SECONDS
                 taken, missed, more = await take_webhook(
@@ -89,6 +90,14 @@ class Deliverer:
                     task.add_done_callback(self._done)
                 elif not more:
                     return
+        except CorruptRecord as exc:
+            if not self._warned:
+                log.error(
+                    "a webhook is left to others: %s", exc.message, extra={"action": "webhook_unreadable"}
+                )
+            self._warned = True
+        except StoreError:
+            return  # the consumer logs the error
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

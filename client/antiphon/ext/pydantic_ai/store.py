@@ -39,6 +39,7 @@ _RECORDS = TypeAdapter(ConversationRecord)
 class AntiphonConversationStore(ConversationStore):
     """A store for ``Conversation``s of pydantic-ai on Redis or Valkey: ``store.load``, ``save``, ``branch``, ``fork``.
 
+    >>> from dataclasses import replace
     >>> from pydantic_ai import Agent
     >>> from pydantic_ai.conversation import Conversation
     >>> from pydantic_ai.models.test import TestModel
@@ -123,7 +124,7 @@ class AntiphonConversationStore(ConversationStore):
     ) -> None:
         """Store a record and new entries, in the place of the record with this revision, in one step.
 
-        >>> record = await store.read_record("user-123")
+        >>> record = replace(await store.read_record("user-123"), revision="mine")
         >>> await store.write_record(record, expected_revision="another")
         Traceback (most recent call last):
         pydantic_ai.conversation_store.ConversationConflict: Conversation 'user-123' was saved or deleted since ...
@@ -137,7 +138,10 @@ class AntiphonConversationStore(ConversationStore):
             record.head_id or "", "\n".join(record.branches), _given(record.scope),
             _microseconds(record.updated_at), self._ttl_ms, _RECORDS.dump_json(record), len(new_entries), *entries,
         )  # fmt: skip
-        _check(await outcome_of(change), record.conversation_id)
+        answer = await outcome_of(change)
+        if answer[0] == b"CONFLICT" and await self._has(record):
+            return  # it was written, and the answer lost: redis-py has asked again
+        _check(answer, record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation with this revision, and the entries that no fork of it has, in one step.
@@ -183,6 +187,12 @@ class AntiphonConversationStore(ConversationStore):
         >>> await store.aclose()
         """
         await self._connections.aclose()
+
+    async def _has(self, record: ConversationRecord) -> bool:
+        """Whether this is the record that is stored. No two saves have one revision."""
+        cell = await self._cell()
+        found = await asked(cell.redis.hget(cell.keys.pydantic_record(record.conversation_id), "revision"))
+        return found == record.revision.encode()
 
     async def _cell(self) -> Cell:
         """The one cell of all conversations: an entry does not say of which one it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ class ArchiveReader:
             raise UsageError(f"archive= must be a SessionStore or its URL, not {store!r}.")
         self._url = store if isinstance(store, str) else ""
         self._store = None if isinstance(store, str) else store
+        self._opening = threading.Lock()
 
     async def load(self, session: str) -> dict[str, Any] | None:
         """Return the copy of a session. Raises ``StoreUnavailable``, and ``CorruptRecord`` if it cannot be read."""
@@ -63,9 +65,10 @@ class ArchiveReader:
             raise StoreUnavailable(f"The archive cannot be read now: {type(exc).__name__}.") from exc
 
     def _opened(self) -> SessionStore:
-        if self._store is None:
-            self._store = store_at(self._url, "archive=")
-        return self._store
+        with self._opening:
+            if self._store is None:
+                self._store = store_at(self._url, "archive=")
+            return self._store
 
 
 async def whole_snapshot(
@@ -111,17 +114,19 @@ async def archived_sessions(
 ) -> AsyncGenerator[tuple[SessionId, Snapshot], None]:
     """Iterate over the archived sessions behind an id that are gone from Redis, in the order of their ids.
 
-    Copies that cannot be read are left out: one must not hide all others. Raises ``StoreError``.
+    Those that cannot be read, here or there, are left out: one must not hide all others. Raises ``StoreError``.
     """
     while ids := await archive.page(after, page):
         for name in filter(_is_session, ids):
             session = SessionId(name)
             cell = cells.of_session(session)
-            if await _snapshot(cell, session, 1, 0) is None:
-                try:
-                    yield session, await whole_snapshot(cell, archive, session, 1, 0)
-                except (CorruptRecord, SessionNotFound):
+            try:
+                if await _snapshot(cell, session, 1, 0) is not None:
                     continue
+                found = await whole_snapshot(cell, archive, session, 1, 0)
+            except (CorruptRecord, SessionNotFound):
+                continue
+            yield session, found
         after = ids[-1]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -15,12 +15,22 @@ from antiphon.memory.fact_model import checked_fact_name, fact_cursor
 from antiphon.memory.scopes import Scope, scope_key
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
+from antiphon.redis.many.remembered import remembered
 from antiphon.session.background import call, iterate
 from antiphon.wire.cell import Cell
-from antiphon.wire.lists.facts import FactBook, FactSource, StoredFact, Wording, read_facts, write_facts
-from antiphon.wire.lists.memories import Remembered, tenant_of_session, which_known
+from antiphon.wire.lists.facts import (
+    FactBook,
+    StoredFact,
+    Wording,
+    count_of,
+    read_facts,
+    write_facts,
+)
+from antiphon.wire.lists.memories import Remembered, tenant_of_session
 
 __all__ = ["LONGEST_FACT", "AsyncFacts", "Fact", "Facts", "facts_home", "known_wordings"]
+
+F = TypeVar("F", bound="StoredFact | None")
 
 LONGEST_FACT = 1000
 MOST_FACTS = 1000
@@ -69,7 +79,7 @@ class AsyncFacts:
         self._session = None if session is None else session_id(session)
 
     async def __aiter__(self) -> AsyncGenerator[Fact, None]:
-        _, scope, home = await self._place()
+        scope, home = await self._place()
         book = await read_facts(home, scope)
         known = await known_wordings(self._connections.cells, self._name, book)
         for name, wording in known.items():
@@ -84,11 +94,11 @@ class AsyncFacts:
         said, name = _checked(text), secrets.token_hex(6)
 
         def added(book: FactBook, now: int) -> StoredFact:
-            if len(book.facts) >= MOST_FACTS and name not in book.facts:
+            if count_of(book.facts) >= MOST_FACTS and name not in book.facts:
                 raise LimitReached(f"A scope has at most {MOST_FACTS} facts: delete some.", limit="facts")
             return StoredFact(name, now, [Wording(said, now, "person")])
 
-        return await self._changed(name, added)
+        return _shown(await self._changed(name, added))
 
     async def edit(self, fact_id: str, text: str) -> Fact:
         """Let a fact read differently. No turn that had been said before changes it again.
@@ -107,28 +117,34 @@ class AsyncFacts:
             fact.wordings.append(Wording(said, now, "person"))
             return fact
 
-        return await self._changed(fact_id, edited, must_exist=True)
+        return _shown(await self._changed(fact_id, edited, must_exist=True))
 
     async def delete(self, fact_id: str) -> None:
         """Delete a fact. The turns that said it are not distilled again. Raises ``NotFound`` and ``StoreError``.
 
         >>> await facts.delete(nuts.id)
         """
+        tried = False  # a try whose answer was lost may have deleted it
 
         def deleted(book: FactBook, now: int) -> StoredFact | None:
-            fact = book.facts[fact_id]
+            nonlocal tried
+            fact, tried = book.facts[fact_id], True
             sources = [source for wording in fact.wordings for source in wording.sources]
             if not sources:
                 return None
             return StoredFact(fact_id, fact.created, [Wording("", now, "person", sources)])
 
-        await self._changed(fact_id, deleted, must_exist=True)
+        try:
+            await self._changed(fact_id, deleted, must_exist=True)
+        except NotFound:
+            if not tried:
+                raise
 
     async def _changed(
-        self, name: str, change: Callable[[FactBook, int], StoredFact | None], *, must_exist: bool = False
-    ) -> Fact:
+        self, name: str, change: Callable[[FactBook, int], F], *, must_exist: bool = False
+    ) -> F:
         """Change a fact as it was read, and again where others were faster."""
-        _, scope, home = await self._place()
+        scope, home = await self._place()
         now = await home.server_ms()
         for _ in range(TRIES):
             book = await read_facts(home, scope)
@@ -136,11 +152,11 @@ class AsyncFacts:
                 raise NotFound(f"There is no fact {name!r}.")
             fact = change(book, now)
             if await write_facts(home, scope, book, {name: fact}) == "OK":
-                return _shown(fact, fact.wordings[-1]) if fact else Fact(name, "", "person", now, now, [])
+                return fact
         raise SessionBusy("Other calls keep changing these facts: try again later.")
 
-    async def _place(self) -> tuple[str | None, str, Cell]:
-        """Return the tenant, the scope and the cell of these facts. Raises ``WrongTenant``."""
+    async def _place(self) -> tuple[str, Cell]:
+        """Return the scope and the cell of these facts. Raises ``WrongTenant``."""
         cells, tenant, where = self._connections.cells, self._tenant, self._session
         if where is not None:
             exists, found = await tenant_of_session(cells.of_session(where), where)
@@ -149,7 +165,7 @@ class AsyncFacts:
         kind: Scope = "session" if where is not None else "agent" if self._agent is not None else "tenant"
         prefix = next(iter(cells)).keys.prefix
         scope = scope_key(prefix, self._name, kind, tenant=tenant, agent=self._agent, session=where)
-        return tenant, scope, facts_home(cells, scope)
+        return scope, facts_home(cells, scope)
 
 
 class Facts:
@@ -203,30 +219,24 @@ async def known_wordings(cells: Cells, name: str, book: FactBook) -> dict[str, W
 
     Facts without one are left out. Raises ``StoreError``.
     """
-    sources = {source for fact in book.facts.values() for one in fact.wordings for source in one.sources}
-    known = await _known_sources(cells, name, [*sources])
+    wordings = [one for fact in book.facts.values() for one in fact.wordings]
+    known = await remembered(cells, fact_cursor(name), (turn for one in wordings for turn in _turns(one)))
     found: dict[str, Wording] = {}
     for fact in book.facts.values():
         for wording in reversed(fact.wordings):
-            if wording.by == "person" or not known.isdisjoint(wording.sources):
+            if wording.by == "person" or not known.isdisjoint(_turns(wording)):
                 if wording.text:
                     found[fact.id] = wording
                 break
     return found
 
 
-async def _known_sources(cells: Cells, name: str, sources: Sequence[FactSource]) -> set[FactSource]:
-    known: set[FactSource] = set()
-    homes = {source: cells.of_session(source.session_id) for source in sources}
-    for cell in dict.fromkeys(homes.values()):
-        here = [source for source in sources if homes[source] is cell]
-        places = [Remembered(source.session_id, source.turn_id) for source in here]
-        answers = await which_known(cell, fact_cursor(name), places)
-        known.update(source for source, is_known in zip(here, answers, strict=True) if is_known)
-    return known
+def _turns(wording: Wording) -> list[Remembered]:
+    return [Remembered(one.session_id, one.turn_id) for one in wording.sources]
 
 
-def _shown(fact: StoredFact, wording: Wording) -> Fact:
+def _shown(fact: StoredFact, wording: Wording | None = None) -> Fact:
+    wording = wording or fact.wordings[-1]
     sources = [(one.session_id, one.turn_id) for one in wording.sources]
     return Fact(fact.id, wording.text, wording.by, fact.created, wording.at, sources)
 

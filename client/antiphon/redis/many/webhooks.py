@@ -10,7 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from antiphon.errors import NotFound, UsageError, WrongTenant
+from antiphon.encryption.keyring import KEYS_VARIABLE
+from antiphon.errors import KeyMissing, NotFound, UsageError, WrongTenant
 from antiphon.input.ids import tenant_id
 from antiphon.input.values import is_a
 from antiphon.redis.connections import Connections
@@ -30,7 +31,8 @@ _VISIBLE = re.compile(r"[!-~]+")
 
 class Webhook(Struct):
     """A webhook. ``waiting`` deliveries have not been acknowledged yet, ``delivered`` were, and ``dropped`` were given
-    up. ``error`` says why the last try failed, None if it did not. Its secret is not shown.
+    up. ``error`` says why the last try failed, None if it did not. Its secret is not shown. What is sealed with a key
+    that this process does not have is empty.
     """
 
     name: str
@@ -77,7 +79,8 @@ class AsyncWebhooks:
         ``whsec_`` and 24 to 64 bytes as base64; several secrets each sign, while one replaces another. Without it the
         webhook keeps its own, and a new one gets one. ``private`` allows ``http://`` and addresses that are not public,
         for a receiver in your own network. Raises ``UsageError``, ``LimitReached`` beyond 100 webhooks,
-        ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
+        ``WrongTenant``, ``KeyMissing`` without ``secret`` if its own is sealed with a key that is not here, and
+        ``StoreError``: setting it again then does no harm.
 
         >>> secret = await webhooks.set("ops", "http://ops.internal/hooks", types=["turn_failed"], private=True)
         >>> secret.startswith("whsec_")
@@ -91,7 +94,7 @@ class AsyncWebhooks:
         _check_url(url, private)
         signing = _secrets(secret) if secret is not None else ""
         known = await self._find(name)
-        signing = signing or (_text(known, "secret") if known else "") or _new_secret()
+        signing = signing or (_own_secret(known) if known else _new_secret())
         fields = {
             "url": url, "types": f",{','.join(kinds)},", "tenant": self._tenant or "", "agent": agent or "",
             "secret": signing, "private": "1" if private else "",
@@ -211,6 +214,15 @@ def _is_secret(text: str) -> bool:
         return LEAST_BYTES <= len(base64.b64decode(text.removeprefix(PREFIX), validate=True)) <= MOST_BYTES
     except ValueError:
         return False
+
+
+def _own_secret(known: StoredWebhook) -> str:
+    if "secret" not in known.fields:
+        raise KeyMissing(
+            f"The secret of the webhook {known.name!r} cannot be opened here: name one with secret=, or add the key "
+            f"to {KEYS_VARIABLE}."
+        )
+    return _text(known, "secret")
 
 
 def _new_secret() -> str:

@@ -9,9 +9,8 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.encryption.contents import open_fact, seal_fact
-from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import readable
 
 __all__ = [
@@ -22,6 +21,7 @@ __all__ = [
     "StoredFact",
     "Wording",
     "Written",
+    "count_of",
     "read_facts",
     "write_facts",
 ]
@@ -71,6 +71,11 @@ NOT_HELD = Held()
 Written = Literal["OK", "CHANGED", "SUPERSEDED"]
 
 
+def count_of(facts: Mapping[str, StoredFact]) -> int:
+    """Count the facts. What stays of one that a person has deleted is none."""
+    return sum(bool(one.wordings[-1].text) for one in facts.values())
+
+
 async def read_facts(cell: Cell, scope: str) -> FactBook:
     """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if they cannot be read."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
@@ -102,6 +107,4 @@ async def write_facts(
         case [b"SUPERSEDED"]:
             return "SUPERSEDED"
         case answer:
-            raise CorruptRecord(
-                f"The script 'memories/write_facts' returned an unknown answer: {answer!r:.80}."
-            )
+            raise unexpected("memories/write_facts", answer)

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import pairs
 
 __all__ = [
@@ -57,7 +56,7 @@ async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> l
         case [b"TAKEN", fence, *found]:
             return [_taken(memory, fence.decode(), each) for each in found]
         case answer:
-            raise _unknown("take", answer)
+            raise unexpected("memories/take", answer)
 
 
 async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: Mapping[str, str]) -> bool:
@@ -72,7 +71,7 @@ async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: M
         case [b"SUPERSEDED"]:
             return False
         case answer:
-            raise _unknown("announce", answer)
+            raise unexpected("memories/announce", answer)
 
 
 async def settle_session(
@@ -94,7 +93,7 @@ async def settle_session(
         case [b"SUPERSEDED", *unknown]:
             return [turn.decode() for turn in unknown]
         case answer:
-            raise _unknown("settle", answer)
+            raise unexpected("memories/settle", answer)
 
 
 async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
@@ -103,7 +102,7 @@ async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None
         case [b"OK"] | [b"SUPERSEDED"]:
             return
         case answer:
-            raise _unknown("put_off", answer)
+            raise unexpected("memories/put_off", answer)
 
 
 async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> list[bool]:
@@ -145,7 +144,7 @@ async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
         case [b"MORE"]:
             return False
         case answer:
-            raise _unknown("take_over", answer)
+            raise unexpected("memories/take_over", answer)
 
 
 async def has_taken_over(cell: Cell, memory: str) -> bool:
@@ -169,7 +168,3 @@ def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
         if name.startswith(f"{memory}/")
     }
     return TakenSession(session, fence, tenant.decode() or None, new.decode(), cut.decode(), known)
-
-
-def _unknown(name: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script 'memories/{name}' returned an unknown answer: {answer!r:.80}.")

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from antiphon.encryption.contents import open_plan, open_reason, seal_plan, seal_reason
-from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 
 __all__ = ["PAUSED", "StoredSchedule", "advance", "due_schedules", "schedule_ids", "stored", "write_schedule"]
 
@@ -47,7 +46,7 @@ async def write_schedule(
         case [b"NOT_FOUND"]:
             return False
         case answer:
-            raise CorruptRecord(f"The script 'write' returned an unknown answer: {answer!r:.80}.")
+            raise unexpected("schedules/write", answer)
 
 
 async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
@@ -59,7 +58,7 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
         case [b"MOVED"]:
             return False
         case answer:
-            raise CorruptRecord(f"The script 'advance' returned an unknown answer: {answer!r:.80}.")
+            raise unexpected("schedules/advance", answer)
 
 
 async def due_schedules(cell: Cell, now: int, count: int) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from antiphon.encryption.contents import open_webhook, seal_webhook
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import asked
+from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
 
 __all__ = [
@@ -68,7 +69,7 @@ async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> Non
         case [b"FULL", limit]:
             raise LimitReached(f"There are {int(limit)} webhooks already: delete one.", limit="webhooks")
         case answer:
-            raise _unknown("write", answer)
+            raise unexpected("webhooks/write", answer)
 
 
 async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken | None, str, bool]:
@@ -87,7 +88,7 @@ async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken 
             found = [_delivery(one.decode(errors="replace")) for one in due]
             return Taken(name.decode(), int(fence), int(now), fields, found), missed.decode(), more == b"1"
         case answer:
-            raise _unknown("take", answer)
+            raise unexpected("webhooks/take", answer)
 
 
 async def settle(
@@ -102,7 +103,7 @@ async def settle(
         case [b"SUPERSEDED"]:
             return False
         case answer:
-            raise _unknown("settle", answer)
+            raise unexpected("webhooks/settle", answer)
 
 
 async def release_webhook(cell: Cell, taken: Taken) -> None:
@@ -111,11 +112,11 @@ async def release_webhook(cell: Cell, taken: Taken) -> None:
         case [b"OK"] | [b"SUPERSEDED"]:
             return
         case answer:
-            raise _unknown("release", answer)
+            raise unexpected("webhooks/release", answer)
 
 
 async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> list[StoredWebhook]:
-    """Read these webhooks, or all, by their names; those that are gone are left out."""
+    """Read these webhooks, or all, by their names. Those that are gone are left out, and fields that do not open."""
     if names is None:
         known: list[bytes] = await asked(cell.redis.zrange(cell.keys.webhooks, 0, -1))
         names = sorted(name.decode(errors="replace") for name in known)
@@ -132,14 +133,14 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
 
 
 def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    return open_webhook(cell.seal, name, {key.decode(errors="replace"): value for key, value in raw.items()})
+    found: dict[str, bytes] = {}
+    for key, value in raw.items():
+        with suppress(CorruptRecord):
+            found |= open_webhook(cell.seal, name, {key.decode(errors="replace"): value})
+    return found
 
 
 def _delivery(text: str) -> Delivery:
     entry, at, kind, seq, turn, session = [*text.split(" ", 5), *([""] * 6)][:6]
     notice = Notice(entry, kind, SessionId(session), TurnId(turn), int(seq) if seq.isdigit() else 0, None)
     return Delivery(text, int(at) if at.isdigit() else 0, notice)
-
-
-def _unknown(name: str, answer: Any) -> CorruptRecord:
-    return CorruptRecord(f"The script 'webhooks/{name}' returned an unknown answer: {answer!r:.80}.")
