@@ -49,6 +49,7 @@ WORKER_ORDER = [
     "__main__",
     "playground process",
     "supervisor rq upkeep",
+    "loading",
     "app",
     "travelling local archive memory",
     "loop",

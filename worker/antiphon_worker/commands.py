@@ -69,7 +69,7 @@ def _check_workers(argv: list[str]) -> int:
 
 
 def _check_app(path: str, *, json: bool) -> int:
-    from antiphon_worker.app import load_app
+    from antiphon_worker.loading import load_app
 
     app = load_app(path)
 
@@ -111,7 +111,8 @@ def worker(argv: list[str]) -> int:
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
 
     from antiphon.cli.serving.logs import set_up_logging
-    from antiphon_worker.app import load_app
+    from antiphon.encryption.keyring import keyring_of_process
+    from antiphon_worker.loading import load_app
     from antiphon_worker.supervisor.supervisor import Supervisor
     from antiphon_worker.upkeep.observing.status import serving_worker_status
 
@@ -119,6 +120,7 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     app.prices(settings.prices)
+    keyring_of_process()  # and so are keys that are not valid
     supervisor = Supervisor(settings)
     with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
         asyncio.run(supervisor.run())

@@ -299,6 +299,26 @@ def test_an_app_is_checked_without_a_worker_and_a_redis(tmp_path):
     assert "cannot be loaded" in complaint(2, "worker", "check", "--app", "nowhere:app", **env)
 
 
+@pytest.mark.parametrize("check", [(), ("check",)], ids=["worker", "check"])
+def test_an_app_that_cannot_be_loaded_is_told_with_its_line(tmp_path, check):
+    env = {"PYTHONPATH": str(tmp_path)}
+    for text, told in {
+        "\nimport nowhere": "line 2: No module named 'nowhere'.",
+        "import os\nos.environ['NOT_SET']": "line 2: KeyError: 'NOT_SET'.",
+        "def f(:": "line 1: SyntaxError: invalid syntax.",
+        "from antiphon_worker import App\napp = App(agent=[])": "line 2: TypeError: ",
+        "raise ValueError('a\\nb')": "line 1: ValueError: a b.",
+    }.items():
+        (tmp_path / "app_of_a_test.py").write_text(text)
+        said = complaint(2, "worker", *check, "--app", "app_of_a_test:app", **env)
+        assert "(--app) 'app_of_a_test:app' cannot be loaded: app_of_a_test.py, " + told in said
+
+
+def test_a_worker_with_keys_that_are_not_valid_says_so_before_it_starts(redis_url):
+    said = complaint(2, "worker", url=redis_url, ANTIPHON_ENCRYPTION_KEYS="k1:AAAA")
+    assert "ANTIPHON_ENCRYPTION_KEYS must have 32 bytes" in said
+
+
 def test_a_worker_says_at_its_start_what_its_agents_lack(redis_url, processes, tmp_path):
     (tmp_path / "agents_of_a_test.py").write_text(OF_AN_APP)
     worker = processes.worker(
