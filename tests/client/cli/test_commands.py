@@ -264,6 +264,11 @@ def test_a_check_says_what_a_redis_promises(redis_url):
     )
 
 
+@pytest.mark.parametrize("command", [("redis", "check"), ("worker", "check"), ("sessions",)], ids=" ".join)
+def test_an_empty_url_is_no_redis_that_is_well(command):
+    assert "URL of the Redis is empty" in complaint(2, *command, "--redis-url", "")
+
+
 OF_AN_APP = """
 from antiphon import Agent
 from antiphon_worker import App
