@@ -131,7 +131,8 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, do
     if isinstance(default, tuple):
         default = ",".join(cast("tuple[str, ...]", default))
     shown = f"{default:g}" if isinstance(default, float) else str(default)
-    metavar = "N" if isinstance(default, int) else "TIME" if isinstance(default, float) else "TEXT"
+    is_number = isinstance(default, int) and not isinstance(default, bool)
+    metavar = "N" if is_number else "TIME" if isinstance(default, float) else "TEXT"
     doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; by default {shown}" if shown else "")
     parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)
 
