@@ -120,7 +120,8 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     app.prices(settings.prices)
-    keyring_of_process()  # and so are keys that are not valid
+    if keyring_of_process():  # and so are keys that are not valid
+        app.memories.refuse_keys()
     supervisor = Supervisor(settings)
     with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
         asyncio.run(supervisor.run())
