@@ -48,6 +48,7 @@ WORKER_ORDER = [
     "__main__",
     "playground process",
     "supervisor rq upkeep",
+    "loading",
     "app",
     "travelling local archive memory",
     "loop",

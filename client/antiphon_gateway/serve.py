@@ -200,8 +200,7 @@ def _print_key(*, json: bool) -> int:
 
 def _add_setting(parser: argparse.ArgumentParser, name: str, default: Any, doc: str) -> None:
     shown = f"{default:g}" if isinstance(default, float) else str(default)
-    metavar = (
-        "N" if isinstance(default, int) else "TIME" if name == "drain" else "TEXT" if default == "" else "N"
-    )
+    is_number = isinstance(default, int) and not isinstance(default, bool)
+    metavar = "TIME" if name == "drain" else "N" if is_number else "TEXT"
     doc = doc[:1].lower() + doc[1:] + (f"; by default {shown}" if shown else "")
     parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)

@@ -112,6 +112,23 @@ def test_keys_that_are_not_valid_are_refused(monkeypatch, text):
         AsyncClient("redis://localhost:1/0")
 
 
+@pytest.mark.parametrize("written", ["{0}", "{0}:", "k:{0}x", "k {0}", "k:{0}\n{0}"])
+def test_no_part_of_a_key_is_told_of_a_list_that_is_not_valid(monkeypatch, written):
+    secret = NEW.partition(":")[2]
+    monkeypatch.setenv(KEYS_VARIABLE, written.format(secret))
+    with pytest.raises(SettingsError, match=KEYS_VARIABLE) as refused:
+        AsyncClient("redis://localhost:1/0")
+    assert secret[:8] not in refused.value.message
+
+
+def test_a_process_with_another_key_of_that_id_is_told_so():
+    value = Sealer(ring(1)).value("s", "message", b"{}")
+    with pytest.raises(KeyMissing, match="another key with the id 'k'"):
+        Sealer(ring(2)).open("s", ANY, value)
+    with pytest.raises(KeyMissing, match="does not have the key 'k'"):
+        Sealer(ring(1, "k2")).open("s", ANY, value)
+
+
 def test_a_function_is_asked_again_for_a_key_that_is_new(monkeypatch):
     monkeypatch.setattr("antiphon.encryption.keyring.ASK_AGAIN_SECONDS", 0.0)
     known = [("k1", b"\1" * 32)]

@@ -26,6 +26,17 @@ pytestmark = [
 
 HOSTILE = '"><img src=x onerror="window.harmed=1"><script>window.harmed=1</script>&lt;b&gt;'
 
+BEFORE_AND_AFTER_READING = """
+return (async () => {
+const { Overview } = await import("/live/overview.js");
+const overview = new Overview();
+const says = () => overview.workers.node.innerText.includes("No worker is alive");
+const before = says();
+await overview.refresh([], {});
+return [before, says()];
+})()
+"""
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Any]:
@@ -104,6 +115,12 @@ def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(operatio
     )
     assert page.text("article:last-child .said").count(FIRST_WORDS.strip()) == 1
     page.shows("article:last-child footer", "1 in, 1 out", "stage-1")
+
+
+def test_an_overview_that_has_read_nothing_yet_does_not_say_that_there_is_nothing(operation):
+    operation.page.open()
+    operation.page.shows("#overview", "No worker is alive")
+    assert operation.page.run(BEFORE_AND_AFTER_READING) == [False, True]
 
 
 def test_stop_keeps_what_was_said_and_a_turn_that_waits_can_be_cancelled(operation):

@@ -11,7 +11,8 @@ import sys
 
 from antiphon.cli.serving.logs import set_up_logging
 from antiphon.errors import AgentError
-from antiphon_worker.app import App, load_app
+from antiphon_worker.app import App
+from antiphon_worker.loading import load_app
 from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings

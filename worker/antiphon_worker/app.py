@@ -1,12 +1,10 @@
-"""``App``: the agents, tools and providers of a worker. ``antiphon worker --app module:app`` loads it."""
+"""``App``: the agents, tools and providers of a worker. ``antiphon_worker.loading`` loads it."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.memory.declaration import Memory
 
-__all__ = ["App", "load_app"]
+__all__ = ["App"]
 
 log = logging.getLogger("antiphon.app")
 
@@ -382,19 +380,3 @@ def _listed(things: Any, name: str) -> Iterable[Any]:
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
     """Return what makes two tools equal. Several agents may each create a tool from the same function."""
     return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict, tool.approval
-
-
-def load_app(path: str) -> App:
-    """Load the App at ``module:attribute``, or return an empty App for an empty path. Raises ``SettingsError``."""
-    if not path:
-        return App()
-    module_name, _, attribute = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        app = getattr(importlib.import_module(module_name), attribute or "app")
-    except (ImportError, AttributeError) as exc:
-        raise SettingsError(f"ANTIPHON_APP (--app) {path!r} cannot be loaded: {exc}.") from exc
-    if not isinstance(app, App):
-        raise SettingsError(f"ANTIPHON_APP (--app) {path!r} must be an App, not {type(app).__name__}.")
-    return app

@@ -69,7 +69,7 @@ def _check_workers(argv: list[str]) -> int:
 
 
 def _check_app(path: str, *, json: bool) -> int:
-    from antiphon_worker.app import load_app
+    from antiphon_worker.loading import load_app
 
     app = load_app(path)
 
@@ -111,7 +111,8 @@ def worker(argv: list[str]) -> int:
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
 
     from antiphon.cli.serving.logs import set_up_logging
-    from antiphon_worker.app import load_app
+    from antiphon.encryption.keyring import keyring_of_process
+    from antiphon_worker.loading import load_app
     from antiphon_worker.supervisor.supervisor import Supervisor
     from antiphon_worker.upkeep.observing.status import serving_worker_status
 
@@ -119,6 +120,8 @@ def worker(argv: list[str]) -> int:
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
     app.archive(settings.archive)
     app.prices(settings.prices)
+    if keyring_of_process():  # and so are keys that are not valid
+        app.memories.refuse_keys()
     supervisor = Supervisor(settings)
     with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
         asyncio.run(supervisor.run())
@@ -129,7 +132,8 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, do
     if isinstance(default, tuple):
         default = ",".join(cast("tuple[str, ...]", default))
     shown = f"{default:g}" if isinstance(default, float) else str(default)
-    metavar = "N" if isinstance(default, int) else "TIME" if isinstance(default, float) else "TEXT"
+    is_number = isinstance(default, int) and not isinstance(default, bool)
+    metavar = "N" if is_number else "TIME" if isinstance(default, float) else "TEXT"
     doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; by default {shown}" if shown else "")
     parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)
 

@@ -24,7 +24,7 @@ from antiphon.redis.cells import open_cells
 from antiphon.wire.cell import Cell, TurnRecord
 from antiphon.wire.connection.open import open_like, open_redis, url_like
 from antiphon.wire.lists.inspection import work_left
-from antiphon_worker.app import load_app
+from antiphon_worker.loading import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
 from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR

@@ -166,4 +166,7 @@ def positive(text: str) -> int:
 
 def redis_urls(text: str) -> list[str]:
     """Split into one URL for each cell. A Sentinel URL has commas of its own."""
-    return [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
+    urls = [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
+    if not urls:
+        raise UsageError("The URL of the Redis is empty: give one with --redis-url or ANTIPHON_REDIS_URL.")
+    return urls

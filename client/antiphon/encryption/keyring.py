@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -13,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from antiphon.encryption.cipher import Cipher
@@ -44,7 +44,7 @@ class Key:
     def __init__(self, key_id: str, secret: bytes) -> None:
         if not _ID.fullmatch(key_id):
             raise SettingsError(
-                f"The id of a key in {KEYS_VARIABLE} must be 1 to 32 letters, digits, '_' and '-', not {key_id!r}."
+                f"The id of a key in {KEYS_VARIABLE} must be 1 to 32 letters, digits, '_' and '-'."
             )
         if len(secret) != KEY_BYTES:
             raise SettingsError(
@@ -102,11 +102,19 @@ class Keyring:
         if name not in self._named:
             self._ask_again()
         if name not in self._named:
-            raise KeyMissing(
-                f"This process does not have the key {name.partition('.')[0]!r} with which this was sealed: "
-                f"add it to {KEYS_VARIABLE}."
-            )
+            raise KeyMissing(self._lacks(name.partition(".")[0]))
         return self._named[name]
+
+    def _lacks(self, key_id: str) -> str:
+        if any(known.partition(".")[0] == key_id for known in self._named):
+            return (
+                f"This process has another key with the id {key_id!r} than the one with which this was sealed: "
+                f"correct it in {KEYS_VARIABLE}."
+            )
+        return (
+            f"This process does not have the key {key_id!r} with which this was sealed: "
+            f"add it to {KEYS_VARIABLE}."
+        )
 
     def _ask_again(self) -> None:
         """Take the keys that the source has now. If it fails, those that are there stay: turns wait, and none fails."""
@@ -151,17 +159,19 @@ def keyring_of_process() -> Keyring | None:
 
 @lru_cache(4)
 def _keyring_of(text: str) -> Keyring:
-    return Keyring([_parsed(part.strip()) for part in text.split(",") if part.strip()])
+    parts = [part.strip() for part in text.split(",")]
+    return Keyring([_parsed(part, number) for number, part in enumerate(parts, 1) if part])
 
 
-def _parsed(part: str) -> tuple[str, bytes]:
-    key_id, _, encoded = part.partition(":")
-    try:
-        return key_id, base64.b64decode(encoded.translate(_URL_SAFE), validate=True)
-    except (binascii.Error, ValueError):
-        raise SettingsError(
-            f"{KEYS_VARIABLE} must be id:base64, several separated with commas; that of {key_id[:32]!r} is not."
-        ) from None
+def _parsed(part: str, number: int) -> tuple[str, bytes]:
+    """Return id and key. An error repeats nothing of what was written: all of it may be a key."""
+    key_id, colon, encoded = part.partition(":")
+    with suppress(ValueError):
+        if colon:
+            return key_id, base64.b64decode(encoded.translate(_URL_SAFE), validate=True)
+    raise SettingsError(
+        f"{KEYS_VARIABLE} must be id:base64, several separated with commas; number {number} is not."
+    )
 
 
 def new_key(key_id: str) -> str:

@@ -57,5 +57,7 @@ def _segments(scope: Any) -> list[str]:
     except UnicodeDecodeError:
         raise Refused(400, "invalid_path", "The path is not percent-encoded UTF-8.") from None
     if not all(found):
-        raise Refused(404, "route_not_found", "The path has an empty segment.")
+        raise Refused(
+            404, "route_not_found", "The path has an empty part: GET /openapi.json lists what there is."
+        )
     return found

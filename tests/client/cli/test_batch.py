@@ -67,6 +67,16 @@ async def test_each_line_gets_its_outcome_and_the_same_command_again_does_nothin
     assert capsys.readouterr().err == "", "no bar in a pipe"
 
 
+async def test_a_redis_that_refuses_the_command_is_no_outcome_of_a_line(redis_url, files, capsys):
+    one = files({"id": "a", "text": "one"})
+    assert await run(one, redis_url.replace("//", "//nobody:wrong@")) == 1
+    assert capsys.readouterr().err.startswith("antiphon batch: Redis refuses the user or password")
+    assert outcomes(one) == []
+    async with running_worker(redis_url):
+        assert await run(one, redis_url) == 0
+    assert [found["status"] for found in outcomes(one)] == ["finished"]
+
+
 async def test_failed_lines_run_again_where_that_is_asked(redis_url, files):
     both = files({"id": "a", "text": "x", "agent": "nobody"}, {"id": "b", "text": "y"})
     async with running_worker(redis_url):

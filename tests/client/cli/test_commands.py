@@ -20,6 +20,7 @@ from support.servers import RedisServer
 from antiphon import Agent
 from antiphon.cli.main import main
 from antiphon.client import Client
+from antiphon.encryption import new_key
 from antiphon.wire.lists.inspection import keep_of
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
@@ -264,6 +265,11 @@ def test_a_check_says_what_a_redis_promises(redis_url):
     )
 
 
+@pytest.mark.parametrize("command", [("redis", "check"), ("worker", "check"), ("sessions",)], ids=" ".join)
+def test_an_empty_url_is_no_redis_that_is_well(command):
+    assert "URL of the Redis is empty" in complaint(2, *command, "--redis-url", "")
+
+
 OF_AN_APP = """
 from antiphon import Agent
 from antiphon_worker import App
@@ -297,6 +303,41 @@ def test_an_app_is_checked_without_a_worker_and_a_redis(tmp_path):
         == "The App has no agents of its own.\n"
     )
     assert "cannot be loaded" in complaint(2, "worker", "check", "--app", "nowhere:app", **env)
+
+
+@pytest.mark.parametrize("check", [(), ("check",)], ids=["worker", "check"])
+def test_an_app_that_cannot_be_loaded_is_told_with_its_line(tmp_path, check):
+    env = {"PYTHONPATH": str(tmp_path)}
+    for text, told in {
+        "\nimport nowhere": "line 2: No module named 'nowhere'.",
+        "import os\nos.environ['NOT_SET']": "line 2: KeyError: 'NOT_SET'.",
+        "def f(:": "line 1: SyntaxError: invalid syntax.",
+        "from antiphon_worker import App\napp = App(agent=[])": "line 2: TypeError: ",
+        "raise ValueError('a\\nb')": "line 1: ValueError: a b.",
+    }.items():
+        (tmp_path / "app_of_a_test.py").write_text(text)
+        said = complaint(2, "worker", *check, "--app", "app_of_a_test:app", **env)
+        assert "(--app) 'app_of_a_test:app' cannot be loaded: app_of_a_test.py, " + told in said
+
+
+def test_a_worker_with_keys_that_are_not_valid_says_so_before_it_starts(redis_url):
+    said = complaint(2, "worker", url=redis_url, ANTIPHON_ENCRYPTION_KEYS="k1:AAAA")
+    assert "ANTIPHON_ENCRYPTION_KEYS must have 32 bytes" in said
+
+
+OF_AN_APP_WITH_A_MEMORY = """
+from langchain_core.vectorstores import InMemoryVectorStore
+from antiphon.memory import Memory, WordEmbeddings
+from antiphon_worker import App
+app = App(memory=Memory(InMemoryVectorStore(WordEmbeddings())))
+"""
+
+
+def test_a_worker_with_keys_and_a_memory_says_so_before_it_starts(redis_url, tmp_path):
+    (tmp_path / "app_of_a_test.py").write_text(OF_AN_APP_WITH_A_MEMORY)
+    env = {"PYTHONPATH": str(tmp_path), "ANTIPHON_ENCRYPTION_KEYS": new_key("k1")}
+    said = complaint(2, "worker", "--app", "app_of_a_test:app", url=redis_url, **env)
+    assert "A Memory cannot be encrypted" in said
 
 
 def test_a_worker_says_at_its_start_what_its_agents_lack(redis_url, processes, tmp_path):

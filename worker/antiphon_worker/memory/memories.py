@@ -38,6 +38,14 @@ class Memories:
     def __iter__(self) -> Iterator[Memory]:
         return iter(self._named.values())
 
+    def refuse_keys(self) -> None:
+        """Raise ``SettingsError`` if there is a memory: its index would hold in the clear what is sealed elsewhere."""
+        if self._named:
+            raise SettingsError(
+                "A Memory cannot be encrypted, because an index of vectors shows what it was made of: "
+                "leave memory= out, or ANTIPHON_ENCRYPTION_KEYS."
+            )
+
     @property
     def with_facts(self) -> list[Memory]:
         """The memories whose turns a model distils facts from."""

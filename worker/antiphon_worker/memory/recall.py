@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from antiphon.errors import SettingsError, ToolError
+from antiphon.errors import ToolError
 from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon.redis.cells import Cells
@@ -60,11 +60,8 @@ class Recalls:
     """What turns of this worker recall. ``cells`` finds where a session lives."""
 
     def __init__(self, cell: Cell, memories: Memories, cells: Cells) -> None:
-        if cell.seal.on and any(memories):
-            raise SettingsError(
-                "A Memory cannot be encrypted, because an index of vectors shows what it was made of: "
-                "leave memory= out, or ANTIPHON_ENCRYPTION_KEYS."
-            )
+        if cell.seal.on:
+            memories.refuse_keys()
         self._memories = memories
         self._of = {memory.name: _Recall(cell, memory, cells) for memory in memories}
 

@@ -24,7 +24,7 @@ from antiphon.cli.batch.progress import Progress
 from antiphon.cli.lists import print_json
 from antiphon.cli.terminal import counted
 from antiphon.client import AsyncClient
-from antiphon.errors import AgentError, StoreUnavailable
+from antiphon.errors import AgentError, StoreUnavailable, StoreUnsupported
 from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
 from antiphon.redis.many.ends import Ends, outcome_of
@@ -128,6 +128,9 @@ class _Batch:
                 self._write(line, error, status="refused")
         again: list[Line] = []
         told = await client.submit_many([submission for _, submission in asked])
+        for turn in told:
+            if isinstance(turn, StoreUnsupported):  # of no line, but of the Redis, for each of them
+                raise turn
         for (line, _), turn in zip(asked, told, strict=True):
             if isinstance(turn, AsyncTurn):
                 self._open[turn.id] = turn, line

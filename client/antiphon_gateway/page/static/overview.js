@@ -76,7 +76,7 @@ class Tile {
 
 function panel(title, nothing) {
   const list = h("ul", {});
-  const none = h("p", { class: "faint" }, nothing);
+  const none = h("p", { class: "faint", hidden: true }, nothing);
   const node = h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), list, none);
   const update = (items, keyOf, make) => {
     arrange(list, items, keyOf, make);
@@ -87,7 +87,7 @@ function panel(title, nothing) {
 
 function table(title, heads, nothing) {
   const body = h("tbody", {});
-  const none = h("p", { class: "faint" }, nothing);
+  const none = h("p", { class: "faint", hidden: true }, nothing);
   const head = h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one))));
   const whole = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, h("table", {}, head, body));
   const node = h("section", { class: "panel" }, h("h2", {}, title), whole, none);
