@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from antiphon.encryption import KEYS_VARIABLE, new_key
 pytest_plugins = ["support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
+UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules anew
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
@@ -50,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             del os.environ[name]
+    os.environ.pop(UNCOMPILED, None)
+    # A shell ignores it for what it starts in the background, and tests of interrupts would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--sealed"):
         os.environ[KEYS_VARIABLE] = new_key("tests")
     forbid_other_machines()
