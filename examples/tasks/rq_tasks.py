@@ -1,6 +1,6 @@
 """A job of RQ that waits for a turn, and holds no worker meanwhile.
 
-$ rq worker --with-scheduler tickets
+$ rq worker --with-scheduler --worker-ttl 30 --maintenance-interval 10 tickets
 $ python rq_tasks.py 7 "Where is my order?"
 """
 

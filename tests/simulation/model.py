@@ -157,10 +157,13 @@ class Model:
         waits = self.shares.lines_up(turn)
         if waits:
             self.become(turn, "waiting")
-            return
+        else:
+            self.enter_queue(turn, front and waits is None)
+
+    def enter_queue(self, turn: Turn, front: bool = False) -> None:
+        turn.session.look_at = self.now + LOOK_AGAIN_MS
         self.become(turn, "queued")
         queue, turn.offered = self.queues[turn.queue], True
-        front = front and waits is None
         queue.insert(0 if front else 1 if turn.share == "high" else len(queue), turn.id)
 
     def ready(self, session: Session, front: bool = False) -> None:

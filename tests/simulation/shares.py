@@ -68,8 +68,6 @@ class Shares:
         if not share or turn.cancel or turn.status == "running" or (turn.status == "queued" and turn.offered):
             return None
         line, places = self.lines[queue, share], self.places[share]
-        if places.get(queue) == turn.id:
-            return False
         if self.stands(places.get(queue, "")) or line or not self.has_room(turn.tenant):
             line[turn.id] = turn.queued_at - HEAD_START_MS[turn.priority]
             places.setdefault(queue, "")
@@ -104,7 +102,7 @@ class Shares:
                 if self._model.rq[name] == "canceled":
                     new.session.look_at = self._model.now
                 else:
-                    self._model.offer(new)
+                    self._model.enter_queue(new)
 
     def leave(self, turn: Turn) -> None:
         """A turn has ended."""

@@ -8,6 +8,7 @@ from support.cells import LEASE_MS, START_MS, TestCell, open_cell
 
 from antiphon.errors import StoreError, TenantLimit
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.model import OpenCall
 from antiphon.redis.many.tenant_limits import TenantLimits, set_tenant_limits
 from antiphon.wire.editing import Change, change_session
 
@@ -380,6 +381,25 @@ async def test_a_turn_that_waits_to_be_tried_again_is_not_in_flight(redis_url):
         await cell.wait(500)
         await cell.reap()
         assert await line(cell) == ["a1"]
+
+
+@pytest.mark.parametrize("why", ["retrying", "suspended"])
+async def test_a_turn_that_comes_back_has_no_place_in_a_queue_of_its_own(why, redis_url):
+    async with open_cell(redis_url) as cell:
+        await limit(cell, in_flight=1)
+        await put_all(cell, "a", "a1", queue="other")
+        first = await cell.take_one(queues=["other"])
+        await put_all(cell, "a", "a2")
+        await put_all(cell, "a", "a3", queue="other")
+        if why == "retrying":
+            await cell.give_back(first, "error", delay_ms=1_000)
+        else:
+            await cell.hold(first, OpenCall("c", "pay", seconds=1.0))
+        assert await cell.queue() == ["a2"]
+        await cell.wait(31_000)
+        await cell.reap()
+        assert (await cell.queue(), await cell.queue("other")) == (["a2"], [])
+        assert (await in_flight(cell), await line(cell, queue="other")) == (1, ["a1", "a3"])
 
 
 async def test_a_limit_of_its_own_goes_before_the_default(redis_url):

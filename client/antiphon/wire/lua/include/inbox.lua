@@ -54,18 +54,9 @@ local function ring(queue)
   end
 end
 
--- Put a turn where our workers and RQ's find it, unless it has to wait for its share. `offered_at` orders the entries of a
--- queue: an entry at the front is before all others. An `unheard` turn is new to RQ.
-local function offer(session, turn, now, front, unheard)
-  redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
-  local f = viewed(turn)
-  local whole, waits = pcall(lines_up, turn, f) -- where the keys of its share are damaged, a turn does not wait
-  if whole and waits then
-    redis.call('HSET', key_turn(turn), 'status', 'waiting')
-    rq_view(turn, 'waiting', now, nil, unheard, f)
-    return
-  end
-  front = front and waits ~= false
+-- Put a turn where our workers and RQ's find it. `offered_at` orders the entries of a queue: an entry at the front is before
+-- all others. An `unheard` turn is new to RQ.
+local function enter_queue(turn, f, now, front, unheard)
   local at = front and 0 or now
   if not front and not f.tenant and f.priority == 'high' then
     at = push_second(turn, f.queue)
@@ -76,6 +67,19 @@ local function offer(session, turn, now, front, unheard)
   rq_view(turn, 'queued', now, nil, unheard, f)
   redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue))
   ring(f.queue)
+end
+
+-- A turn enters its queue, unless it has to wait for its share.
+local function offer(session, turn, now, front, unheard)
+  redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+  local f = viewed(turn)
+  local whole, waits = pcall(lines_up, turn, f) -- where the keys of its share are damaged, a turn does not wait
+  if whole and waits then
+    redis.call('HSET', key_turn(turn), 'status', 'waiting')
+    rq_view(turn, 'waiting', now, nil, unheard, f)
+  else
+    enter_queue(turn, f, now, front and waits ~= false, unheard)
+  end
 end
 
 -- Offer the head of the inbox. If the inbox is empty, the session's time to live begins.

@@ -28,7 +28,8 @@ local function let_in(share, tenant, now)
       if redis.call('HGET', key_rq_job(turn), 'status') == 'canceled' then
         redis.call('ZADD', key_active(), now, f[1])
       else
-        pcall(offer, f[1], turn, now)
+        redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, f[1])
+        pcall(enter_queue, turn, viewed(turn), now)
       end
     end
   end
