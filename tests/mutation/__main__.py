@@ -82,9 +82,9 @@ def report(mutants: list[Mutant], killers: Killers) -> int:
 
 
 def script_tests(file: str) -> list[Path]:
-    """What is asked about a file: its own tests come first, since the first that fails is enough."""
-    own = f"test_script_{file.rpartition('/')[2]}.py"
-    tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: (path.name != own, path.name))
+    """What is asked about a file: the tests of its name or folder come first, since the first that fails is enough."""
+    own = {f"test_script_{part}.py" for part in file.split("/")}
+    tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: (path.name not in own, path.name))
     return [*tests, SCRIPT_TESTS / "test_damaged_keys.py"]
 
 

@@ -7,8 +7,15 @@ from support.cells import START_MS, open_cell
 
 from antiphon.input.ids import SessionId
 from antiphon.wire.editing import delete_session
-from antiphon.wire.lists.facts import StoredFact, Wording, read_facts, write_facts
-from antiphon.wire.lists.memories import Remembered, put_off, settle_session, take_sessions, which_known
+from antiphon.wire.lists.facts import Held, StoredFact, Wording, read_facts, write_facts
+from antiphon.wire.lists.memories import (
+    Remembered,
+    announce_turns,
+    put_off,
+    settle_session,
+    take_sessions,
+    which_known,
+)
 
 LEASE_MS = 1000
 
@@ -102,13 +109,51 @@ async def test_facts_are_changed_as_they_were_read(redis_url):
     async with open_cell(redis_url) as cell:
         fact = StoredFact("f", 1, [Wording("Likes tea.", 1, "person")])
         empty = await read_facts(cell, "scope")
-        assert await write_facts(cell, "scope", empty, {"f": fact})
-        assert not await write_facts(cell, "scope", empty, {"g": fact}), "others have changed them"
+        assert await write_facts(cell, "scope", empty, {"f": fact}) == "OK"
+        assert await write_facts(cell, "scope", empty, {"g": fact}) == "CHANGED", "others have changed them"
         book = await read_facts(cell, "scope")
         assert book.facts == {"f": fact}
-        assert await write_facts(cell, "scope", book, {"f": None})
-        assert not await write_facts(cell, "scope", book, {"f": fact})
+        assert await write_facts(cell, "scope", book, {"f": None}) == "OK"
+        assert await write_facts(cell, "scope", book, {"f": fact}) == "CHANGED"
         assert not await cell.redis.exists(cell.keys.facts("scope")), "nothing stays of a scope without facts"
         anew = await read_facts(cell, "scope")
-        assert await write_facts(cell, "scope", anew, {"f": fact})
-        assert not await write_facts(cell, "scope", book, {"f": None}), "a version is never used twice"
+        assert await write_facts(cell, "scope", anew, {"f": fact}) == "OK"
+        assert await write_facts(cell, "scope", book, {"f": None}) == "CHANGED", (
+            "a version is never used twice"
+        )
+
+
+async def test_only_the_holder_announces_what_it_writes_and_changes_nothing_that_stands(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1", "t2")
+        (late,) = await take(cell)
+        assert await announce_turns(cell, "m", late, {"t1": "1:"})
+        await cell.wait(LEASE_MS + 1)
+        (holder,) = await take(cell)
+        assert not await announce_turns(cell, "m", late, {"t2": "1:"})
+        assert await known(cell, "t1", "t2") == [True, False]
+        await settle_session(cell, "m", holder, {"t1": "1:a", "t2": ""})
+        await ended(cell, "t3")
+        (holder,) = await take(cell)
+        assert await announce_turns(cell, "m", holder, {"t1": "2:", "t3": "2:"})
+        await delete_session(cell, SessionId("s"))
+        await cell.wait(LEASE_MS + 1)
+        (cut,) = await take(cell)
+        assert cut.known == {"t1": "1:a", "t3": "2:"}
+
+
+async def test_a_late_worker_writes_no_facts(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1")
+        (late,) = await take(cell)
+        await cell.wait(LEASE_MS + 1)
+        (holder,) = await take(cell)
+        fact, empty = StoredFact("f", 1, [Wording("Likes tea.", 1)]), await read_facts(cell, "scope")
+        before = await cell.contents()
+        assert (
+            await write_facts(cell, "scope", empty, {"f": fact}, Held("s", "m", late.fence)) == "SUPERSEDED"
+        )
+        assert await cell.contents() == before
+        assert await write_facts(cell, "scope", empty, {"f": fact}, Held("s", "m", holder.fence)) == "OK"

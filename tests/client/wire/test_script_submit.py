@@ -7,7 +7,7 @@ import json
 import pytest
 from support.cells import START_MS, open_cell
 
-from antiphon.errors import KeyReused, SessionBusy, UsageError, WrongTenant
+from antiphon.errors import KeyReused, SessionBusy, SessionChanged, UsageError, WrongTenant
 from antiphon.wire.editing import delete_session
 
 ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
@@ -529,3 +529,17 @@ async def test_an_agent_without_a_version_leaves_requests_as_they_are(redis_url)
         await cell.put("t1", agent=b'{"provider":"p","model":"m"}')
         await cell.submit("s", "t2", b'{"messages":[]}', digest="d2")
         assert (await cell.turn("t2")).fields["request"] == b'{"messages":[]}'
+
+
+async def test_a_turn_that_names_the_last_event_is_refused_once_the_session_went_on(redis_url):
+    async with open_cell(redis_url) as cell:
+        with pytest.raises(SessionChanged):
+            await cell.put("t1", cursor=1)
+        assert not await cell.redis.exists(cell.keys.turn("t1"), cell.keys.session("s"))
+        assert await cell.put("t1", cursor=0) == 0
+        last = (await cell.events())[-1]["seq"]
+        with pytest.raises(SessionChanged):
+            await cell.put("t2", cursor=last - 1)
+        assert await cell.inbox() == ["t1"]
+        assert await cell.put("t2", cursor=last) == 1
+        assert await cell.put("t2", cursor=last) == 1, "a repetition is the same turn"

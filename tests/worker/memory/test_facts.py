@@ -17,8 +17,8 @@ from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
 from antiphon.model import Message, Response, encode
 from antiphon.redis.cells import Cells
 from antiphon.testing import script, tool_call
-from antiphon.wire.lists.facts import read_facts
-from antiphon.wire.lists.memories import waiting_sessions
+from antiphon.wire.lists.facts import NOT_HELD, read_facts
+from antiphon.wire.lists.memories import take_sessions, waiting_sessions
 from antiphon_worker.app import App
 from antiphon_worker.memory import indexer
 from antiphon_worker.memory.distiller import Distiller
@@ -81,6 +81,19 @@ async def distilled(cell, memory, model):
     one = distiller(cell, memory, model)
     while await one.index_some():
         pass
+
+
+async def distilled_by_one_that_dies(cell, memory, model):
+    """Facts are written, and nobody is told."""
+    dying = distiller(cell, memory, model)
+
+    async def killed(plan):
+        raise asyncio.CancelledError
+
+    dying._settle = killed
+    with pytest.raises(asyncio.CancelledError):
+        await dying.index_some()
+    assert await cell.redis.keys("ant:facts:*") != []
 
 
 async def say(cell, turn, text, session="s", tenant="acme", at=START_MS):
@@ -222,20 +235,39 @@ async def test_a_worker_that_dies_behind_its_write_leaves_each_fact_once(redis_u
         await cell.set_clock(START_MS)
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.")
-        dying = distiller(cell, memory, model)
-
-        async def killed(plan):
-            raise asyncio.CancelledError
-
-        dying._settle = killed
-        with pytest.raises(asyncio.CancelledError):
-            await dying.index_some()
-        assert await listed(client) == [], "nobody has said yet that it is so"
+        await distilled_by_one_that_dies(cell, memory, model)
         assert not await distiller(cell, memory, model).index_some(), "it is another worker's"
         await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
         await distilled(cell, memory, model)
         assert await listed(client) == ["Lives in Bonn."]
         assert len(model.lines.requests) == 1
+
+
+async def test_what_a_worker_wrote_that_died_goes_with_its_session(redis_url, memory, model):
+    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
+        await say(cell, "t1", "I moved to Bonn.")
+        await distilled_by_one_that_dies(cell, memory, model)
+        await client.session("s").delete_async()
+        assert await listed(client) == []
+        await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
+        await distilled(cell, memory, model)
+        assert await cell.redis.keys("ant:facts:*") == []
+        assert not await cell.redis.exists(cell.keys.remembered("s"))
+
+
+async def test_a_worker_that_lost_its_session_asks_no_model(redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await say(cell, "t1", "I moved to Bonn.")
+        (late,) = await take_sessions(cell, CURSOR, 1, 1)
+        await cell.wait(2)
+        await distilled(cell, memory, model)
+        asked = len(model.lines.requests)
+        one = distiller(cell, memory, model)
+        await one._carry_out(await one._plans([late]))
+        assert len(model.lines.requests) == asked
 
 
 async def test_a_model_that_is_down_delays_facts_and_nothing_else(redis_url, memory, model, monkeypatch):
@@ -330,7 +362,12 @@ async def test_a_person_who_edits_while_the_model_answers_is_not_overwritten(red
         assert sorted(await listed(client)) == ["Is tired.", "Likes water."]
 
 
-async def test_a_late_write_of_a_worker_that_stood_still_is_undone(redis_url, memory, model):
+@pytest.mark.parametrize("facts_stand", ["beside the session", "on another server"])
+async def test_nothing_stays_of_a_late_write(facts_stand, redis_url, memory, model, monkeypatch):
+    if (
+        facts_stand == "on another server"
+    ):  # which cannot check who holds the session: the late worker undoes it
+        monkeypatch.setattr(Distiller, "_held", lambda *_: NOT_HELD)
     async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}

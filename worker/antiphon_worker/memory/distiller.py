@@ -16,8 +16,16 @@ from antiphon.memory.fact_model import FactModel, fact_cursor
 from antiphon.model import Message
 from antiphon.redis.cells import Cells
 from antiphon.redis.many.facts import facts_home, known_wordings
-from antiphon.wire.lists.facts import FactBook, FactSource, StoredFact, read_facts, write_facts
-from antiphon.wire.lists.memories import TakenSession
+from antiphon.wire.lists.facts import (
+    NOT_HELD,
+    FactBook,
+    FactSource,
+    Held,
+    StoredFact,
+    read_facts,
+    write_facts,
+)
+from antiphon.wire.lists.memories import TakenSession, announce_turns
 from antiphon_worker.loop.answers.output import ExpectedOutput
 from antiphon_worker.loop.step_events import answered
 from antiphon_worker.memory.fact_rules import (
@@ -109,15 +117,31 @@ class Distiller:
         session = plan.taken.session_id
         for turn in plan.replaced:
             if value := plan.taken.known.get(turn):
-                await self._apply(_scope_of(value), [(session, turn)], None, [])
+                scope = _scope_of(value)
+                await self._apply(scope, [(session, turn)], None, [], self._held(plan, scope))
+        if not await self._announced(plan):
+            return
         groups: dict[str, list[TurnText]] = {}
         for text in plan.texts:
             groups.setdefault(_scope_of(plan.indexed[text.turn_id]), []).append(text)
         for scope, texts in groups.items():
             for start in range(0, len(texts), MOST_TURNS):
-                await self._distil(session, scope, texts[start : start + MOST_TURNS])
+                await self._distil(session, scope, texts[start : start + MOST_TURNS], self._held(plan, scope))
 
-    async def _distil(self, session: str, scope: str, texts: Sequence[TurnText]) -> None:
+    async def _announced(self, plan: Plan) -> bool:
+        """Note the scopes of these turns: a deleted session cannot tell them. Returns False for a late worker."""
+        scopes = {text.turn_id: f"{_scope_of(plan.indexed[text.turn_id])}:" for text in plan.texts}
+        cell = self._cells.of_session(plan.taken.session_id)
+        return not scopes or await announce_turns(cell, self.cursor, plan.taken, scopes)
+
+    def _held(self, plan: Plan, scope: str) -> Held:
+        """Return the session if its server can check, while it writes these facts, that it is still held."""
+        session = plan.taken.session_id
+        if facts_home(self._cells, scope) is not self._cells.of_session(session):
+            return NOT_HELD
+        return Held(session, self.cursor, plan.taken.fence)
+
+    async def _distil(self, session: str, scope: str, texts: Sequence[TurnText], held: Held) -> None:
         book = await read_facts(facts_home(self._cells, scope), scope)
         new = [
             one for one in texts if not is_applied(book.facts, FactSource(session, one.turn_id, one.digest))
@@ -132,7 +156,7 @@ class Distiller:
         turns = [Told(FactSource(session, one.turn_id, one.digest), one.created) for one in new]
         if said.facts or said.forgotten:
             await self._apply(
-                scope, [], lambda facts: learned(facts, shown, said, turns, self._model.most), turns
+                scope, [], lambda facts: learned(facts, shown, said, turns, self._model.most), turns, held
             )
 
     async def _apply(
@@ -141,8 +165,9 @@ class Distiller:
         gone: Sequence[tuple[str, str]],
         change: Callable[[Mapping[str, StoredFact]], dict[str, StoredFact]] | None,
         turns: Sequence[Told],
+        held: Held = NOT_HELD,
     ) -> None:
-        """Change the facts as they were read, and again where others were faster."""
+        """Change the facts as they were read, and again where others were faster. A late worker changes nothing."""
         home = facts_home(self._cells, scope)
         for _ in range(TRIES):
             book: FactBook = await read_facts(home, scope)
@@ -150,7 +175,7 @@ class Distiller:
                 return  # another worker has distilled these turns meanwhile
             after = without_sources(book.facts, set(gone)) if gone else book.facts
             changes = differences(book.facts, after if change is None else change(after))
-            if not changes or await write_facts(home, scope, book, changes):
+            if not changes or await write_facts(home, scope, book, changes, held) != "CHANGED":
                 return
         raise StoreUnavailable("Other calls keep changing these facts: they are tried again later.")
 

@@ -135,7 +135,7 @@ class AsyncFacts:
             if must_exist and name not in await known_wordings(self._connections.cells, self._name, book):
                 raise NotFound(f"There is no fact {name!r}.")
             fact = change(book, now)
-            if await write_facts(home, scope, book, {name: fact}):
+            if await write_facts(home, scope, book, {name: fact}) == "OK":
                 return _shown(fact, fact.wordings[-1]) if fact else Fact(name, "", "person", now, now, [])
         raise SessionBusy("Other calls keep changing these facts: try again later.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -14,7 +14,17 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.records import readable
 
-__all__ = ["FactBook", "FactSource", "StoredFact", "Wording", "read_facts", "write_facts"]
+__all__ = [
+    "NOT_HELD",
+    "FactBook",
+    "FactSource",
+    "Held",
+    "StoredFact",
+    "Wording",
+    "Written",
+    "read_facts",
+    "write_facts",
+]
 
 
 class FactSource(Struct, frozen=True, array_like=True):
@@ -49,6 +59,18 @@ class FactBook(Struct):
     facts: dict[str, StoredFact]
 
 
+class Held(NamedTuple):
+    """A session of the same cell that a worker holds for a memory. Facts without a session belong to people."""
+
+    session_id: str = ""
+    memory: str = ""
+    fence: str = ""
+
+
+NOT_HELD = Held()
+Written = Literal["OK", "CHANGED", "SUPERSEDED"]
+
+
 async def read_facts(cell: Cell, scope: str) -> FactBook:
     """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if they cannot be read."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
@@ -60,19 +82,25 @@ async def read_facts(cell: Cell, scope: str) -> FactBook:
 
 
 async def write_facts(
-    cell: Cell, scope: str, book: FactBook, changes: Mapping[str, StoredFact | None]
-) -> bool:
-    """Write facts, or None for one that goes. Returns False if others have changed them. Raises ``StoreError``."""
+    cell: Cell, scope: str, book: FactBook, changes: Mapping[str, StoredFact | None], held: Held = NOT_HELD
+) -> Written:
+    """Write facts, or None for one that goes.
+
+    Returns ``CHANGED`` if others have changed them, and ``SUPERSEDED`` if the session is not ``held`` any more: then
+    nothing was written. Raises ``StoreError``.
+    """
     flat: Sequence[Any] = [
         value
         for name, one in changes.items()
         for value in (name, b"" if one is None else seal_fact(cell.seal, scope, msgspec.json.encode(one)))
     ]
-    match await cell.run("memories/write_facts", scope, book.version, *flat):
+    match await cell.run("memories/write_facts", scope, book.version, *held, *flat):
         case [b"OK"]:
-            return True
+            return "OK"
         case [b"CHANGED"]:
-            return False
+            return "CHANGED"
+        case [b"SUPERSEDED"]:
+            return "SUPERSEDED"
         case answer:
             raise CorruptRecord(
                 f"The script 'memories/write_facts' returned an unknown answer: {answer!r:.80}."

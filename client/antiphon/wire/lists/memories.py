@@ -16,6 +16,7 @@ from antiphon.wire.records import pairs
 __all__ = [
     "Remembered",
     "TakenSession",
+    "announce_turns",
     "has_taken_over",
     "put_off",
     "settle_session",
@@ -57,6 +58,21 @@ async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> l
             return [_taken(memory, fence.decode(), each) for each in found]
         case answer:
             raise _unknown("take", answer)
+
+
+async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: Mapping[str, str]) -> bool:
+    """Tell where something is about to be written of which turns. Returns False if another worker has the session.
+
+    Raises ``StoreError``.
+    """
+    flat = [value for pair in places.items() for value in pair]
+    match await cell.run("memories/announce", memory, taken.session_id, taken.fence, *flat):
+        case [b"OK"]:
+            return True
+        case [b"SUPERSEDED"]:
+            return False
+        case answer:
+            raise _unknown("announce", answer)
 
 
 async def settle_session(

@@ -1,8 +1,11 @@
 -- Change the facts of a scope as they were read. `rest` has ids and facts, with nothing for a fact that goes.
--- @args scope version rest...
+-- Whoever holds a session of this server for a memory names both and its fence; people leave them empty.
+-- @args scope version session name fence rest...
 -- -> OK
 -- -> CHANGED               they are not what was read: also for a repetition
+-- -> SUPERSEDED            another worker has taken the session
 -- @include
+if fence ~= '' and redis.call('HGET', key_remembered(session), '@fence/' .. name) ~= fence then return {'SUPERSEDED'} end
 local facts = key_facts(scope)
 if (redis.call('HGET', facts, '@version') or '') ~= version then return {'CHANGED'} end
 for i = 1, #rest, 2 do
