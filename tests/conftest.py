@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -75,6 +76,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("redis_server", "server_kind"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of garbage collection: tests that collect would go through it all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
