@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE := client/node
 ARGS ?=
-# How many processes the tests use; `make test JOBS=0` runs them in one.
-JOBS ?= 3
+# How many processes the tests use: more than there are cores, because most tests wait. `make test JOBS=0` runs them in one.
+JOBS ?= 4
 # Frameworks that our adapters are tested with, always their newest release.
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from antiphon.encryption import KEYS_VARIABLE, new_key
 pytest_plugins = ["support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
+UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules anew
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
@@ -50,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             del os.environ[name]
+    os.environ.pop(UNCOMPILED, None)
+    # A shell ignores it for what it starts in the background, and tests of interrupts would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--sealed"):
         os.environ[KEYS_VARIABLE] = new_key("tests")
     forbid_other_machines()
@@ -70,6 +76,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("redis_server", "server_kind"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of garbage collection: tests that collect would go through it all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

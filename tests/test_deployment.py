@@ -125,6 +125,7 @@ def test_the_containers_run_commands_that_exist():
     assert runs("no-such-command").returncode != 0
 
 
+@pytest.mark.one_server
 @needs_command_line
 def test_the_health_check_tells_a_worker_from_none(redis_url, processes):
     def check(url):

@@ -17,6 +17,7 @@ def gone(pid):
     return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+@our_side
 async def test_a_drained_worker_finishes_its_turns_and_takes_no_new_one(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()
@@ -173,6 +174,7 @@ async def test_a_process_that_runs_one_turn_finishes_it_when_its_worker_dies(red
         assert "Traceback" not in supervised.process.output
 
 
+@our_side
 async def test_a_rolling_restart_under_load_loses_nothing_and_burns_no_attempt(
     redis_url, tmp_path, processes
 ):

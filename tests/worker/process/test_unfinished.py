@@ -9,6 +9,9 @@ from support.eventually import wait_until_async
 from antiphon.errors import ProviderStreamBroken, TurnCancelled, TurnFailed
 from antiphon.input.request import WAITS
 
+# What a dead worker leaves is ended by the reaper's script, whose own tests run on each server.
+pytestmark = pytest.mark.one_server
+
 
 @pytest.mark.parametrize(
     ("keep", "kept"),
@@ -116,7 +119,6 @@ async def is_suspended(turn):
     return await turn.status() == "suspended"
 
 
-@pytest.mark.one_server
 async def test_an_approved_call_of_a_turn_that_ends_before_a_worker_continues_it_was_not_run(
     redis_url, tmp_path
 ):

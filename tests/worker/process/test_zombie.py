@@ -4,6 +4,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until, wait_until_async
 from support.proxy import Proxy
@@ -86,6 +87,7 @@ async def test_a_tool_that_blocks_the_loop_does_not_look_like_a_death(redis_url,
         assert await ensemble.field(turn, "attempt") == "1"
 
 
+@pytest.mark.one_server
 async def test_forty_sessions_stay_whole_while_workers_are_killed_and_stopped(redis_url, tmp_path, processes):
     """Two workers die, two are stopped past their lease and go on, while 160 turns run."""
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:

@@ -389,7 +389,13 @@ async def test_a_job_that_is_no_turn_fails_visibly_and_alone(kind, redis, redis_
         await ensemble.whole("s", "t")
 
 
-BOMB = zlib.compress(b"[" + b" " * (1 << 30), 9)  # a megabyte that holds a gigabyte
+def bomb():
+    """A megabyte that holds a gigabyte. It is made in pieces: as a whole it would hide what the worker makes of it."""
+    packer = zlib.compressobj(1)
+    pieces = [b"[", *[b" " * (1 << 20)] * (1 << 10)]
+    return b"".join(map(packer.compress, pieces)) + packer.flush()
+
+
 DEEP_JOB = b'["antiphon_worker.jobs.run_turn",null,["s","x",{"params":{"a":' + b"[" * 100_000
 SHUT_DEEP_JOB = (
     b'["antiphon_worker.jobs.run_turn",null,["s","x",{"params":{"a":' + b"[" * 800 + b"]" * 800 + b"}}],{}]"
@@ -399,7 +405,7 @@ SHUT_DEEP_JOB = (
 @pytest.mark.parametrize(
     ("job_id", "data"),
     [
-        (b"bomb", BOMB), (b"truncated", zlib.compress(b'["a",null,[],{}]')[:-6]), (b"deep", DEEP_JOB),
+        (b"bomb", bomb), (b"truncated", zlib.compress(b'["a",null,[],{}]')[:-6]), (b"deep", DEEP_JOB),
         (b"deep-shut", SHUT_DEEP_JOB), (b"\xff\xfeodd", b"x"), (b"odd\xff", b'["os.getpid",null,[],{}]'),
         (b"a b", b'["antiphon_worker.jobs.run_turn",null,["s","x",{}],{}]'), (b"no-utf8", b'["\xff",null,[],{}]'),
         (b"surrogate", b'["antiphon_worker.jobs.run_turn",null,["\\ud800","x",{}],{}]'),
@@ -409,6 +415,7 @@ SHUT_DEEP_JOB = (
 )  # fmt: skip
 @pytest.mark.one_server
 async def test_no_job_ends_a_worker_or_is_read_twice(job_id, data, redis, redis_url, tmp_path):
+    data = data() if callable(data) else data
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         redis.hset(b"rq:job:" + job_id, mapping={"data": data} if data else {"origin": "antiphon"})
         redis.rpush("rq:queue:antiphon", job_id)

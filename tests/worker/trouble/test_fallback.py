@@ -204,6 +204,7 @@ class TestTheDoor:
             App(timeouts=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.one_server
 async def test_after_a_crash_the_model_that_the_journal_names_goes_on(redis_url, tmp_path, processes):
     """Nothing of an unfinished step is known elsewhere: it begins with the model of the step before it."""
     async with open_ensemble(redis_url, tmp_path, processes) as ensemble:

@@ -209,6 +209,7 @@ async def _is(turn, status):
     return await turn.status() == status
 
 
+@pytest.mark.one_server
 async def test_several_workers_keep_to_one_limit(redis_url, processes):
     """Each turn is answered, and the service refuses a part of what it would refuse workers that know nothing."""
     models = ModelProcess(processes, "--length", "2", "--limit", "15")
