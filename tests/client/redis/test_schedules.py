@@ -13,7 +13,7 @@ from antiphon.client import AsyncClient, Client
 from antiphon.errors import NotFound, StoreUnavailable, UsageError, WrongTenant
 from antiphon.input.request import AgentSpec
 from antiphon.redis.many import schedules as module
-from antiphon.redis.many.schedules import submit_due
+from antiphon.redis.many.schedules import DueSchedules
 from antiphon.redis.many.times import next_due
 from antiphon.wire.lists.schedules import advance, stored, write_schedule
 
@@ -27,6 +27,10 @@ async def scheduled(client, cell, **options):
     await client.schedules("s").set("tick", "Tick", **options)
     cell.server_ms = cell.now  # by the clock of the test
     await cell.redis.zadd("ant:schedules", {"tick:s": START_MS + 10_000})
+
+
+async def submit_due(cell):
+    return await DueSchedules(cell).submit()
 
 
 async def turns(cell):
@@ -160,6 +164,20 @@ async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(redis_url)
         assert "closed" in shown.error
         assert await due(cell) == START_MS + 20_000
         await client.schedules("s").delete("tick")
+
+
+async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(redis_url, caplog):
+    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+        for number in range(7):
+            await client.schedules("s").set(f"broken{number}", "Tick", every=10, agent=AGENT)
+            await cell.redis.hset(f"ant:schedule:broken{number}:s", "plan", "{")
+            await cell.redis.zadd("ant:schedules", {f"broken{number}:s": START_MS})
+        await scheduled(client, cell)
+        due = DueSchedules(cell)
+        for _ in range(3):
+            await cell.wait(10_000)
+            assert await due.submit(count=2) == 1
+        assert sum("cannot be read" in line for line in caplog.messages) == 7
 
 
 async def test_a_tenant_sees_and_changes_its_own(redis_url):

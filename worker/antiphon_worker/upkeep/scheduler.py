@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from antiphon.errors import StoreError
-from antiphon.redis.many.schedules import submit_due
+from antiphon.redis.many.schedules import DueSchedules
 from antiphon.wire.cell import Cell
 
 __all__ = ["Scheduler"]
@@ -20,14 +20,14 @@ class Scheduler:
     """Looks once a second."""
 
     def __init__(self, cell: Cell) -> None:
-        self._cell = cell
+        self._due = DueSchedules(cell)
 
     async def run(self) -> None:
         """Submit until cancelled."""
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
-                if count := await submit_due(self._cell):
+                if count := await self._due.submit():
                     log.info("%d scheduled turns were submitted", count, extra={"action": "schedules_due"})
             except StoreError:
                 continue  # the consumer logs the error

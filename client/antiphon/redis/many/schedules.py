@@ -35,7 +35,7 @@ from antiphon.wire.lists.schedules import (
     write_schedule,
 )
 
-__all__ = ["AsyncSchedules", "Schedule", "Schedules", "submit_due"]
+__all__ = ["AsyncSchedules", "DueSchedules", "Schedule", "Schedules"]
 
 log = logging.getLogger("antiphon.schedules")
 
@@ -249,30 +249,56 @@ class Schedules:
         call(self._schedules.delete(name))
 
 
-async def submit_due(cell: Cell, count: int = PAGE) -> int:
-    """Submit the turns of schedules that are due, once for each time, whoever else does so. Returns how many.
+class DueSchedules:
+    """The schedules of a cell that are due. The log tells once of each that cannot be read here.
 
-    A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
+    That is one that is damaged, that is sealed with a key that is not here, or that has a cron text where the package
+    for it is missing. It stays due: another worker may know more.
     """
-    now = await cell.server_ms()
-    ids = await due_schedules(cell, now, count)
-    done = 0
-    for found in await stored(cell, ids) if ids else []:
-        if found.due is not None and found.due <= now:
-            done += await _submit(cell, found, found.due, now)
-    return done
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._unreadable: set[str] = set()
+
+    async def submit(self, count: int = PAGE) -> int:
+        """Submit the turns of those that are due, once for each time, whoever else does so. Returns how many.
+
+        A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
+        Schedules that cannot be read hold up no other one. Raises ``StoreError``.
+        """
+        now = await self._cell.server_ms()
+        submitted, unreadable = 0, set[str]()
+        while ids := await due_schedules(self._cell, now, len(unreadable), count):
+            before = len(unreadable)
+            for found in await stored(self._cell, ids):
+                if found.due is None or found.due > now:
+                    continue
+                try:
+                    plan, later = _read_plan(self._cell, found, found.due, now)
+                except AgentError as exc:
+                    unreadable.add(found.id)
+                    self._tell(found.id, exc)
+                else:
+                    submitted += await _submit(self._cell, found, plan, found.due, later)
+            if len(unreadable) == before:
+                break
+        self._unreadable = unreadable
+        return submitted
+
+    def _tell(self, schedule: str, exc: AgentError) -> None:
+        if schedule not in self._unreadable:
+            log.warning(
+                "schedule %s cannot be read: %s", schedule, exc, extra={"action": "schedule_unreadable"}
+            )
 
 
-async def _submit(cell: Cell, found: StoredSchedule, due: int, now: int) -> bool:
+def _read_plan(cell: Cell, found: StoredSchedule, due: int, now: int) -> tuple[_Plan, int]:
+    plan = _read(cell, found)
+    return plan, next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=now)
+
+
+async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, later: int) -> bool:
     name, _, where = found.id.partition(":")
-    try:
-        plan = _read(cell, found)
-        later = next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=now)
-    except (
-        AgentError
-    ) as exc:  # damaged, or the package for cron text is missing here: another worker may know more
-        log.warning("schedule %s cannot be read: %s", found.id, exc, extra={"action": "schedule_unreadable"})
-        return False
     session, key, error = SessionId(where), f"schedule {name} {due}", ""
     turn = turn_id_of_key(session, key, "" if cell.keys.prefix == PREFIX else cell.keys.prefix)
     request = plan.request.encode()

@@ -61,12 +61,10 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
             raise unexpected("schedules/advance", answer)
 
 
-async def due_schedules(cell: Cell, now: int, count: int) -> list[str]:
-    """Return the ids of schedules that are due, the first one first."""
-    return [
-        _text(one)
-        for one in await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, 0, count))
-    ]
+async def due_schedules(cell: Cell, now: int, skip: int, count: int) -> list[str]:
+    """Return the ids of schedules that are due, the first one first, behind as many as are to be skipped."""
+    found = await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, skip, count))
+    return [_text(one) for one in found]
 
 
 async def schedule_ids(cell: Cell, session: str | None = None) -> list[str]:
