@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.errors import SettingsError
 from antiphon.input.limits import LIMITS
+from antiphon.input.values import parse_switch
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.keys import read_keys
 from antiphon_gateway.access.tokens import JwtSettings
@@ -142,9 +143,10 @@ def variable_of(name: str) -> str:
 def _parsed(name: str, default: Any, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if isinstance(default, bool):
-        return value.lower() in ("1", "true", "yes", "on")
+    kind, parse = (
+        ("true or false", parse_switch) if isinstance(default, bool) else ("a number", type(default))
+    )
     try:
-        return type(default)(value)
+        return parse(value)
     except ValueError as exc:
-        raise SettingsError(f"{variable_of(name)} (--{name.replace('_', '-')}) must be a number.") from exc
+        raise SettingsError(f"{variable_of(name)} (--{name.replace('_', '-')}) must be {kind}.") from exc

@@ -35,6 +35,7 @@ def test_durations_have_units(text, seconds):
         ("ANTIPHON_PREFIX", "a:b"),
         ("ANTIPHON_CELLS", "redis://elsewhere:6379/0"),
         ("ANTIPHON_LOG_LEVEL", "loud"),
+        ("ANTIPHON_TRACES", "ture"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_variable(variable, value):

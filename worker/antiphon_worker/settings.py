@@ -11,6 +11,7 @@ from typing import Any, cast
 from antiphon.client import DEFAULT_QUEUE
 from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import check_queue
+from antiphon.input.values import parse_switch
 from antiphon.wire.connection.open import redact
 from antiphon.wire.keys import PREFIX
 
@@ -178,7 +179,7 @@ def _parse(name: str, default: Any, value: Any, variable: str) -> Any:
         return value
     try:
         if isinstance(default, bool):
-            return value.lower() in ("1", "true", "yes", "on")
+            return parse_switch(value)
         if isinstance(default, int):
             return int(value)
         if isinstance(default, float):

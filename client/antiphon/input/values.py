@@ -32,9 +32,14 @@ __all__ = [
     "now_ms",
     "page_of_last",
     "parse_cursor",
+    "parse_switch",
     "patience",
     "plain",
 ]
+
+SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "0", ""), False
+)
 
 IfBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback", "steer"]
 """What a new turn does if its session has turns: see ``AsyncClient.submit``."""
@@ -150,6 +155,20 @@ def check_keep(value: object) -> Keep:
     if value not in ("partial", "steps", "nothing"):
         raise UsageError(f"keep= must be 'partial', 'steps' or 'nothing', not {value!r}.")
     return value
+
+
+def parse_switch(text: str) -> bool:
+    """Convert ``true``, ``yes``, ``on`` or ``1``, and ``false``, ``no``, ``off``, ``0`` or nothing.
+
+    Raises ``ValueError`` for other words.
+
+    >>> parse_switch("on"), parse_switch("false")
+    (True, False)
+    """
+    word = text.strip().lower()
+    if word not in SWITCHES:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return SWITCHES[word]
 
 
 def parse_cursor(after: int | str | None, name: str = "after") -> int | None:

@@ -73,7 +73,9 @@ def test_cursors_come_as_numbers_text_or_none():
     assert [parse_cursor(one) for one in (0, 7, "12", None)] == [0, 7, 12, None]
 
 
-@pytest.mark.parametrize("url", ["http://x", "localhost:6379", "", "redis+sentinel://h"])
+@pytest.mark.parametrize(
+    "url", ["http://x", "localhost:6379", "", "redis+sentinel://h", "redis://h/x", "rediss://h/0/1"]
+)
 def test_a_url_that_names_no_redis_is_refused_without_its_password(url):
     with pytest.raises(SettingsError):
         AsyncClient(url)
@@ -82,7 +84,9 @@ def test_a_url_that_names_no_redis_is_refused_without_its_password(url):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis://h/0", "rediss://h", "unix:///x.sock", "redis+sentinel://h/name/0"])
+@pytest.mark.parametrize(
+    "url", ["redis://h/0", "redis://h/", "rediss://h", "unix:///x.sock", "redis+sentinel://h/name/0"]
+)
 def test_an_option_of_a_url_that_does_not_exist_is_refused(url):
     AsyncClient(url)
     with pytest.raises(SettingsError, match="nope"):

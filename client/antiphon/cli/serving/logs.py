@@ -71,5 +71,5 @@ def set_up_logging(level: str, form: str = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    for noisy in ("httpx2", "httpcore2", "openai", "anthropic"):
+    for noisy in ("httpx2", "httpcore2", "openai", "anthropic", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

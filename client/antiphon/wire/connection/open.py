@@ -57,6 +57,7 @@ def open_redis(
         options["socket_keepalive"] = True
     try:
         _check_encoded(url)
+        _check_database(url)
         redis = (_open_sentinel if scheme.endswith("+sentinel") else _open)(url, max_connections, options)
         redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
     except ValueError as exc:
@@ -214,6 +215,14 @@ def _check_encoded(url: str) -> None:
     )
     if "@" in behind and "@" not in parts.netloc:
         raise ValueError(_PERCENT_ENCODE)
+
+
+def _check_database(url: str) -> None:
+    """Raise ``ValueError`` for a path that is no number: redis-py would use database 0."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if parts.scheme in ("redis", "rediss") and database and not (database.isascii() and database.isdigit()):
+        raise ValueError("behind the host stands the number of a database, as in redis://host:6379/0")
 
 
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
