@@ -310,6 +310,20 @@ async def test_a_place_whose_turn_is_set_aside_holds_nobody_up(redis_url):
         await cell.redis.hset("ant:turn:a1", "crashes", "0")
 
 
+async def test_a_turn_that_is_let_in_while_it_is_mended_has_its_place(redis_url):
+    async with open_cell(redis_url) as cell:
+        await put_all(cell, "a", "a9", "a1")
+        for junk, what in (("junk", "quarantined"), ("0", "mended")):
+            for turn in ("a9", "a1"):
+                await cell.redis.hset(cell.keys.turn(turn), "errors", junk)
+            await cell.wait(61_000)
+            await cell.reap()
+            assert await cell.redis.hlen(cell.keys.quarantined) == (2 if what == "quarantined" else 0)
+        assert await cell.queue() == ["a9", "a1"], "nobody waits behind what is set aside"
+        await put_all(cell, "a", "a2")
+        assert await line(cell) == ["a2"]
+
+
 @pytest.mark.parametrize("kind", ["share:@a", "line:antiphon:@a", "tenant:a"])
 async def test_a_damaged_share_keeps_no_turn_from_its_way(redis_url, kind):
     async with open_cell(redis_url) as cell:

@@ -26,14 +26,14 @@ local function inspect(session)
   look(session, now, act)
 end
 
--- A session with damaged data is set aside, and the others go on.
+-- A session with damaged data is set aside, and the others go on. While it is looked at it counts as whole.
 local function attempt(session, work, ...)
+  local since = redis.call('HGET', key_quarantined(), session)
+  if since then redis.call('HDEL', key_quarantined(), session) end
   local done, why = guarded(work, ...)
-  if done then
-    redis.call('HDEL', key_quarantined(), session)
-  elseif set_aside(session, now, why) then
-    act(session, '', 'quarantined')
-  end
+  if done then return end
+  if since then redis.call('HSET', key_quarantined(), session, since) end
+  if set_aside(session, now, why) then act(session, '', 'quarantined') end
 end
 
 local function due(turn)
