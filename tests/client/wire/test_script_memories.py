@@ -157,3 +157,14 @@ async def test_a_late_worker_writes_no_facts(redis_url):
         )
         assert await cell.contents() == before
         assert await write_facts(cell, "scope", empty, {"f": fact}, Held("s", "m", holder.fence)) == "OK"
+
+
+async def test_a_session_whose_key_is_damaged_is_told_and_holds_up_no_other_one(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1", session="whole")
+        await cell.redis.zadd(cell.keys.unindexed("m"), {"damaged": 0})
+        await cell.redis.set(cell.keys.remembered("damaged"), "junk", ex=60)
+        damaged, whole = await take(cell)
+        assert (damaged.session_id, "WRONGTYPE" in damaged.damage) == ("damaged", True)
+        assert (whole.session_id, whole.new.split()) == ("whole", ["t1"])
