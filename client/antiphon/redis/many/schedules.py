@@ -268,7 +268,7 @@ class DueSchedules:
         """
         now = await self._cell.server_ms()
         submitted, unreadable = 0, set[str]()
-        while ids := await due_schedules(self._cell, now, len(unreadable), count):
+        while ids := await due_schedules(self._cell, now, count, len(unreadable)):
             before = len(unreadable)
             for found in await stored(self._cell, ids):
                 if found.due is None or found.due > now:
