@@ -139,6 +139,7 @@ def test_stop_keeps_what_was_said_and_a_turn_that_waits_can_be_cancelled(operati
     page.write("And this")
     page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "running"), ("And this", "", "waiting"))
     page.press("Cancel")
+    page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "running"), ("And this", "", "cancelled"))
     page.press("Stop")
     page.shows_turns(("gate:g All of it", FIRST_WORDS.strip(), "cancelled"), ("And this", "", "cancelled"))
     page.shows("article:first-child .mark", "Stopped: stopped by an operator.")
