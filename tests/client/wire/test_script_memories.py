@@ -30,6 +30,14 @@ async def take(cell, memory="m"):
     return await take_sessions(cell, memory, LEASE_MS, 10)
 
 
+async def late_and_holder(cell):
+    """A session as a worker took it whose lease is over, and as the next one took it."""
+    (late,) = await take(cell)
+    await cell.wait(LEASE_MS + 1)
+    (holder,) = await take(cell)
+    return late, holder
+
+
 async def known(cell, *turns, session="s", memory="m"):
     return await which_known(cell, memory, [Remembered(session, turn) for turn in turns])
 
@@ -54,9 +62,7 @@ async def test_whoever_lost_the_session_settles_nothing_and_hears_what_is_unknow
     async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         await ended(cell, "t1", "t2")
-        (late,) = await take(cell)
-        await cell.wait(LEASE_MS + 1)
-        (holder,) = await take(cell)
+        late, holder = await late_and_holder(cell)
         await settle_session(cell, "m", holder, {"t1": "1:a", "t2": ""})
         before = await cell.contents()
         assert await settle_session(cell, "m", late, {"t1": "1:b", "t2": "1:b"}) == ["t2"]
@@ -97,9 +103,7 @@ async def test_whoever_lost_the_session_asks_again_while_the_holder_may_have_wri
     async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         await ended(cell, "t1")
-        (late,) = await take(cell)
-        await cell.wait(LEASE_MS + 1)
-        (holder,) = await take(cell)
+        late, holder = await late_and_holder(cell)
         assert await settle_session(cell, "m", late, {"t1": "1:a"}) is None
         assert await settle_session(cell, "m", holder, {"t1": "1:a"}) == []
         assert await settle_session(cell, "m", late, {"t1": "1:a"}) == [], "it is remembered: nothing must go"
@@ -147,9 +151,7 @@ async def test_a_late_worker_writes_no_facts(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         await ended(cell, "t1")
-        (late,) = await take(cell)
-        await cell.wait(LEASE_MS + 1)
-        (holder,) = await take(cell)
+        late, holder = await late_and_holder(cell)
         fact, empty = StoredFact("f", 1, [Wording("Likes tea.", 1)]), await read_facts(cell, "scope")
         before = await cell.contents()
         assert (

@@ -239,6 +239,7 @@ async def test_a_worker_that_dies_behind_its_write_leaves_each_fact_once(redis_u
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.")
         await distilled_by_one_that_dies(cell, memory, model)
+        assert await listed(client) == ["Lives in Bonn."], "the turn has finished, and is not deleted"
         assert not await distiller(cell, memory, model).index_some(), "it is another worker's"
         await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
         await distilled(cell, memory, model)
@@ -367,9 +368,8 @@ async def test_a_person_who_edits_while_the_model_answers_is_not_overwritten(red
 
 @pytest.mark.parametrize("facts_stand", ["beside the session", "on another server"])
 async def test_nothing_stays_of_a_late_write(facts_stand, redis_url, memory, model, monkeypatch):
-    if (
-        facts_stand == "on another server"
-    ):  # which cannot check who holds the session: the late worker undoes it
+    if facts_stand == "on another server":
+        # That one cannot check who holds the session: the late worker undoes what it wrote.
         monkeypatch.setattr(Distiller, "_held", lambda *_: NOT_HELD)
     async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
