@@ -438,10 +438,10 @@ def test_people_list_add_edit_and_delete(redis_url):
 
 async def test_facts_of_one_scope_stand_in_one_cell(redis_url):
     async with AsyncClient([redis_url, redis_url.replace("/0", "/1")]) as client:
-        for number in range(8):
+        for number in range(40):  # so many are never all in one cell, whatever port the server has
             await client.memory(tenant=f"t{number}").add("Likes tea.")
         counts = [len(await cell.redis.keys("ant:facts:*")) for cell in client.connections.cells]
-        assert sum(counts) == 8
+        assert sum(counts) == 40
         assert min(counts) > 0
         assert await listed(client, tenant="t3") == ["Likes tea."]
         for cell in client.connections.cells:
