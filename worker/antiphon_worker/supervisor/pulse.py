@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from enum import IntEnum
 
-__all__ = ["STALL_SIGNAL", "Page", "Patience", "State", "beating", "beating_in_stock_worker", "standing_still"]
+__all__ = ["STALL_SIGNAL", "Page", "Patience", "State", "beating", "beating_under_rq", "standing_still"]
 
 STALL_SIGNAL = signal.SIGALRM
 BEAT_SECONDS = 0.25
@@ -147,8 +147,8 @@ async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[Non
 
 
 @asynccontextmanager
-async def beating_in_stock_worker(stall_timeout: float) -> AsyncGenerator[None]:
-    """Do the same for a turn in RQ's own worker, which uses SIGALRM itself and has no supervisor of ours."""
+async def beating_under_rq(stall_timeout: float) -> AsyncGenerator[None]:
+    """Do the same under RQ's command line, whose own worker uses SIGALRM itself. There is no supervisor of ours."""
     if not stall_timeout:
         yield
         return
