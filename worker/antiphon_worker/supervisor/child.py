@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon_worker.supervisor.forks import close_in_forks
+from antiphon.wire.connection.forks import close_in_forks
 from antiphon_worker.supervisor.pulse import STALL_SIGNAL, Page, Patience, State, standing_still
 
 __all__ = ["ALONE", "WORK", "Given", "Lifeline", "Started", "start_process", "tell"]
