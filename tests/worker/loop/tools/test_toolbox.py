@@ -260,6 +260,40 @@ async def test_a_tool_for_which_no_thread_is_free_is_not_run_and_the_model_is_to
     assert ran == []
 
 
+async def test_where_the_system_starts_no_more_threads_calls_wait_for_those_that_there_are(monkeypatch):
+    release, begun, ran = threading.Event(), asyncio.Event(), []
+    loop, start = asyncio.get_running_loop(), threading.Thread.start
+
+    @tool
+    def hold() -> str:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait(30)
+        return "held"
+
+    @tool
+    def quick(call: str) -> str:
+        ran.append(call)
+        return "here"
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name == "antiphon tool":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    box = ToolBox([hold, quick], threads=Threads(limit=8))
+    holding = asyncio.create_task(run(hold, box=box))
+    await begun.wait()
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    monkeypatch.setattr(box, "patience", 0.05)
+    assert "no thread was free" in (await run(quick, box=box, call="first")).content
+    monkeypatch.setattr(box, "patience", 30)
+    waiting = asyncio.create_task(run(quick, box=box, call="second"))
+    await asyncio.sleep(0)
+    release.set()
+    assert ((await waiting).content, (await holding).content) == ("here", "held")
+    assert (ran, box.threads._busy.total()) == (["second"], 0)
+
+
 async def test_one_slow_tool_leaves_threads_to_the_others():
     release = threading.Event()
 
