@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import subprocess
 import sys
 import threading
 
@@ -559,8 +560,6 @@ def test_tools_are_offered_with_name_description_and_schema():
 
 
 def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
-    import subprocess
-
     code = (
         "import asyncio, threading\n"
         "from antiphon_worker.loop.tools.threads import Threads\n"
@@ -575,6 +574,31 @@ def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "given up\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", ["async def", "def"])
+@pytest.mark.parametrize("end", ["return", "raise SystemExit(0)"])
+def test_a_fork_that_comes_back_from_its_tool_ends(kind, end):
+    """Else two processes would go on with the turn, on the same connections."""
+    code = (
+        "import asyncio, os\n"
+        "from antiphon.model import ToolCall\n"
+        "from antiphon.tools import Context, tool\n"
+        "from antiphon_worker.loop.tools.toolbox import ToolBox\n"
+        "children = []\n"
+        "@tool\n"
+        f"{kind} beget() -> None:\n"
+        "    children.append(os.fork())\n"
+        "    if not children[0]:\n"
+        f"        {end}\n"
+        "asyncio.run(ToolBox([beget]).run(ToolCall('c', 'beget', {}), Context('s', 't', 'c')))\n"
+        "print('went on', os.waitpid(children[0], 0)[1] if children[0] else 'in the child', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "went on 256\n"
 
 
 @pytest.mark.parametrize(
