@@ -58,7 +58,7 @@ WORKER_ORDER = [
 ]
 GATEWAY_ORDER = [
     "serve",
-    "app",
+    "app reach",
     "interface frontends openai page",
     "http",
     "settings",

@@ -13,7 +13,7 @@ import msgspec
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from antiphon.client import AsyncClient
@@ -139,18 +139,21 @@ class Gateway:
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
         else:
-            await self._talk(WebSocket(scope, receive, send))
+            await self._talk(scope, receive, send)
 
-    async def _talk(self, peer: WebSocket) -> None:
+    async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make responses over a WebSocket, for who may make them."""
         headers = [
-            one for one in peer.scope["headers"] if one[0] != b"idempotency-key"
+            one for one in scope["headers"] if one[0] != b"idempotency-key"
         ]  # it would name all responses
-        request = Request({**peer.scope, "type": "http", "method": "POST", "headers": headers})
+        request = Request({**scope, "type": "http", "method": "POST", "headers": headers})
         with nullcontext() if self._traces is None else self._traces.span(request.scope) as span:
-            status = await self._talk_within(peer, request)
-            if self._traces is not None:
-                self._traces.answered(span, "GET", request.scope.get("route", NO_ROUTE), status)
+            sent = _Sent(send)
+            status, began = 101, time.monotonic()
+            try:
+                status = await self._talk_within(WebSocket(scope, receive, sent), request)
+            finally:
+                self._tell(span, request.scope, "GET", status, began, sent.began or time.monotonic())
 
     async def _talk_within(self, peer: WebSocket, request: Request) -> int:
         """Return the status of the answer to the handshake."""
@@ -174,7 +177,7 @@ class Gateway:
         with nullcontext() if self._traces is None else self._traces.span(scope) as span:
             request, began = Request(scope, receive), time.monotonic()
             response = await self._response(request)
-            status, ready = response.status_code, time.monotonic() - began
+            status, ready = response.status_code, time.monotonic()
             try:
                 await response(scope, receive, send)
             except (Refused, AgentError) as exc:  # of a stream that could not begin
@@ -182,13 +185,17 @@ class Gateway:
                 status = response.status_code
                 await response(scope, receive, send)
             finally:
-                method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-                route: str = scope.get("route", NO_ROUTE)
-                if self._services.counting is not None:
-                    self._services.counting.answered(method, route, status, ready)
-                if self._traces is not None:
-                    self._traces.answered(span, method, route, status)
-                _log_request(scope, status, time.monotonic() - began)
+                self._tell(span, scope, scope["method"], status, began, ready)
+
+    def _tell(self, span: Any, scope: Scope, method: str, status: int, began: float, ready: float) -> None:
+        """Tell operators of a request that has ended, whose answer began at ``ready``."""
+        label = method if method in METHODS else "_OTHER"
+        route: str = scope.get("route", NO_ROUTE)
+        if self._services.counting is not None:
+            self._services.counting.answered(label, route, status, ready - began)
+        if self._traces is not None:
+            self._traces.answered(span, label, route, status)
+        _log_request(scope, method, status, time.monotonic() - began)
 
     async def _response(self, request: Request) -> Response:
         try:
@@ -269,16 +276,28 @@ def _encoded(found: Any, known: Operation) -> Response:
     return Response(msgspec.json.encode(answer.value), answer.status, headers, media_type="application/json")
 
 
-def _log_request(scope: Scope, status: int, seconds: float) -> None:
+class _Sent:
+    """Sends, and knows when it began to."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.began: float | None = None
+
+    async def __call__(self, message: Message) -> None:
+        self.began = self.began or time.monotonic()
+        await self._send(message)
+
+
+def _log_request(scope: Scope, method: str, status: int, seconds: float) -> None:
     path: bytes = scope.get("raw_path") or scope["path"].encode()  # without the query: it may hold a token
     told = {
         name: value for name, value in scope.get("path_params", {}).items() if name in ("session", "turn")
     }
     log.info(
-        "%s %s %d %.1f ms", scope["method"], path.partition(b"?")[0].decode("ascii", "replace"), status,
+        "%s %s %d %.1f ms", method, path.partition(b"?")[0].decode("ascii", "replace"), status,
         seconds * 1000,
         extra={
-            "action": "request", "method": scope["method"], "route": scope.get("route", NO_ROUTE),
+            "action": "request", "method": method, "route": scope.get("route", NO_ROUTE),
             "status": status, "seconds": round(seconds, 4), **told,
         },
     )  # fmt: skip

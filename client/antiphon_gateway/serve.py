@@ -25,6 +25,7 @@ from antiphon_gateway.access.keys import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
 from antiphon_gateway.http.connection import Connection, SocketConnection
 from antiphon_gateway.observing.loop_lag import STUCK_SECONDS, LoopLag
+from antiphon_gateway.reach import reaching
 from antiphon_gateway.settings import GatewaySettings
 
 __all__ = ["serve"]
@@ -55,11 +56,10 @@ def serve(argv: list[str]) -> int:
         return _print_key(json=options.json)
     settings = GatewaySettings.load(vars(options))
     set_up_logging(settings.log_level, settings.log_format)
+    urls = redis_urls(options.redis_url)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
-        client = AsyncClient(
-            redis_urls(options.redis_url), prefix=options.prefix, archive=settings.archive or None
-        )
-        runner.run(_serve(settings, client))
+        client = AsyncClient(urls, prefix=options.prefix, archive=settings.archive or None)
+        runner.run(_serve(settings, client, urls))
     return 0
 
 
@@ -72,7 +72,7 @@ def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: GatewaySettings, client: AsyncClient) -> None:
+async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]) -> None:
     access = settings.access()
     async with client:
         status = _Status(settings)
@@ -94,7 +94,8 @@ async def _serve(settings: GatewaySettings, client: AsyncClient) -> None:
                 server_header=False,
                 log_config=None, log_level="warning", timeout_graceful_shutdown=max(1, round(settings.drain)),
             )  # fmt: skip
-            await _Server(config, app).serve(sockets=[listening])
+            async with reaching(urls):
+                await _Server(config, app).serve(sockets=[listening])
         log.info("all streams have ended", extra={"action": "stopped"})
 
 

@@ -235,6 +235,31 @@ def test_a_request_that_breaks_leaves_its_type_and_not_its_text(spans):
     assert SECRET not in span.to_json()
 
 
+async def test_websockets_are_counted_and_logged_as_requests(redis_url, caplog):
+    caplog.set_level(logging.INFO, "antiphon.gateway")
+    metrics = GatewayMetrics()
+
+    def logged():
+        records = map(vars, caplog.records)
+        return {one["status"]: one for one in records if one.get("action") == "request"}
+
+    async with open_gateway(redis_url, metrics=metrics) as (api, _):
+        url = api.url.replace("http", "ws")
+        async with connect(f"{url}/v1/responses?q={SECRET}", proxy=None) as peer:
+            await peer.send("{}")
+            await peer.recv()
+        with pytest.raises(InvalidStatus):
+            await connect(f"{url}/v1/nothing", proxy=None)
+        await wait_until_async(lambda: len(logged()) == 2, description="both have ended")
+    told, found = logged(), values(metrics)
+    assert SECRET not in caplog.text
+    for status, route in ((101, "/v1/responses"), (404, "none")):
+        assert (told[status]["method"], told[status]["route"]) == ("GET", route)
+        assert found[f"antiphon_gateway_requests_total{{method=GET,route={route},status={status}}}"] == 1
+    answered = found["antiphon_gateway_request_seconds_sum{route=/v1/responses}"]
+    assert answered < told[101]["seconds"], "from the request to the handshake, not to the connection's end"
+
+
 async def test_a_websocket_that_is_refused_has_the_status_of_its_refusal(redis_url, spans):
     tracer, exporter = spans
     async with open_gateway(redis_url, traces=GatewayTraces(tracer)) as (api, _):

@@ -18,6 +18,7 @@ from support.eventually import wait_until_async
 from support.gateway import Api, follow
 from support.ports import free_port
 from support.processes import COMMAND, Processes
+from support.servers import RedisServer
 from support.stage import FIRST_WORDS, Stage
 
 from antiphon_gateway.access.keys import hash_of, new_key
@@ -213,6 +214,28 @@ def test_without_keys_it_listens_on_this_machine_only_and_says_so(stand):
         )
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_gateway_that_starts_before_its_redis_says_so_and_when_it_is_there(server_kind, processes):
+    server = RedisServer(server_kind)
+    url = server.url.replace("://", "://default:gehe1m@")
+    gateway = processes.start(COMMAND, "serve", "--redis-url", url, "--port", "0", name="serve")
+    gateway.wait_for_output("[outage_began]")
+    assert "[serving]" in gateway.output
+    (line,) = [one for one in gateway.output.splitlines() if "[outage_began]" in one]
+    assert f"redis://default:***@127.0.0.1:{server.port}/0: Redis cannot be reached" in line
+    with server:
+        gateway.wait_for_output("[outage_ended]")
+        assert gateway.terminate(20) == 0
+    assert gateway.output.count("[outage_began]") == 1
+    assert "gehe1m" not in gateway.output
+
+
+def test_a_gateway_whose_redis_answers_says_nothing_of_it(stand):
+    gateway, url = stand.gateway()
+    assert httpx2.get(f"{url}/sessions").status_code == 200
+    assert gateway.terminate(20) == 0
+    assert "outage" not in gateway.output
 
 
 def said(url: str, sent: bytes, most: int = 65536) -> bytes:

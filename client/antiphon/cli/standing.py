@@ -296,7 +296,10 @@ def facts(argv: list[str]) -> int:
     if options.json:
         print_json(found)
         return 0
-    rows = [[one.id, one.text, one.by, clock_time(one.updated)] for one in found]
+    rows = [
+        [one.id, one.error, "-", "-"] if one.error else [one.id, one.text, one.by, clock_time(one.updated)]
+        for one in found
+    ]
     print_table(["fact", "text", "by", "since"], rows, "Nothing is known.")
     return 0
 

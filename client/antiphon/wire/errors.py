@@ -45,6 +45,11 @@ _READ_ONLY = (
     "Point the URL at the primary, or free disk space."
 )
 
+_NO_SENTINEL = (
+    "The URL asks for Sentinels (redis+sentinel://), but this server is no Sentinel: name the hosts and ports of "
+    "Sentinels, or write redis:// to use this server itself."
+)
+
 _FULL_OF = {
     "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
     "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
@@ -105,6 +110,8 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):
         return StoreUnavailable(f"Redis is not ready ({text}).")
+    if "unknown command" in text and "SENTINEL" in text:
+        return StoreUnsupported(_NO_SENTINEL)
     if "WRONGTYPE" in text or "attempt to " in text:  # Lua reports the latter
         return CorruptRecord(f"A record in Redis is not what was written there ({text}).")
     return StoreError(f"Redis refused a command ({text}).")

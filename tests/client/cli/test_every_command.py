@@ -141,6 +141,22 @@ async def test_what_stands_until_somebody_changes_it_is_told_as_json(redis_url, 
     assert (code, facts["role"], facts["durability"]) == (0, "master", "none")
 
 
+def test_a_damaged_fact_is_listed_with_its_id_and_can_be_removed(redis_url, capsys):
+    def told(*argv):
+        assert main(["facts", *argv, "--redis-url", redis_url]) == 0
+        return capsys.readouterr().out
+
+    told("add", "Likes tea.")
+    with Redis.from_url(redis_url) as redis:
+        (key,) = redis.keys("ant:facts:*")
+        redis.hset(key, "bad", "damage")
+        shown = told()
+        assert "Likes tea." in shown
+        assert "The fact 'bad' cannot be read" in shown
+        told("remove", "bad")
+        assert "bad" not in told()
+
+
 def test_what_needs_no_redis_is_told_as_json_too(capsys, tmp_path, monkeypatch):
     def told(*argv):
         code = main([*argv, "--json"])

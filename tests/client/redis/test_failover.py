@@ -11,6 +11,8 @@ from support.eventually import wait_until, wait_until_async
 from support.proxy import Proxy
 from support.servers import RedisServer, Sentinel
 
+from antiphon.client import AsyncClient
+from antiphon.errors import StoreError, StoreUnavailable, StoreUnsupported
 from antiphon.redis import subscription as subscribe
 from antiphon.wire.connection import pubsub as live
 from antiphon.wire.connection.open import open_redis
@@ -116,6 +118,32 @@ async def test_a_sentinel_that_is_gone_is_passed_over_and_none_is_left_connected
             await wait_until_async(
                 lambda: len(watch.client_list("normal")) == 1, 5, "its connection is closed"
             )
+
+
+async def refusal(url):
+    """What a client says that cannot submit with this URL."""
+    async with AsyncClient(url, retries=0) as client:
+        with pytest.raises(StoreError) as refused:
+            await client.submit("s", "x")
+    return refused.value
+
+
+async def test_a_plain_redis_where_a_sentinel_is_asked_for_is_told_to_be_none(redis_url):
+    refused = await refusal(redis_url.replace("redis://", "redis+sentinel://").replace("/0", "/primary/0"))
+    assert isinstance(refused, StoreUnsupported)
+    assert "this server is no Sentinel" in str(refused)
+
+
+@pytest.mark.one_server
+async def test_sentinels_that_know_no_such_primary_are_named_with_it(server_kind):
+    with RedisServer(server_kind) as primary, Sentinel(primary) as sentinel:
+        refused = await refusal(sentinel.url.replace("/primary/", "/other/"))
+    assert isinstance(refused, StoreUnavailable)
+    assert f"no Sentinel of 127.0.0.1:{sentinel.port} answers with a primary named 'other'" in str(refused)
+    gone = await refusal(sentinel.url)
+    assert str(gone) == (
+        f"Redis cannot be reached (no Sentinel of 127.0.0.1:{sentinel.port} answers with a primary named 'primary')."
+    )
 
 
 @pytest.mark.one_server

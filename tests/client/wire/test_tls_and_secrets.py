@@ -127,6 +127,34 @@ async def test_a_client_of_redis_py_with_tls_leads_to_its_server(certificate):
                 await client.submit("t", "x")
 
 
+async def refusal(url):
+    """How a client tells that it cannot submit."""
+    async with AsyncClient(url, retries=0, timeout_seconds=1) as client:
+        with pytest.raises(StoreUnavailable) as refused:
+            await client.submit("s", "x")
+    return str(refused.value)
+
+
+async def test_a_url_that_asks_for_tls_where_there_is_none_is_told_so(redis_url):
+    assert "if this port speaks no TLS, write redis " in await refusal(
+        redis_url.replace("redis://", "rediss://")
+    )
+
+
+@tls_server
+async def test_a_url_that_asks_for_no_tls_where_there_is_tls_is_told_so(certificate):
+    port = free_port()
+    with RedisServer("redis", config=tls_config(certificate, port)):
+        for url in (f"redis://127.0.0.1:{port}/0", f"redis://a:b@127.0.0.1:{port}/1"):
+            assert "if this port speaks TLS, write rediss " in await refusal(url)
+
+
+async def test_a_server_that_is_not_there_is_no_matter_of_tls():
+    port = free_port()
+    for scheme in ("redis", "rediss"):
+        assert "TLS" not in await refusal(f"{scheme}://127.0.0.1:{port}/0")
+
+
 @tls_server
 async def test_a_primary_behind_sentinels_with_passwords_and_tls(certificate):
     port = free_port()

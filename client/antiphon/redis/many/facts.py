@@ -23,7 +23,7 @@ from antiphon.wire.lists.facts import (
     StoredFact,
     Wording,
     count_of,
-    read_facts,
+    read_book,
     write_facts,
 )
 from antiphon.wire.lists.memories import Remembered, tenant_of_session
@@ -39,7 +39,8 @@ TRIES = 50
 
 class Fact(Struct):
     """A fact. ``by`` is who wrote it as it reads now: ``"model"`` or ``"person"``. ``sources`` are the ids of the
-    sessions and turns that say it. Times are in ms since 1970.
+    sessions and turns that say it. Times are in ms since 1970. ``error`` says why a fact cannot be read: nothing else
+    but its id is known of it then, and ``delete`` removes it.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Fact(Struct):
     created: int
     updated: int
     sources: list[tuple[str, str]]
+    error: str | None = None
 
 
 class AsyncFacts:
@@ -80,10 +82,12 @@ class AsyncFacts:
 
     async def __aiter__(self) -> AsyncGenerator[Fact, None]:
         scope, home = await self._place()
-        book = await read_facts(home, scope)
+        book = await read_book(home, scope)
         known = await known_wordings(self._connections.cells, self._name, book)
         for name, wording in known.items():
             yield _shown(book.facts[name], wording)
+        for name, error in book.damaged.items():
+            yield Fact(name, "", "model", 0, 0, [], error.message)
 
     async def add(self, text: str) -> Fact:
         """Add a fact. Raises ``UsageError``, ``LimitReached`` beyond 1,000 facts, and ``StoreError``.
@@ -103,7 +107,7 @@ class AsyncFacts:
     async def edit(self, fact_id: str, text: str) -> Fact:
         """Let a fact read differently. No turn that had been said before changes it again.
 
-        Raises ``NotFound``, ``UsageError`` and ``StoreError``.
+        Raises ``NotFound``, ``UsageError`` and ``StoreError``, which is ``CorruptRecord`` if the fact cannot be read.
 
         >>> (await facts.edit(nuts.id, "Is allergic to hazelnuts.")).text
         'Is allergic to hazelnuts.'
@@ -111,6 +115,8 @@ class AsyncFacts:
         said = _checked(text)
 
         def edited(book: FactBook, now: int) -> StoredFact:
+            if fact_id in book.damaged:
+                raise book.damaged[fact_id]
             fact = book.facts[fact_id]
             if fact.wordings[-1].by == "person":
                 fact.wordings.pop()
@@ -122,13 +128,18 @@ class AsyncFacts:
     async def delete(self, fact_id: str) -> None:
         """Delete a fact. The turns that said it are not distilled again. Raises ``NotFound`` and ``StoreError``.
 
+        One that cannot be read does not tell its turns: it leaves nothing.
+
         >>> await facts.delete(nuts.id)
         """
         tried = False  # a try whose answer was lost may have deleted it
 
         def deleted(book: FactBook, now: int) -> StoredFact | None:
             nonlocal tried
-            fact, tried = book.facts[fact_id], True
+            tried = True
+            if fact_id in book.damaged:
+                return None
+            fact = book.facts[fact_id]
             sources = [source for wording in fact.wordings for source in wording.sources]
             if not sources:
                 return None
@@ -147,8 +158,10 @@ class AsyncFacts:
         scope, home = await self._place()
         now = await home.server_ms()
         for _ in range(TRIES):
-            book = await read_facts(home, scope)
-            if must_exist and name not in await known_wordings(self._connections.cells, self._name, book):
+            book = await read_book(home, scope)
+            if must_exist and name not in book.damaged | await known_wordings(
+                self._connections.cells, self._name, book
+            ):
                 raise NotFound(f"There is no fact {name!r}.")
             fact = change(book, now)
             if await write_facts(home, scope, book, {name: fact}) == "OK":

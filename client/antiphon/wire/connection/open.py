@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -31,6 +31,7 @@ __all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
 _PERCENT_ENCODE = "percent-encode the special characters of the password"
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 SENTINEL_SECONDS = 1.0
+CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
 SECRETS = ("password", "passwd", "secret", "token", "auth")
 
 
@@ -143,6 +144,16 @@ class _Cancellable:
             self._writer.close()
             self._reader = self._writer = None
 
+    async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
+        """Connect. If it looks as if only one side speaks TLS, the error says so."""
+        try:
+            await super().connect_check_health(*args, **options)  # type: ignore[misc]
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            hint = _tls_hint(exc, uses_tls=isinstance(self, SSLConnection))
+            if not hint:
+                raise
+            raise type(exc)(f"{str(exc).rstrip('.')}; {hint}") from exc
+
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
@@ -182,6 +193,20 @@ class _Managed:
         return primary is not None and primary != (self.host, self.port)
 
 
+class _Sentinels(Sentinel):
+    """Sentinels that say in a sentence that they lead to no primary."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        try:
+            return await super().discover_master(service_name)
+        except MasterNotFoundError as exc:
+            settings = [one.connection_pool.connection_kwargs for one in self.sentinels]
+            places = ", ".join(f"{one['host']}:{one['port']}" for one in settings)
+            raise MasterNotFoundError(
+                f"no Sentinel of {places} answers with a primary named {service_name!r}"
+            ) from exc
+
+
 class _OfSentinel(ScriptRedis):
     """A client that also closes its connections to the Sentinels."""
 
@@ -199,6 +224,15 @@ class _OfSentinel(ScriptRedis):
 def _cancellable(connection: type[Any], *more: type[Any]) -> type[Any]:
     """Return this class of connection with cancellable writes and the additions of ``more``."""
     return type(f"Cancellable{connection.__name__}", (*more, _Cancellable, connection), {})
+
+
+def _tls_hint(exc: RedisConnectionError | RedisTimeoutError, *, uses_tls: bool) -> str:
+    """What to write if only one side speaks TLS: Redis then waits for more of the handshake, and TLS closes."""
+    if uses_tls and isinstance(exc, RedisTimeoutError):
+        return "if this port speaks no TLS, write redis in place of rediss in the URL"
+    if not uses_tls and str(exc).startswith(CLOSED_BY_SERVER):
+        return "if this port speaks TLS, write rediss in place of redis in the URL"
+    return ""
 
 
 def database_of(redis: Redis) -> int:
@@ -260,7 +294,7 @@ def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> R
         if given := credentials.pop(f"sentinel_{name}", None):
             asking[name] = given
     asking |= {name: value for name, value in credentials.items() if name.startswith("ssl")}
-    redis = Sentinel(hosts, sentinel_kwargs=asking).master_for(
+    redis = _Sentinels(hosts, sentinel_kwargs=asking).master_for(
         path[0], _OfSentinel, _SentinelPool, db=database, max_connections=max_connections, **credentials, **options
     )  # fmt: skip
     redis.connection_pool.connection_class = _cancellable(redis.connection_pool.connection_class, _Managed)

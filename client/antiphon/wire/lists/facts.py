@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.encryption.contents import open_fact, seal_fact
+from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import readable
@@ -22,6 +23,7 @@ __all__ = [
     "Wording",
     "Written",
     "count_of",
+    "read_book",
     "read_facts",
     "write_facts",
 ]
@@ -53,10 +55,11 @@ class StoredFact(Struct):
 
 
 class FactBook(Struct):
-    """The facts of a scope at one moment, by their ids."""
+    """The facts of a scope at one moment, by their ids, and why others cannot be read."""
 
     version: str
     facts: dict[str, StoredFact]
+    damaged: dict[str, CorruptRecord]
 
 
 class Held(NamedTuple):
@@ -77,13 +80,38 @@ def count_of(facts: Mapping[str, StoredFact]) -> int:
 
 
 async def read_facts(cell: Cell, scope: str) -> FactBook:
-    """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if they cannot be read."""
+    """Read the facts of a scope. Raises ``StoreError``, and ``CorruptRecord`` if one of them cannot be read.
+
+    For whoever needs all of them: one that cannot be read may be what keeps a turn from being distilled again.
+    """
+    book = await read_book(cell, scope)
+    for error in book.damaged.values():
+        raise error
+    return book
+
+
+async def read_book(cell: Cell, scope: str) -> FactBook:
+    """Read the facts of a scope that can be read, and why others cannot. Raises ``StoreError``."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
     version = found.pop(b"@version", b"").decode()
-    with readable("The facts of a memory"):
-        opened = [open_fact(cell.seal, scope, data) for data in found.values()]
-        facts = [msgspec.json.decode(data, type=StoredFact) for data in opened]
-    return FactBook(version, {one.id: one for one in sorted(facts, key=lambda one: (one.created, one.id))})
+    facts: list[StoredFact] = []
+    damaged: dict[str, CorruptRecord] = {}
+    for field_name, data in sorted(found.items()):
+        name = field_name.decode(errors="replace")
+        try:
+            facts.append(_read(cell, scope, name, data))
+        except CorruptRecord as exc:
+            damaged[name] = exc
+    known = {one.id: one for one in sorted(facts, key=lambda one: (one.created, one.id))}
+    return FactBook(version, known, damaged)
+
+
+def _read(cell: Cell, scope: str, name: str, data: bytes) -> StoredFact:
+    with readable(f"The fact {name!r}"):
+        fact = msgspec.json.decode(open_fact(cell.seal, scope, data), type=StoredFact)
+        if fact.id != name or not fact.wordings:
+            raise ValueError("it is not what was written there")
+    return fact
 
 
 async def write_facts(
