@@ -162,6 +162,9 @@ async def test_what_redis_has_lost_of_a_session_stays_in_its_copy(redis_url, own
             await cell.redis.hset("ant:session:s", "archived", "")
             await cell.redis.zadd("ant:ending", {"s": 0})
         assert "has lost 4 messages" in caplog.text
+        await talk(cell, "t10", archive=archive)
+        await Archiver(cell, archive).sweep()
+        assert texts(own.load("s"))[::2] == ["t0 in s", "t1 in s", "t2 in s", "t9 in s", "t10 in s"]
         assert own.list_sessions() == ["s"]
 
 
