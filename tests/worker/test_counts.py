@@ -180,7 +180,9 @@ async def test_a_turn_takes_its_worker_few_calls(redis_url, processes, monkeypat
     most = MOST_CALLS_A_TURN[provider]
     await calls_of_turns(redis_url, "warm-up", number, agent)
     for measurement in range(3):  # on a busy machine answers arrive in more pieces than they were sent in
-        few = await calls_of_turns(redis_url, f"few-{measurement}", 1, agent)  # most start and stop the worker
+        few = await calls_of_turns(
+            redis_url, f"few-{measurement}", 1, agent
+        )  # most start and stop the worker
         many = await calls_of_turns(redis_url, f"many-{measurement}", number + 1, agent)
         if (many - few) / number <= most:
             return
