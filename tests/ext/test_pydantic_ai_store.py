@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import (
     BinaryContent,
     ModelRequest,
@@ -66,6 +67,22 @@ async def test_agents_go_on_where_they_were(store):
 async def test_an_error_of_the_server_is_ours():
     with pytest.raises(StoreUnavailable):
         await AntiphonConversationStore("redis://127.0.0.1:1/0").load("c")
+
+
+async def test_a_deletion_whose_reply_is_lost_is_no_conflict(redis_url, redis_server):
+    with Proxy(redis_server.port) as proxy:
+        store = AntiphonConversationStore(proxy.url)
+        conversation = Conversation(messages=[ModelResponse(parts=[TextPart("Hi.")])], conversation_id="c")
+        await store.save(conversation)
+        with pytest.raises(ConversationConflict):
+            await store.delete_record("c", expected_revision="another")
+        proxy.drop_reply(load_script("conversations/delete").sha.encode())
+        await store.delete_record("c", expected_revision=conversation.revision)
+        assert proxy.lost_replies == 1
+        assert await store.load("c") is None
+        with pytest.raises(ConversationConflict):
+            await store.delete_record("c", expected_revision=conversation.revision)
+        await store.aclose()
 
 
 async def test_a_save_whose_reply_is_lost_is_no_conflict(redis_url, redis_server):

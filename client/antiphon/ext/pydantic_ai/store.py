@@ -139,8 +139,8 @@ class AntiphonConversationStore(ConversationStore):
             _microseconds(record.updated_at), self._ttl_ms, _RECORDS.dump_json(record), len(new_entries), *entries,
         )  # fmt: skip
         answer = await outcome_of(change)
-        if answer[0] == b"CONFLICT" and await self._has(record):
-            return  # it was written, and the answer lost: redis-py has asked again
+        if answer[0] == b"CONFLICT" and await self._revision(record.conversation_id) == record.revision:
+            return  # it was written, and the answer lost: it was sent again; no two saves have one revision
         _check(answer, record.conversation_id)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -151,8 +151,11 @@ class AntiphonConversationStore(ConversationStore):
         pydantic_ai.conversation_store.ConversationConflict: Conversation 'nobody' was saved or deleted since ...
         """
         cell = await self._cell()
-        change = cell.run("conversations/delete", conversation_id, expected_revision)
-        _check(await outcome_of(change), conversation_id)
+        stored = await self._revision(conversation_id) == expected_revision
+        answer = await outcome_of(cell.run("conversations/delete", conversation_id, expected_revision))
+        if answer[0] == b"CONFLICT" and stored and await self._revision(conversation_id) is None:
+            return  # it was deleted, and the answer lost: it was sent again
+        _check(answer, conversation_id)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry. Raises ``LookupError`` if there is none.
@@ -188,11 +191,11 @@ class AntiphonConversationStore(ConversationStore):
         """
         await self._connections.aclose()
 
-    async def _has(self, record: ConversationRecord) -> bool:
-        """Whether this is the record that is stored. No two saves have one revision."""
+    async def _revision(self, conversation_id: str) -> str | None:
+        """Return the revision of the record that is stored, or None if there is none."""
         cell = await self._cell()
-        found = await asked(cell.redis.hget(cell.keys.pydantic_record(record.conversation_id), "revision"))
-        return found == record.revision.encode()
+        found = await asked(cell.redis.hget(cell.keys.pydantic_record(conversation_id), "revision"))
+        return None if found is None else found.decode()
 
     async def _cell(self) -> Cell:
         """The one cell of all conversations: an entry does not say of which one it is."""
