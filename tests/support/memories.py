@@ -20,6 +20,7 @@ class FailingStore(FaissStore):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, WordEmbeddings())
         self.failing = False
+        self.error: BaseException = ConnectionError("the store is away")
         self.refuses = ""
         self.written: list[str] = []
         self.gate: asyncio.Event | None = None
@@ -28,7 +29,7 @@ class FailingStore(FaissStore):
     def add_texts(self, texts: Iterable[str], *args: Any, **options: Any) -> list[str]:
         contents = list(texts)
         if self.failing or (self.refuses and any(self.refuses in text for text in contents)):
-            raise ConnectionError("the store is away")
+            raise self.error
         self.written += contents
         return super().add_texts(contents, *args, **options)
 

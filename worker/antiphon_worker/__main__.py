@@ -8,11 +8,13 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from antiphon.cli.serving.logs import set_up_logging
 from antiphon.errors import AgentError
 from antiphon_worker.app import App
 from antiphon_worker.loading import load_app
+from antiphon_worker.process.event_loop import run_to_its_end
 from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
@@ -42,9 +44,8 @@ def main() -> int:
     except AgentError as exc:
         sys.stderr.write(f"antiphon worker: {exc}\n")
         return 2
-    run = _runner()
     try:
-        run(_serve(settings, app, lifeline, page))
+        run_to_its_end(_serve(settings, app, lifeline, page), _loop_factory())
     except AgentError as exc:
         log.error("this process ends: %s", exc)
         return 1
@@ -110,12 +111,13 @@ async def _work(worker: Worker, lifeline: Lifeline | None) -> None:
         lifeline.close()
 
 
-def _runner():
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop if it is installed."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run
-    return uvloop.run
+        return None
+    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

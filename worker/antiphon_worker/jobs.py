@@ -25,6 +25,7 @@ from antiphon.wire.cell import Cell, TurnRecord
 from antiphon.wire.connection.open import open_like, open_redis, url_like
 from antiphon.wire.lists.inspection import work_left
 from antiphon_worker.loading import load_app
+from antiphon_worker.process.event_loop import run_to_its_end
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
 from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR
@@ -68,7 +69,7 @@ class TurnWorker(RQWorker):
         if with_scheduler:
             self._start_scheduler(burst, logging_level)
         try:
-            asyncio.run(self._work(settings, 0.0 if burst else max_idle_time))
+            run_to_its_end(self._work(settings, 0.0 if burst else max_idle_time))
         finally:
             if self.scheduler is not None and not burst:
                 self.stop_scheduler()
@@ -122,7 +123,7 @@ def run_turn(*arguments: Any, **options: Any) -> dict[str, Any] | None:
     job = get_current_job()
     if job is None:
         raise AgentError("run_turn only works inside an RQ worker: use Client.submit() elsewhere.")
-    record = asyncio.run(_run_turn(job, arguments, options))
+    record = run_to_its_end(_run_turn(job, arguments, options))
     if record is None or record.status not in TERMINAL:
         _leave_record(job)
     elif record.status == "cancelled":

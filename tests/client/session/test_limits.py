@@ -223,12 +223,14 @@ def test_a_stop_condition_ends_a_turn_after_its_tools(runtime, stop, steps):
     assert paired(session.messages)
 
 
-def test_an_error_in_a_stop_condition_fails_the_turn_and_nothing_else(runtime):
+@pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit])
+def test_an_error_in_a_stop_condition_fails_the_turn_and_nothing_else(runtime, error):
     def broken(steps):
-        raise ValueError(f"secret of {len(steps)}")
+        raise error(f"secret of {len(steps)}")
 
     session = opened(runtime, looks(), "Never", stop=[broken])
-    with pytest.raises(TurnFailed, match=r"The stop condition 'broken' raised ValueError\.") as caught:
+    why = rf"The stop condition 'broken' raised {error.__name__}\."
+    with pytest.raises(TurnFailed, match=why) as caught:
         session.run("Look")
     assert caught.value.code == "stop_condition"
     runtime.use(script("Fine"))

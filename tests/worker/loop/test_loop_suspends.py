@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 
@@ -232,6 +234,29 @@ async def test_a_rule_that_fails_lets_the_call_wait(caplog):
     [call] = await suspended(turn)
     assert call.name == "refund"
     assert "KeyError" in caplog.text
+
+
+@dataclass
+class Amount:
+    """A parameter's type that refuses all values, with an exception of its own choice."""
+
+    error: str
+
+    def __post_init__(self):
+        raise getattr(builtins, self.error)("no such amount")
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt", "GeneratorExit"])
+async def test_a_parameter_whose_type_raises_harms_only_its_call(error):
+    @tool(approval=True)
+    async def refund(amount: Amount) -> str:
+        return "refunded"
+
+    turn = Turn(script([tool_call("refund", amount={"error": error})], "Done."), [refund])
+    [call] = await suspended(turn)
+    turn.decide(Decision(call.call_id, "approve"))
+    [result] = results_of(await turn.attempt())
+    assert result.text == f"{error}: no such amount"
 
 
 async def test_a_rule_cannot_change_what_runs():

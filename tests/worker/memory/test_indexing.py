@@ -142,6 +142,22 @@ async def test_a_store_that_is_down_for_a_day_loses_nothing(redis_url, memory, s
         assert await waiting_sessions(cell, "memory") == 0
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Killed(), SystemExit(2)])
+async def test_a_store_that_raises_what_is_no_error_does_not_end_the_indexer(
+    redis_url, memory, store, error, monkeypatch
+):
+    monkeypatch.setattr("antiphon_worker.memory.indexer.FIRST_RETRY_SECONDS", 0.0)
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        store.failing, store.error = True, error
+        await say(cell, "t1")
+        assert await Indexer(cell, memory).index_some()
+        store.failing = False
+        await cell.wait(1)
+        await indexed(cell, memory)
+        assert len(passages_in(memory)) == 1
+
+
 async def test_a_session_that_the_store_refuses_holds_up_no_other(redis_url, memory, store):
     async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)

@@ -169,7 +169,7 @@ async def test_passages_keep_to_their_budget(redis_url, store):
 async def test_a_store_that_hangs_or_fails_fails_no_turn(redis_url, store, recall, caplog):
     memory = Memory(store, recall=recall, timeout=0.05)
     answers = ["Yes."] if recall == "start" else [[ToolCall("c1", "recall", {"query": "cat"})], "Yes."]
-    for broken in (_away, _hang):
+    for broken in (_away, _hang, _cancelled):
         store.asimilarity_search = broken
         lines = script(*answers)
         async with AsyncClient(redis_url) as client, running_worker(redis_url, app_of(memory, lines)):
@@ -182,6 +182,10 @@ async def test_a_store_that_hangs_or_fails_fails_no_turn(redis_url, store, recal
 
 async def _hang(*args, **options):
     await asyncio.Event().wait()
+
+
+async def _cancelled(*args, **options):
+    raise asyncio.CancelledError
 
 
 async def test_input_without_text_asks_nothing(redis_url, store):

@@ -213,14 +213,21 @@ async def test_a_process_of_its_own_that_a_tool_ends_has_died_whatever_its_exit_
         assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
-async def test_an_interrupt_in_a_task_of_a_provider_is_one_crash(redis_url, tmp_path, processes):
-    """It passes through the event loop, so the process ends: at once, and its turns go on elsewhere."""
+async def test_an_interrupt_in_a_task_of_a_provider_fails_its_turn_and_ends_no_process(
+    redis_url, tmp_path, processes
+):
+    """It passes through the event loop, which goes on."""
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2, lease=60).ready(2)
-        turn = await ensemble.submit("s", "go on interrupt*1")
-        await turn.result(60)
-        await ensemble.whole("s")
-        assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == ["2", "1"]
+        ensemble.supervisor(processes=1).ready()
+        neighbour = await ensemble.submit("n", "go on gate:g")
+        await ensemble.waits("g")
+        turn = await ensemble.submit("s", "go on interrupt")
+        with pytest.raises(TurnFailed, match="KeyboardInterrupt"):
+            await turn.result(60)
+        ensemble.stage.open("g")
+        await neighbour.result(60)
+        for one in (turn, neighbour):
+            assert [await ensemble.field(one, name) for name in ("attempt", "crashes")] == ["1", "0"]
 
 
 async def test_a_turn_that_revises_goes_on_elsewhere_and_takes_the_place_once(redis_url, tmp_path, processes):

@@ -188,7 +188,7 @@ class _Loop:
                     waiting = await self.calls.run(last)
                     if waiting:
                         return Suspended(waiting)
-                if stop := await self.meter.stopped(lambda: turn_steps(self.steps)):
+                if stop := await self.meter.stopped(lambda: turn_steps(self.steps), self.toolbox.threads):
                     return self._finish(last, "limit", stop)
             await self._call_model(len(self.steps) + 1)
 

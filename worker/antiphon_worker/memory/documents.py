@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 from antiphon.errors import StoreUnavailable
 from antiphon.memory.declaration import Memory
 from antiphon.wire.lists.memories import TakenSession
+from antiphon_worker.loop.tools.calls import is_stop
 from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.passages import MOST_PASSAGES, TurnText, document_id
 from antiphon_worker.memory.plan import Plan
@@ -71,7 +72,9 @@ class Documents:
         except NotImplementedError:
             self._warn(self.replaces.name)
             return None
-        except Exception as exc:
+        except BaseException as exc:
+            if is_stop(exc):
+                raise
             raise StoreUnavailable(
                 f"The memory {self.replaces.name} cannot be read now: {type(exc).__name__}."
             ) from exc

@@ -28,6 +28,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.lists.memories import TakenSession, put_off, settle_session, take_over, take_sessions
 from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord
+from antiphon_worker.loop.tools.calls import is_stop, text_of
 from antiphon_worker.memory.documents import Documents
 from antiphon_worker.memory.passages import TurnText, texts_of_history, texts_of_turn
 from antiphon_worker.memory.plan import Plan, Work
@@ -109,12 +110,14 @@ class Indexer:
         """Write, and then tell Redis. Returns False if writing fails, whatever that raises."""
         try:
             await self._work.write(plans)
-        except Exception as exc:  # noqa: BLE001 - a store or a model service of anybody's
+        except BaseException as exc:
+            if is_stop(exc):
+                raise
             log.warning(
                 "memory %s cannot be written now: %s", self._work.cursor, type(exc).__name__,
                 extra={"action": "memory_store_failed"},
             )  # fmt: skip
-            log.debug("memory %s: %s", self._work.cursor, exc)
+            log.debug("memory %s: %s", self._work.cursor, text_of(exc))
             return False
         await asyncio.gather(*map(self._settle, plans))
         return True
@@ -131,8 +134,10 @@ class Indexer:
                     await self._work.undo(plan, late)
                 if late is not None:
                     return
-            except Exception as exc:  # noqa: BLE001 - Redis or a store of anybody's is away
-                log.debug("session %s cannot be settled now: %s", plan.taken.session_id, exc)
+            except BaseException as exc:  # Redis or a store of anybody's is away
+                if is_stop(exc):
+                    raise
+                log.debug("session %s cannot be settled now: %s", plan.taken.session_id, text_of(exc))
             await asyncio.sleep(PAUSE_SECONDS)
         log.warning(
             "session %s could not be settled: it is indexed again", plan.taken.session_id,

@@ -24,6 +24,7 @@ from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.lists.facts import read_facts
 from antiphon.wire.lists.memories import Remembered, has_taken_over, tenant_of
 from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.tools.calls import is_stop
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.memories import Memories
@@ -128,7 +129,9 @@ class _Recall:
                 room = self._memory.tokens - _tokens(facts)
                 passages = _as_much([_passage(one) for one in await self._passages(reader, query)], room)
                 return "\n\n".join(part for part in (facts, passages) if part)
-        except Exception as exc:  # noqa: BLE001 - a store of anybody's: whatever it raises, the turn goes on
+        except BaseException as exc:  # a store of anybody's: whatever it raises, the turn goes on
+            if is_stop(exc):
+                raise
             log.warning(
                 "memory %s did not answer a turn of session %s: %s", self._memory.name, reader.session_id,
                 type(exc).__name__, extra={"action": "memory_silent", "session": reader.session_id},

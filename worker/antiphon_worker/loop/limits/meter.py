@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,8 @@ from antiphon.errors import LimitReached, TurnFailed, UnknownPrice, UnknownTool
 from antiphon.model import TurnStep
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, stop_name
 from antiphon_worker.loop.limits.prices import Prices
+from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.tools.threads import Threads
 
 __all__ = ["Meter", "stop_functions", "used_by"]
 
@@ -124,14 +125,14 @@ class Meter:
                 return LimitReached(_REACHED[name].format(used=found, most=most) + ".", limit=name)
         return None
 
-    async def stopped(self, steps: Callable[[], list[TurnStep]]) -> str:
+    async def stopped(self, steps: Callable[[], list[TurnStep]], threads: Threads) -> str:
         """Return the name of the first stop condition that ends the turn, or ''. Raises ``TurnFailed`` if one fails."""
         for one in self._stop:
             try:
-                over = one(steps()) if inspect.iscoroutinefunction(one) else asyncio.to_thread(one, steps())
-                over = await over
-                over = await over if inspect.isawaitable(over) else over
-            except Exception as exc:
+                over = bool(await threads.ask(one, steps()))
+            except BaseException as exc:
+                if is_stop(exc):
+                    raise
                 log.debug("stop condition %s", stop_name(one), exc_info=exc)
                 raise TurnFailed(
                     f"The stop condition {stop_name(one)!r} raised {type(exc).__name__}.",

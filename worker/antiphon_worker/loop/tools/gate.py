@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -99,7 +98,7 @@ class Gate:
             return call.name in rule.rule
         try:
             async with asyncio.timeout(RULE_SECONDS):
-                return bool(await self._asked_of(rule.rule, _copied(given)))
+                return bool(await self._toolbox.threads.ask(rule.rule, _copied(given)))
         except BaseException as exc:
             if is_stop(exc):
                 raise
@@ -108,12 +107,6 @@ class Gate:
                 type(exc).__name__, extra={"action": "rule_failed", "tool": call.name},
             )  # fmt: skip
             return True
-
-    async def _asked_of(self, rule: Any, given: Any) -> Any:
-        if inspect.iscoroutinefunction(rule):
-            return await rule(given)
-        answer = await self._toolbox.threads.run(lambda: rule(given))
-        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _fits(tool: AnyTool, call: ToolCall) -> bool:
@@ -124,7 +117,7 @@ def _fits(tool: AnyTool, call: ToolCall) -> bool:
         tool.bind(call.arguments, Context())
     except ToolArgumentsInvalid:
         return False
-    except Exception:  # noqa: BLE001 - a type of the tool's own may raise anything; then it does so in the call
+    except BaseException:  # noqa: BLE001 - a type of the tool's own may raise anything; then it does so in the call
         return True
     return True
 

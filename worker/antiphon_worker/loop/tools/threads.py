@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import os
 import threading
 from collections import Counter, deque
@@ -64,6 +65,13 @@ class Threads:
     async def run(self, call: Callable[[], Any]) -> Any:
         """Run a call in a thread. If this is cancelled, a call that has started keeps running; its result is lost."""
         return await self.outcome(self.put(call))
+
+    async def ask(self, function: Callable[..., Any], given: Any) -> Any:
+        """Call a function of an App: an asynchronous one here, any other in a thread."""
+        if inspect.iscoroutinefunction(function):
+            return await function(given)
+        answer = await self.run(lambda: function(given))
+        return await answer if inspect.isawaitable(answer) else answer
 
     def put(self, call: Callable[[], Any], share: str = "") -> Job:
         """Run a call in a thread as soon as its share has one free."""

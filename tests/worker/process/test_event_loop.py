@@ -1,0 +1,50 @@
+"""The event loop of a worker process outlives what its tasks raise."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from antiphon_worker.process.event_loop import run_to_its_end
+
+
+async def ends(error):
+    raise error
+
+
+@pytest.fixture
+def _ctrl_c_has_a_handler():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_has_a_handler")
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_task_that_ends_the_process_ends_only_itself(error):
+    async def main():
+        beside = asyncio.create_task(asyncio.sleep(0.01, "done"))
+        with pytest.raises(type(error)):
+            await asyncio.create_task(ends(error))
+        found = await asyncio.gather(ends(error), ends(ValueError()), return_exceptions=True)
+        assert [type(one) for one in found] == [type(error), ValueError]
+        return await beside
+
+    assert run_to_its_end(main()) == "done"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError()])
+def test_what_the_coroutine_itself_raises_ends_the_loop(error):
+    with pytest.raises(type(error)):
+        run_to_its_end(ends(error))
+
+
+def test_ctrl_c_ends_a_loop_that_has_no_handler_for_it():
+    async def main():
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_to_its_end(main())

@@ -1,0 +1,37 @@
+"""The event loop of a worker process, which outlives what its tasks raise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from antiphon.cli.serving.faults import log_fault
+
+__all__ = ["run_to_its_end"]
+
+log = logging.getLogger("antiphon.process")
+
+T = TypeVar("T")
+
+
+def run_to_its_end(
+    main: Coroutine[Any, Any, T], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> T:
+    """Run a coroutine as ``asyncio.run`` does, also if another task raises ``SystemExit`` or ``KeyboardInterrupt``.
+
+    An event loop stops at these. Here they are an error of that task, as all others are, since the functions of an App
+    start tasks, and the turns of others run beside them. Ctrl-C before there is a handler for it still ends the loop.
+    """
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        loop = runner.get_loop()
+        work = loop.create_task(main)
+        while True:
+            try:
+                return loop.run_until_complete(work)
+            except (SystemExit, KeyboardInterrupt) as exc:
+                if work.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    raise
+                log_fault(log, exc, "a task tried to end this process", action="end_refused")
