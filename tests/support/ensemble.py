@@ -27,7 +27,7 @@ from antiphon_worker.settings import Settings
 
 __all__ = ["TOOLS", "Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
 
-TOOLS = ("note", "pay", "wait", "watch", "block", "spin", "freeze", "fork")
+TOOLS = ("note", "pay", "wait", "watch", "block", "spin", "freeze", "fork", "leave")
 
 
 def agent_spec(**more: Any) -> AgentSpec:

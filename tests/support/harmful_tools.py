@@ -44,7 +44,14 @@ def harmful_tools(harms: Callable[[str, str], bool]) -> list[Tool[..., Any]]:
             os.kill(os.getpid(), signal.SIGKILL)
         return "forked"
 
-    return [spin, freeze, fork]
+    @tool
+    async def leave(text: str) -> str:
+        """End the process with the exit code that the text begins with, as a library may that gives up."""
+        if harms("leave", text):
+            os._exit(int(text.split(maxsplit=1)[0]))
+        return "stayed"
+
+    return [spin, freeze, fork, leave]
 
 
 def _for_ever() -> None:

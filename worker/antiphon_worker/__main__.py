@@ -17,7 +17,7 @@ from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
-from antiphon_worker.supervisor.pulse import Page, beating
+from antiphon_worker.supervisor.pulse import Page, State, beating
 
 log = logging.getLogger("antiphon.process")
 
@@ -63,6 +63,7 @@ def _page() -> Page | None:
 
 async def _serve(settings: Settings, app: App, lifeline: Lifeline | None, page: Page | None) -> None:
     if page is not None:
+        page.enter(State.SERVING)
         app.toolbox.calls.on_change(page.write_calls)
     try:
         await app.preload()  # before the first turn is taken: other workers are quicker until then
@@ -70,6 +71,8 @@ async def _serve(settings: Settings, app: App, lifeline: Lifeline | None, page: 
         purpose = await lifeline.purpose() if lifeline is not None else []
         async with beating(page, settings.stall_timeout):
             await _fulfil(purpose, settings, app, lifeline)
+        if page is not None:
+            page.enter(State.DONE)
     finally:
         await app.aclose()
 

@@ -30,7 +30,7 @@ from antiphon_worker.process.worker import Worker, worker_name
 from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR
 from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
-from antiphon_worker.supervisor.pulse import beating_in_stock_worker
+from antiphon_worker.supervisor.pulse import beating_under_rq
 
 __all__ = ["TurnWorker", "run_turn"]
 
@@ -84,7 +84,8 @@ class TurnWorker(RQWorker):
         watching = asyncio.create_task(_drain_when_idle(worker, url, settings, patience))
         try:
             await app.preload()
-            await worker.run()
+            async with beating_under_rq(settings.stall_timeout):
+                await worker.run()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -149,7 +150,7 @@ async def _run_turn(job: Job, arguments: Sequence[Any], options: dict[str, Any])
     app = load_app(settings.app)
     worker = job.worker_name or worker_name()
     try:
-        async with beating_in_stock_worker(settings.stall_timeout):
+        async with beating_under_rq(settings.stall_timeout):
             return await run_one_turn(TurnId(job.id), settings, app, open_cell, worker)
     finally:
         await app.aclose()

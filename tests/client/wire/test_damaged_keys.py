@@ -270,6 +270,7 @@ async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is
         await cell.wait(MINUTE)
         assert [act.what for act in await cell.reap()] == ["due"]
         assert await failed_turns(cell, 10) == []
+        assert not await cell.redis.exists("ant:quarantined")
 
 
 async def test_what_is_wrong_with_the_server_is_said_and_sets_nothing_aside(redis_url):

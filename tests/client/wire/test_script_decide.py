@@ -398,6 +398,7 @@ async def test_a_damaged_call_harms_its_session_alone(redis_url, aside):
         await cell.redis.hset("ant:turn:t1", "wait:1", f"{START_MS} reject approval c1")
         await cell.wait(60_000)
         assert "resumed" in [one.what for one in await cell.reap()]
+        assert not await cell.redis.exists("ant:quarantined")
         await decide_nothing(cell)
 
 

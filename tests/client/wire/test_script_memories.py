@@ -6,7 +6,7 @@ import pytest
 from support.cells import START_MS, open_cell
 
 from antiphon.input.ids import SessionId
-from antiphon.wire.editing import delete_session
+from antiphon.wire.editing import Change, change_session, delete_session
 from antiphon.wire.lists.facts import Held, StoredFact, Wording, read_facts, write_facts
 from antiphon.wire.lists.memories import (
     Remembered,
@@ -85,6 +85,18 @@ async def test_a_deleted_session_is_unknown_at_once_and_taken_again(redis_url, n
             assert (one.known, one.cut) == ({"t1": "1:a"}, "1")
             await settle_session(cell, memory, one, {"t1": ""})
         assert not await cell.redis.exists(cell.keys.remembered("s"))
+
+
+async def test_a_session_that_is_cut_is_unknown_at_once_and_taken_again(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.set_clock(START_MS)
+        await ended(cell, "t1")
+        (one,) = await take(cell)
+        await settle_session(cell, "m", one, {"t1": "1:a"})
+        assert await change_session(cell, "s", "op", Change(keep=0), when="idle", ttl_ms=100_000)
+        assert await known(cell, "t1") == [False]
+        (again,) = await take(cell)
+        assert (again.known, again.cut) == ({"t1": "1:a"}, "1")
 
 
 async def test_what_is_put_off_waits(redis_url):

@@ -8,11 +8,20 @@ from contextlib import asynccontextmanager
 import pytest
 from support.ensemble import agent_spec, open_ensemble
 
-from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected
+from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, TurnFailed
 from antiphon.model import Message, Text, Usage
 from antiphon_worker.app import App
+from antiphon_worker.loop.unfinished import Unfinished
+from antiphon_worker.process import turn as turn_module
+from antiphon_worker.process.publisher import WINDOW_SECONDS
 from antiphon_worker.process.worker import Worker
-from antiphon_worker.providers.base import StepResult
+from antiphon_worker.providers.base import (
+    ReasoningPiece,
+    RefusalPiece,
+    StepResult,
+    TextPiece,
+    ToolCallPiece,
+)
 from antiphon_worker.settings import Settings
 from antiphon_worker.travelling import Allow
 
@@ -36,6 +45,19 @@ class Says:
 
     async def aclose(self):
         """Nothing is open."""
+
+
+class Streams(Says):
+    """Its answers are those of the pieces that it says first, one in each window of the publisher."""
+
+    async def stream(self, request):
+        for piece in self.answers.pop(0):
+            yield piece
+            if isinstance(piece, StepResult):
+                return
+            await asyncio.sleep(2 * WINDOW_SECONDS)
+        message = Message("assistant", [Text("Said.")], provider=self.name, model="any")
+        yield StepResult(message, Usage(), "end", None, "any")
 
 
 @asynccontextmanager
@@ -72,3 +94,96 @@ async def test_a_turn_with_text_that_cannot_be_encoded_ends_at_once(
         assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == [attempts, "0"]
         after = await ensemble.submit("s", "and now?", agent=spec)
         assert (await after.result(60)).text == "Fine."
+
+
+@pytest.mark.parametrize("kind", [TextPiece, ReasoningPiece, RefusalPiece])
+async def test_half_a_character_in_mid_stream_is_replaced_and_a_whole_one_in_two_halves_is_joined(
+    kind, redis_url, tmp_path
+):
+    """What is sent is sent for all turns of the process, so it must not raise."""
+    says = Streams([kind(HALF), kind(" "), kind("\ud83d"), kind("\ude00")], [])
+    app = App(providers={"says": says}, travelling=Allow(providers=["says"]))
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
+        spec = agent_spec(provider="says", tools=[])
+        turn = await ensemble.submit("s", "hello", agent=spec)
+        assert (await turn.result(30)).text == "Said."
+        deltas = [event.text for event in await ensemble.events("s") if event.type.endswith("_delta")]
+        assert "".join(deltas).startswith("half \ufffd a character ")
+        assert await ensemble.field(turn, "attempt") == "1"
+        await (await ensemble.submit("s", "and now?", agent=spec)).result(30)
+
+
+@pytest.mark.parametrize("piece", [TextPiece(None), ReasoningPiece(7), ToolCallPiece("c", "", None)])
+async def test_a_piece_that_is_no_text_fails_its_turn_alone(piece, redis_url, tmp_path):
+    says = Streams([piece], [])
+    app = App(providers={"says": says}, travelling=Allow(providers=["says"]))
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
+        spec = agent_spec(provider="says", tools=[])
+        turn = await ensemble.submit("s", "hello", agent=spec)
+        with pytest.raises(TurnFailed, match="TypeError"):
+            await turn.result(30)
+        assert await ensemble.field(turn, "attempt") == "1"
+        assert (await (await ensemble.submit("t", "and you?", agent=spec)).result(30)).text == "Said."
+
+
+def result(**fields):
+    usual = {
+        "message": Message("assistant", [Text("Said.")], provider="says", model="any"), "usage": Usage(),
+        "stop_reason": "end", "raw_stop_reason": None, "model": "any",
+    }  # fmt: skip
+    return StepResult(**(usual | fields))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        result(usage=Usage(None, None)),  # type: ignore[arg-type]
+        result(usage=Usage(float("nan"), 1)),  # type: ignore[arg-type]
+        result(stop_reason="whatever"),
+        result(message=Message("assistant", ["no part"])),  # type: ignore[list-item]
+        result(message=Message("nobody", [Text("Said.")])),  # type: ignore[arg-type]
+        result(message=Message("assistant", [Text(None)])),  # type: ignore[arg-type]
+    ],
+    ids=["no usage", "no number", "no stop reason", "no part", "no role", "no text"],
+)
+async def test_an_answer_of_a_wrong_form_fails_its_turn_and_leaves_its_session_readable(
+    answer, redis_url, tmp_path
+):
+    app = App(providers={"says": Streams([answer], [])}, travelling=Allow(providers=["says"]))
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
+        spec = agent_spec(provider="says", tools=[])
+        turn = await ensemble.submit("s", "hello", agent=spec)
+        with pytest.raises(TurnFailed, match="wrong form"):
+            await turn.result(30)
+        assert await ensemble.field(turn, "attempt") == "1"
+        assert (await (await ensemble.submit("s", "and now?", agent=spec)).result(30)).text == "Said."
+
+
+class Unwritable(Unfinished):
+    """What a turn has left, and cannot be written."""
+
+    def record(self, turn_id, session_id):
+        if self._question:
+            raise ValueError("cannot be written")
+        return super().record(turn_id, session_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("no fail:rejected", "internal_error"), ("yes gate:g", "turn_cancelled")]
+)
+async def test_a_turn_whose_end_cannot_be_written_ends_without_what_it_has_said(
+    text, code, redis_url, tmp_path, monkeypatch
+):
+    """Otherwise its lease would expire as often as workers may die."""
+    monkeypatch.setattr(turn_module, "Unfinished", Unwritable)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+        turn = await ensemble.submit("s", text)
+        if code == "turn_cancelled":
+            await ensemble.waits("g")
+            await turn.cancel()
+        with pytest.raises(AgentError) as raised:
+            await turn.result(30)
+        assert raised.value.code == code
+        assert await ensemble.field(turn, "attempt") == "1"
+        assert await ensemble.texts("s") == []
+        assert (await (await ensemble.submit("s", "and now?")).result(30)).text

@@ -1,5 +1,6 @@
 """Workers that die in the middle: nothing is lost, nothing is run twice, and it goes on soon (G1, G2, G5, G6)."""
 
+import asyncio
 import signal
 import time
 
@@ -182,6 +183,34 @@ async def test_a_turn_that_crashed_twice_may_still_finish_alone(redis_url, tmp_p
         await ensemble.whole("s")
         assert await ensemble.field(turn, "crashes") == "2"
         assert await ensemble.field(turn, "attempt") == "3"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+async def test_a_process_that_a_tool_ends_has_died_whatever_its_exit_code(
+    code, redis_url, tmp_path, processes
+):
+    """The lease is a minute, and no other process is there: the supervisor hands back and starts another one."""
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(lease=60)
+        supervised.ready()
+        turn = await ensemble.submit("s", f"{code} tool:leave*1")
+        response = await turn.result(30)
+        await ensemble.whole("s")
+        assert [call.result for call in response.tool_calls] == ["stayed"]
+        assert await ensemble.field(turn, "crashes") == "1"
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
+
+
+async def test_a_process_of_its_own_that_a_tool_ends_has_died_whatever_its_exit_code(
+    redis_url, tmp_path, processes
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(lease=60)
+        supervised.ready()
+        turn = await ensemble.submit("s", "0 die*2 tool:leave*1")
+        await turn.result(30)
+        await ensemble.whole("s")
+        assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
 async def test_an_interrupt_in_a_task_of_a_provider_is_one_crash(redis_url, tmp_path, processes):

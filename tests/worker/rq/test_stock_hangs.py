@@ -10,7 +10,7 @@ from rq.serializers import JSONSerializer
 from support.ensemble import open_ensemble
 from support.processes import COMMAND
 
-from antiphon_worker.supervisor.pulse import beating_in_stock_worker
+from antiphon_worker.supervisor.pulse import beating_under_rq
 
 RQ = COMMAND.with_name("rq")
 
@@ -68,7 +68,7 @@ async def test_the_timer_ends_with_the_turn(seconds, timers, monkeypatch):
 
     monkeypatch.setattr(faulthandler, "dump_traceback_later", push)
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", set_to.clear)
-    async with beating_in_stock_worker(seconds):
+    async with beating_under_rq(seconds):
         if seconds:
             await begun.wait()
         assert set_to[:1] == timers

@@ -109,6 +109,22 @@ async def test_it_goes_on_with_the_turn_of_a_killed_neighbour(redis_url, tmp_pat
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("tool", ["spin", "freeze"])
+async def test_one_that_hangs_ends_and_its_turn_goes_on_elsewhere(tool, redis_url, tmp_path, processes):
+    """It has no supervisor: it ends, and whoever started it starts it again."""
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        limits = {"ANTIPHON_STALL_TIMEOUT": "1", "ANTIPHON_LEASE": "1"}
+        worker = rq_worker(processes, ensemble, *OURS, env=limits)
+        turn = await ensemble.submit("s", f"once tool:{tool}*1")
+        assert await asyncio.to_thread(worker.wait, 30) == 1
+        assert "Timeout (0:00:01)!" in worker.output
+        assert "harmful_tools.py" in worker.output, "the stack of the tool"
+        async with ensemble.worker(lease=1):
+            await turn.result(30)
+        await ensemble.whole("s")
+
+
+@pytest.mark.one_server
 async def test_a_stock_worker_records_a_cancelled_turn_as_cancelled(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
         turn = await ensemble.submit("s", "go on hang")

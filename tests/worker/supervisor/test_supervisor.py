@@ -11,6 +11,7 @@ import pytest
 
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import supervisor as module
+from antiphon_worker.supervisor.pulse import State
 from antiphon_worker.supervisor.supervisor import Supervisor
 
 
@@ -38,7 +39,8 @@ class Lives(Supervisor):
         code = self._codes.pop(0)
         if isinstance(code, OSError):
             raise code
-        return SimpleNamespace(name="any", stalled=False), code
+        states = {0: State.DONE, 2: State.LOADING}
+        return SimpleNamespace(name="any", stalled=False, state=states.get(code, State.SERVING)), code
 
     async def _end_all(self, drain_seconds):
         return

@@ -21,6 +21,7 @@ from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
 from antiphon.model import Message, ToolCall, ToolResult
 from antiphon.tools import Context
+from antiphon_worker.loop.answers.form import check_form
 from antiphon_worker.loop.answers.output import ExpectedOutput
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult
@@ -184,6 +185,7 @@ class _Turn:
             raise reached
 
     async def _answered(self, answer: ModelAnswer) -> ModelAnswer:
+        check_form(answer)
         number = self._number
         earlier = (call.call_id for step in self._steps for call in step.entry.message.tool_calls)
         message = with_distinct_calls(answer.message, earlier)

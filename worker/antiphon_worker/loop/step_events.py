@@ -7,6 +7,7 @@ from typing import Protocol
 
 from antiphon.errors import ProviderStreamBroken
 from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta
+from antiphon_worker.loop.answers.form import check_form
 from antiphon_worker.providers.base import (
     Increment,
     ItemPart,
@@ -98,4 +99,5 @@ async def _forwarded(stream: AsyncIterator[Increment], outlet: Outlet) -> StepRe
             await close()
     if result is None:
         raise ProviderStreamBroken("The provider's answer ended without a result.")
+    check_form(result)
     return result

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError, InvalidOutput, ProviderError
 from antiphon.input.request import AgentSpec
 from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
@@ -32,6 +33,7 @@ __all__ = [
     "Superseded",
     "Tries",
     "Waiting",
+    "broken",
     "code_of",
     "encodable",
     "facts_of",
@@ -121,6 +123,15 @@ def encodable(outcome: Outcome) -> Outcome:
             return msgspec.structs.replace(outcome, reason=valid(reason), code=valid(code))
         case Finished() | Superseded() | Waiting():
             return outcome
+
+
+def broken(turn: ClaimedTurn, exc: BaseException) -> Failed:
+    """Log what must not happen, and return the failure of the turn that it happened to."""
+    log_fault(
+        log, exc, "turn %s of session %s broke the worker's code", turn.turn_id, turn.session_id,
+        action="turn_broke", session=turn.session_id, turn=turn.turn_id,
+    )  # fmt: skip
+    return Failed("internal_error", f"The worker's code failed: {type(exc).__name__}.")
 
 
 def facts_of(outcome: Outcome, provider: str) -> tuple[dict[str, Any], str]:

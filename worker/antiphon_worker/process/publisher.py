@@ -21,6 +21,7 @@ from antiphon.model import encode
 from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn, Emit
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.process.publish_lag import Lag
+from antiphon_worker.providers.stream.json_text import valid
 
 __all__ = ["Publisher", "TurnSink", "WatchedSink"]
 
@@ -71,6 +72,7 @@ class TurnSink:
 
     def text(self, step: int, text: str) -> None:
         """Take a piece of the answer's text, like a ``TextDelta`` but without creating the object."""
+        _check(text)
         if step != self._text_step:
             self._close_delta()
             self._growing, self._text_step = self._front(TextDelta, step, ""), step
@@ -156,6 +158,7 @@ class TurnSink:
         return bodies
 
     def _grow(self, front: bytes, text: str) -> None:
+        _check(text)
         if front is not self._growing:
             self._close_delta()
             self._growing, self._text_step = front, 0
@@ -165,7 +168,7 @@ class TurnSink:
     def _close_delta(self) -> None:
         """End the growing delta, so that the next piece begins an event of its own."""
         if self._texts:
-            text = "".join(self._texts)
+            text = valid("".join(self._texts))  # a piece may end within a character
             self._bodies.append(self._growing + _encode_text(text) + b"}")
             self._texts = []
             if self._text_step:
@@ -182,6 +185,12 @@ class TurnSink:
                 probe, name = self.body(kind(step=step)), b"text"
             front = self._fronts[key] = probe[:-1] + b',"' + name + b'":'
         return front
+
+
+def _check(text: object) -> None:
+    """Raise ``TypeError`` in the turn that says it: what is sent later is sent for all turns of the process."""
+    if not isinstance(text, str):
+        raise TypeError(f"A piece of an answer must be text, not {type(text).__name__}.")
 
 
 class WatchedSink(TurnSink):

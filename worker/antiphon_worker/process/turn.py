@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.cuts import Revision
@@ -58,6 +57,7 @@ from antiphon_worker.process.outcomes import (
     Superseded,
     Tries,
     Waiting,
+    broken,
     code_of,
     encodable,
     log_end,
@@ -140,17 +140,13 @@ class _Run:
         self._revision: Revision | None = None  # of a turn that takes the place of a part of the history
         self._unsent: list[bytes] = []  # events that go with the turn's end
         self._memories = ""  # that are to index the turn
+        self._bare = False  # what it has left cannot be written
         self.provider = ""
         self._agent: str | None = None
 
     async def run(self) -> Outcome:
         try:
-            outcome = await self._work()
-            try:
-                return outcome if await self._conclude(outcome) else Superseded()
-            except CancelledFirst as exc:
-                outcome = Cancelled(exc.reason)
-                return outcome if await self._conclude(outcome) else Superseded()
+            return await self._end(await self._work())
         except StopSignal:
             return Superseded()
         finally:
@@ -166,11 +162,20 @@ class _Run:
         except BaseException as exc:  # also KeyboardInterrupt, and what an error's own __str__ raises
             if is_stop(exc):
                 raise
-            log_fault(
-                log, exc, "turn %s of session %s broke the worker's code", self._turn.turn_id, self._turn.session_id,
-                action="turn_broke", session=self._turn.session_id, turn=self._turn.turn_id,
-            )  # fmt: skip
-            return Failed("internal_error", f"The worker's code failed: {type(exc).__name__}.")
+            return broken(self._turn, exc)
+
+    async def _end(self, outcome: Outcome) -> Outcome:
+        """Write the outcome. If what the turn has left cannot be written, it ends without."""
+        try:
+            return outcome if await self._conclude(outcome) else Superseded()
+        except CancelledFirst as exc:
+            return await self._end(Cancelled(exc.reason))
+        except BaseException as exc:
+            if is_stop(exc) or isinstance(exc, AgentError):
+                raise
+            failed, self._bare = broken(self._turn, exc), True
+            bare = outcome if isinstance(outcome, Cancelled) else failed
+            return bare if await self._conclude(bare) else Superseded()
 
     async def _attempt(self) -> Outcome:
         """Load and answer; turn every known failure into an outcome."""
@@ -346,7 +351,9 @@ class _Run:
         )  # fmt: skip
 
     def _unfinished(self) -> Unfinished:
-        """What the turn has said and done until now; nothing where its own data cannot be read."""
+        """What the turn has said and done until now; nothing where its own data cannot be read or written."""
+        if self._bare:
+            return Unfinished([], [], "")
         try:
             self._request = self._request or decode_request(self._turn.request)
             entries = self._journal.entries if self._journal else [*map(decode_entry, self._turn.journal)]

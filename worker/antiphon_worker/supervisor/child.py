@@ -17,8 +17,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon_worker.supervisor.forks import close_in_forks
-from antiphon_worker.supervisor.pulse import STALL_SIGNAL, Page, Patience, standing_still
+from antiphon.wire.connection.forks import close_in_forks
+from antiphon_worker.supervisor.pulse import STALL_SIGNAL, Page, Patience, State, standing_still
 
 __all__ = ["ALONE", "WORK", "Given", "Lifeline", "Started", "start_process", "tell"]
 
@@ -39,6 +39,7 @@ class Started:
     line: socket.socket
     page: Page
     stalled: bool = False
+    state: State = State.LOADING  # when it had ended
 
     def tell(self, what: str, name: str, url: str) -> None:
         """Tell it what it is for (``WORK`` or ``ALONE``), its name and its Redis."""
@@ -62,6 +63,7 @@ class Started:
                 "process %s was ended: its event loop stood still. Tool calls under way: %s",
                 self.name, self.page.calls or "none", extra={"action": "loop_stalled"},
             )  # fmt: skip
+        self.state = self.page.state
         self.page.close()
         return code
 

@@ -22,18 +22,29 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
+from enum import IntEnum
 
-__all__ = ["STALL_SIGNAL", "Page", "Patience", "beating", "beating_in_stock_worker", "standing_still"]
+__all__ = ["STALL_SIGNAL", "Page", "Patience", "State", "beating", "beating_under_rq", "standing_still"]
 
 STALL_SIGNAL = signal.SIGALRM
 BEAT_SECONDS = 0.25
 SHORTEST_FROZEN_SECONDS = 5.0
 TIMER_EXTRA_SECONDS = 1.0  # the parent should notice first
 _COUNTERS = struct.Struct("=QQ")
+_STATE = struct.Struct("=B")
+_CALLS_AT = _COUNTERS.size + _STATE.size
+
+
+class State(IntEnum):
+    """How far a process has come. An exit code does not say it: what an App runs may end its process with any."""
+
+    LOADING = 0
+    SERVING = 1
+    DONE = 2
 
 
 class Page:
-    """The shared memory: two counters, and then the tool calls under way as text."""
+    """The shared memory: two counters, the state of the process, and then the tool calls under way as text."""
 
     SIZE = mmap.PAGESIZE
 
@@ -66,14 +77,21 @@ class Page:
         struct.pack_into("=Q", self._memory, which * 8, number)
 
     @property
+    def state(self) -> State:
+        return State(*_STATE.unpack_from(self._memory, _COUNTERS.size))
+
+    def enter(self, state: State) -> None:
+        _STATE.pack_into(self._memory, _COUNTERS.size, state)
+
+    @property
     def calls(self) -> str:
         """Return the tool calls under way, as last written."""
-        return self._memory[_COUNTERS.size :].partition(b"\0")[0].decode(errors="replace")
+        return self._memory[_CALLS_AT:].partition(b"\0")[0].decode(errors="replace")
 
     def write_calls(self, calls: Iterable[str]) -> None:
         """Write which tool calls are under way; leave out what does not fit."""
-        text = ", ".join(calls).encode(errors="replace")[: self.SIZE - _COUNTERS.size - 1]
-        self._memory[_COUNTERS.size : _COUNTERS.size + len(text) + 1] = text + b"\0"
+        text = ", ".join(calls).encode(errors="replace")[: self.SIZE - _CALLS_AT - 1]
+        self._memory[_CALLS_AT : _CALLS_AT + len(text) + 1] = text + b"\0"
 
     def close(self) -> None:
         self._memory.close()
@@ -129,8 +147,8 @@ async def beating(page: Page | None, stall_timeout: float) -> AsyncGenerator[Non
 
 
 @asynccontextmanager
-async def beating_in_stock_worker(stall_timeout: float) -> AsyncGenerator[None]:
-    """Do the same for a turn in RQ's own worker, which uses SIGALRM itself and has no supervisor of ours."""
+async def beating_under_rq(stall_timeout: float) -> AsyncGenerator[None]:
+    """Do the same under RQ's command line, whose own worker uses SIGALRM itself. There is no supervisor of ours."""
     if not stall_timeout:
         yield
         return

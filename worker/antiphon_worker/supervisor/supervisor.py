@@ -19,13 +19,14 @@ from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, tell
 from antiphon_worker.supervisor.hand_back import LOOP_STALLED, WORKER_DIED, hand_back
-from antiphon_worker.supervisor.pulse import Patience
+from antiphon_worker.supervisor.pulse import Patience, State
 from antiphon_worker.supervisor.spares import Spares, host_name
 
 __all__ = ["Supervisor", "is_of_this_host", "killed_after"]
 
 log = logging.getLogger("antiphon.supervisor")
 
+WRONG_SETTINGS = 2  # the exit code
 OPEN_FILES = 65_536
 START_SECONDS, STEADY_SECONDS = 1.0, 10.0
 SAFE_POINT_SECONDS, GIVE_BACK_SECONDS, LAST_SECONDS = 4.0, 3.0, 2.0  # after the drain's deadline
@@ -121,14 +122,14 @@ class Supervisor:
                 pause = await self._wait_longer(pause, f"cannot start a worker process: {exc}")
                 continue
             stopped_early = self._draining and code == -signal.SIGTERM  # before it took turns
-            if code == 0 or stopped_early:
+            if child.state is State.DONE or stopped_early:
                 return
             log.error("worker %s died (%s)", child.name, _how(code), extra={"action": "worker_died"})
             lived = time.monotonic() - began
             if lived > START_SECONDS and not self._draining:
                 self._spares.keep()  # the next one starts meanwhile
             held = await self._hand_back(url, child.name, child)
-            if self._draining or code == 2:
+            if self._draining or (code == WRONG_SETTINGS and child.state is State.LOADING):
                 return
             if held or lived > STEADY_SECONDS:
                 pause = SHORTEST_PAUSE_SECONDS
@@ -190,9 +191,10 @@ class Supervisor:
         child.line.close()  # only the worker keeps it open; without a worker the process ends
         code = await child.ended(self._patience)
         del self._alone[name]
-        if code:
+        died = child.state is not State.DONE
+        if died:
             log.error("process %s died (%s)", name, _how(code), extra={"action": "worker_died"})
-        turns = await self._hand_back(url, name, child) if code else 0
+        turns = await self._hand_back(url, name, child) if died else 0
         tell(worker.line, f"ended {name} {turns}")
 
     async def _hand_back(self, url: str, name: str, child: Started) -> int:

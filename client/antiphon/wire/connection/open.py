@@ -23,6 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
+from antiphon.wire.connection.forks import close_in_forks
 from antiphon.wire.connection.pipeline import ScriptRedis
 
 __all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
@@ -102,7 +103,9 @@ class _SentinelPool(_Closing, SentinelConnectionPool):
 
 
 class _Cancellable:
-    """A connection whose writes can be cancelled.
+    """A connection whose writes can be cancelled, and which a fork does not keep open.
+
+    Redis would run for a dead process what that has sent, as long as a child of it holds the connection.
 
     redis-py writes inside ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that arrives at the end
     of the write. Then a service would not stop, or a timeout would have no effect.
@@ -113,6 +116,17 @@ class _Cancellable:
 
     follows_primary = False
     """Whether this connection is replaced when its server is no longer the primary."""
+
+    async def _connect(self: Any) -> None:
+        await super()._connect()  # type: ignore[misc]
+        close_in_forks(self)
+
+    def fileno(self: Any) -> int:
+        """Return the number of the open socket, or -1."""
+        writer = self._writer
+        if writer is None or writer.transport.is_closing():
+            return -1
+        return writer.get_extra_info("socket").fileno()
 
     def error_of(self: Any, text: str) -> Exception:
         """Return redis-py's exception for the text of an error."""
