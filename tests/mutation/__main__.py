@@ -37,6 +37,7 @@ FILES = [
     )),
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
+PASSED_OR_FAILED = (0, 1)  # exit codes of pytest
 TESTS = Path(__file__).parent.parent
 SCRIPT_TESTS = TESTS / "client" / "wire"
 
@@ -60,7 +61,7 @@ def report(mutants: list[Mutant], killers: Killers) -> int:
     accepted, survived, began = read_accepted(), [], time.monotonic()
     killed: dict[str, int] = {}
     if complaint := killers.complain():
-        print(f"The scripts as they are do not pass {complaint}: nothing is mutated.")
+        print(f"{killers.last_tests}\nThe scripts as they are do not pass {complaint}: nothing is mutated.")
         return 1
     for number, mutant in enumerate(mutants, 1):
         killer = killers.kill(mutant)
@@ -92,6 +93,7 @@ class Killers:
     """Those who may notice, the quickest first."""
 
     def __init__(self, seeds: range) -> None:
+        self.last_tests = ""  # what the script tests have printed
         self._seeds = seeds
         self._server = RedisServer().start()
         self._world = World(self._server.url, ANSWERS_WITHIN)
@@ -143,7 +145,12 @@ class Killers:
             FOLDER: str(self._mutated),
             "PYTHONPATH": os.pathsep.join(map(str, places)),
         }
-        done = subprocess.run(command, env=environment, cwd=TESTS.parent, capture_output=True, check=False)
+        done = subprocess.run(
+            command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, check=False
+        )
+        if done.returncode not in PASSED_OR_FAILED:
+            raise RuntimeError(f"The script tests could not run:\n{done.stdout}")
+        self.last_tests = done.stdout
         return done.returncode != 0
 
 

@@ -37,7 +37,8 @@ class Pattern:
 
 
 def patterns() -> list[Pattern]:
-    return [pattern for module in modules().values() for pattern in patterns_of(module)]
+    readers = [module for module in modules().values() if "import re\n" in module.source]
+    return [pattern for module in readers for pattern in patterns_of(module)]
 
 
 def patterns_of(module: Module) -> list[Pattern]:

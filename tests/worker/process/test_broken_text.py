@@ -13,7 +13,6 @@ from antiphon.model import Message, Text, Usage
 from antiphon_worker.app import App
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.process import turn as turn_module
-from antiphon_worker.process.publisher import WINDOW_SECONDS
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.base import (
     ReasoningPiece,
@@ -26,6 +25,7 @@ from antiphon_worker.settings import Settings
 from antiphon_worker.travelling import Allow
 
 HALF = "half \ud800 a character"
+TYPES = {TextPiece: "text_delta", ReasoningPiece: "reasoning_delta", RefusalPiece: "refusal_delta"}
 
 
 class Says:
@@ -48,14 +48,16 @@ class Says:
 
 
 class Streams(Says):
-    """Its answers are those of the pieces that it says first, one in each window of the publisher."""
+    """Its answers are those of the pieces that it says first. A piece that is a function is waited for."""
 
     async def stream(self, request):
         for piece in self.answers.pop(0):
+            if callable(piece):
+                await piece()
+                continue
             yield piece
             if isinstance(piece, StepResult):
                 return
-            await asyncio.sleep(2 * WINDOW_SECONDS)
         message = Message("assistant", [Text("Said.")], provider=self.name, model="any")
         yield StepResult(message, Usage(), "end", None, "any")
 
@@ -96,19 +98,23 @@ async def test_a_turn_with_text_that_cannot_be_encoded_ends_at_once(
         assert (await after.result(60)).text == "Fine."
 
 
-@pytest.mark.parametrize("kind", [TextPiece, ReasoningPiece, RefusalPiece])
+@pytest.mark.parametrize("kind", TYPES)
 async def test_half_a_character_in_mid_stream_is_replaced_and_a_whole_one_in_two_halves_is_joined(
     kind, redis_url, tmp_path
 ):
     """What is sent is sent for all turns of the process, so it must not raise."""
-    says = Streams([kind(HALF), kind(" "), kind("\ud83d"), kind("\ude00")], [])
+
+    def delta():
+        return ensemble.seen("s", TYPES[kind])
+
+    says = Streams([kind(HALF), delta, kind("\ud83d"), kind("\ude00")], [])
     app = App(providers={"says": says}, travelling=Allow(providers=["says"]))
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
         spec = agent_spec(provider="says", tools=[])
         turn = await ensemble.submit("s", "hello", agent=spec)
         assert (await turn.result(30)).text == "Said."
         deltas = [event.text for event in await ensemble.events("s") if event.type.endswith("_delta")]
-        assert "".join(deltas).startswith("half \ufffd a character ")
+        assert "".join(deltas) == "half \ufffd a character\U0001f600"
         assert await ensemble.field(turn, "attempt") == "1"
         await (await ensemble.submit("s", "and now?", agent=spec)).result(30)
 

@@ -63,14 +63,17 @@ def _completed(
     ):
         common += 1
     new = now[common:]
-    if same_messages(before[len(before) - len(new) :], new):  # saved before but not marked
-        new = []
-    data["messages"] = [*former["messages"], *data["messages"][len(now) - len(new) :]]
+    saved = next(  # of these, since Redis has lost what was before them
+        count
+        for count in range(min(len(before), len(new)), -1, -1)
+        if same_messages(before[len(before) - count :], new[:count])
+    )
+    data["messages"] = [*former["messages"], *data["messages"][common + saved :]]
     data["archived"].pop("window", None)  # it counted other messages, as the summary did
     data.pop("summary", None)
     if former.get("summary"):
         data["summary"] = former["summary"]
-    return NewCopy(data, lost=len(before) - common)
+    return NewCopy(data, lost=len(before) - common - saved)
 
 
 def archived_form(ending: Ending) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class TurnSink:
 
     def text(self, step: int, text: str) -> None:
         """Take a piece of the answer's text, like a ``TextDelta`` but without creating the object."""
-        _check(text)
+        if type(text) is not str:
+            _check(text)
         if step != self._text_step:
             self._close_delta()
             self._growing, self._text_step = self._front(TextDelta, step, ""), step
@@ -158,7 +159,8 @@ class TurnSink:
         return bodies
 
     def _grow(self, front: bytes, text: str) -> None:
-        _check(text)
+        if type(text) is not str:
+            _check(text)
         if front is not self._growing:
             self._close_delta()
             self._growing, self._text_step = front, 0
@@ -168,8 +170,13 @@ class TurnSink:
     def _close_delta(self) -> None:
         """End the growing delta, so that the next piece begins an event of its own."""
         if self._texts:
-            text = valid("".join(self._texts))  # a piece may end within a character
-            self._bodies.append(self._growing + _encode_text(text) + b"}")
+            text = "".join(self._texts)
+            try:
+                encoded = _encode_text(text)
+            except UnicodeEncodeError:  # a piece may end within a character
+                text = valid(text)
+                encoded = _encode_text(text)
+            self._bodies.append(self._growing + encoded + b"}")
             self._texts = []
             if self._text_step:
                 self._said += (text,)  # without a call: this is done for every delta

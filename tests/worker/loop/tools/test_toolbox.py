@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import subprocess
 import sys
 import threading
 
@@ -258,6 +259,40 @@ async def test_a_tool_for_which_no_thread_is_free_is_not_run_and_the_model_is_to
     await holding
     await run(hold, box=box)
     assert ran == []
+
+
+async def test_where_the_system_starts_no_more_threads_calls_wait_for_those_that_there_are(monkeypatch):
+    release, begun, ran = threading.Event(), asyncio.Event(), []
+    loop, start = asyncio.get_running_loop(), threading.Thread.start
+
+    @tool
+    def hold() -> str:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait(30)
+        return "held"
+
+    @tool
+    def quick(call: str) -> str:
+        ran.append(call)
+        return "here"
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name == "antiphon tool":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    box = ToolBox([hold, quick], threads=Threads(limit=8))
+    holding = asyncio.create_task(run(hold, box=box))
+    await begun.wait()
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    monkeypatch.setattr(box, "patience", 0.05)
+    assert "no thread was free" in (await run(quick, box=box, call="first")).content
+    monkeypatch.setattr(box, "patience", 30)
+    waiting = asyncio.create_task(run(quick, box=box, call="second"))
+    await asyncio.sleep(0)
+    release.set()
+    assert ((await waiting).content, (await holding).content) == ("here", "held")
+    assert (ran, box.threads._busy.total()) == (["second"], 0)
 
 
 async def test_one_slow_tool_leaves_threads_to_the_others():
@@ -525,8 +560,6 @@ def test_tools_are_offered_with_name_description_and_schema():
 
 
 def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
-    import subprocess
-
     code = (
         "import asyncio, threading\n"
         "from antiphon_worker.loop.tools.threads import Threads\n"
@@ -541,6 +574,31 @@ def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "given up\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", ["async def", "def"])
+@pytest.mark.parametrize("end", ["return", "raise SystemExit(0)"])
+def test_a_fork_that_comes_back_from_its_tool_ends(kind, end):
+    """Else two processes would go on with the turn, on the same connections."""
+    code = (
+        "import asyncio, os\n"
+        "from antiphon.model import ToolCall\n"
+        "from antiphon.tools import Context, tool\n"
+        "from antiphon_worker.loop.tools.toolbox import ToolBox\n"
+        "children = []\n"
+        "@tool\n"
+        f"{kind} beget() -> None:\n"
+        "    children.append(os.fork())\n"
+        "    if not children[0]:\n"
+        f"        {end}\n"
+        "asyncio.run(ToolBox([beget]).run(ToolCall('c', 'beget', {}), Context('s', 't', 'c')))\n"
+        "print('went on', os.waitpid(children[0], 0)[1] if children[0] else 'in the child', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "went on 256\n"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -139,13 +140,18 @@ class CallsUnderWay:
 
     @contextmanager
     def of(self, tool: str, turn_id: str) -> Generator[None]:
-        """Track a call while this context is active."""
-        call = object()
+        """Track a call while this context is active. A child that the tool has forked, and that comes back, ends here.
+
+        It would go on as this process: on its connections, and on its event loop.
+        """
+        call, pid = object(), os.getpid()
         self._calls[call] = f"{tool} in turn {turn_id}"
         self._changed()
         try:
             yield
         finally:
+            if os.getpid() != pid:
+                os._exit(1)
             del self._calls[call]
             self._changed()
 

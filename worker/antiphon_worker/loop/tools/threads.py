@@ -71,9 +71,7 @@ class Threads:
             self._begin()  # a forked child does not have the parent's threads
         job = Job(call, share)
         with self._condition:
-            if self._has_room(share):
-                self._admit(job)
-            else:
+            if not self._admit(job):
                 job.admitted = asyncio.get_running_loop().create_future()
                 self._waiting.append(job)
         return job
@@ -102,21 +100,27 @@ class Threads:
         most = max(1, (self.limit - busy + own) // 2) if share else self.limit
         return busy < self.limit and own < most
 
-    def _admit(self, job: Job) -> None:
-        self._busy[job.share] += 1
-        self._admitted.append(job)
-        if self._idle >= len(self._admitted):
+    def _admit(self, job: Job) -> bool:
+        """Give the call a thread. Return False if its share has no room, or if the system starts no more threads."""
+        if not self._has_room(job.share):
+            return False
+        if self._idle > len(self._admitted):
             self._condition.notify()
         else:
-            threading.Thread(target=self._serve, name="antiphon tool", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, name="antiphon tool", daemon=True).start()
+            except RuntimeError:
+                return False
+        self._busy[job.share] += 1
+        self._admitted.append(job)
+        return True
 
     def _release(self, job: Job) -> None:
         """Free the place of a call that has ended or was abandoned, for others."""
         self._busy[job.share] -= 1
         for waiting in self._waiting.copy():
-            if self._has_room(waiting.share):
+            if self._admit(waiting):
                 self._waiting.remove(waiting)
-                self._admit(waiting)
                 if waiting.admitted is not None:
                     with suppress(RuntimeError):  # its loop has been closed
                         waiting.admitted.get_loop().call_soon_threadsafe(_resolve, waiting.admitted)
