@@ -14,11 +14,11 @@ from antiphon.cli.serving.logs import set_up_logging
 from antiphon.errors import AgentError
 from antiphon_worker.app import App
 from antiphon_worker.loading import load_app
-from antiphon_worker.process.event_loop import run_to_its_end
 from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
+from antiphon_worker.supervisor.event_loop import run_to_its_end
 from antiphon_worker.supervisor.pulse import Page, State, beating
 
 log = logging.getLogger("antiphon.process")

@@ -25,12 +25,12 @@ from antiphon.wire.cell import Cell, TurnRecord
 from antiphon.wire.connection.open import open_like, open_redis, url_like
 from antiphon.wire.lists.inspection import work_left
 from antiphon_worker.loading import load_app
-from antiphon_worker.process.event_loop import run_to_its_end
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
 from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR
 from antiphon_worker.rq.submission import submit_job
 from antiphon_worker.settings import Settings
+from antiphon_worker.supervisor.event_loop import run_to_its_end
 from antiphon_worker.supervisor.pulse import beating_under_rq
 
 __all__ = ["TurnWorker", "run_turn"]

@@ -59,6 +59,14 @@ async def test_a_change_of_something_else_than_was_read_is_refused_whole(redis_u
         assert await cell.contents() == before
 
 
+async def test_a_field_that_becomes_empty_is_gone(redis_url):
+    async with open_cell(redis_url) as cell:
+        await edit(cell, fields=[FieldChange("system", b"", b"be brief")])
+        assert await cell.redis.hget("ant:session:s", "system") == b"be brief"
+        await edit(cell, "op2", fields=[FieldChange("system", b"be brief", b"")])
+        assert not await cell.redis.hexists("ant:session:s", "system")
+
+
 async def test_a_change_waits_for_the_turns_that_it_must_not_meet(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
@@ -75,8 +83,10 @@ async def test_a_change_waits_for_the_turns_that_it_must_not_meet(redis_url):
 async def test_the_end_of_the_history_can_be_taken_away(redis_url):
     async with open_cell(redis_url) as cell:
         await edit(cell, messages=[b"1", b"2", b"3"])
+        assert await cell.redis.hget("ant:session:s", "shortened") is None
         await edit(cell, "op2", keep=1, length=3, messages=[b"4"])
         assert await cell.history() == [b"1", b"4"]
+        assert await cell.redis.hget("ant:session:s", "shortened") == b"1"  # for the archiver
         await edit(cell, "op3", keep=0, length=2)
         assert await cell.history() == []
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from antiphon_worker.process.event_loop import run_to_its_end
+from antiphon_worker.supervisor.event_loop import run_to_its_end
 
 
 async def ends(error):
@@ -26,14 +26,16 @@ def _ctrl_c_has_a_handler():
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_a_task_that_ends_the_process_ends_only_itself(error):
     async def main():
-        beside = asyncio.create_task(asyncio.sleep(0.01, "done"))
+        goes_on = asyncio.Event()
+        beside = asyncio.create_task(goes_on.wait())
         with pytest.raises(type(error)):
             await asyncio.create_task(ends(error))
         found = await asyncio.gather(ends(error), ends(ValueError()), return_exceptions=True)
         assert [type(one) for one in found] == [type(error), ValueError]
+        goes_on.set()
         return await beside
 
-    assert run_to_its_end(main()) == "done"
+    assert run_to_its_end(main()) is True
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), ValueError()])
@@ -45,7 +47,7 @@ def test_what_the_coroutine_itself_raises_ends_the_loop(error):
 def test_ctrl_c_ends_a_loop_that_has_no_handler_for_it():
     async def main():
         signal.raise_signal(signal.SIGINT)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     with pytest.raises(KeyboardInterrupt):
         run_to_its_end(main())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderOverloaded, ProviderRateLimited
 from antiphon.model import Message
@@ -172,3 +174,31 @@ async def test_a_call_that_the_gate_holds_back_is_not_sent():
                 pass
         assert server.statistics.requests == 0
         await provider.aclose()
+
+
+class Slow(Gate):
+    """Never comes to the end of telling what it has heard."""
+
+    def __init__(self):
+        super().__init__()
+        self.telling = asyncio.Event()
+
+    async def heard(self, scope, pressure):
+        self.telling.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_call_that_is_cancelled_while_it_tells_of_a_limit_closes_its_connection(kind):
+    async with ModelServer(Behaviour(length=1000, pace=1.0, limit=1, limit_seconds=60.0)) as server:
+        url = server.base_url if kind == "anthropic" else server.openai_url
+        provider, gate = KINDS[kind](base_url=url, api_key="any"), Slow()
+        call = asyncio.create_task(
+            anext(provider.stream(ModelRequest("m", [Message.user("Hello")], gate=gate)))
+        )
+        await gate.telling.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await wait_until_async(lambda: server.statistics.abandoned == 1, description="the service is left")
+        await provider.aclose()
+        assert call.cancelled()

@@ -191,7 +191,11 @@ class Connection(ABC):
                 await call.gate.enter(self._scope(provider, call, headers, client))
             response = await self.post(client, call, headers)
             if (pressure := pressure_of(response.headers.raw)) is not None:
-                await call.gate.heard(self._scope(provider, call, headers, client), pressure)
+                try:
+                    await call.gate.heard(self._scope(provider, call, headers, client), pressure)
+                except BaseException:  # it is cancelled: nobody will read the answer
+                    await response.aclose()
+                    raise
             return Answer(response)
         except ProviderError as error:
             raise self.publishable(error) from None
