@@ -51,9 +51,19 @@ class _Background:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._run_until_stopped():
+                pass
         finally:
             self.runs = False
+
+    def _run_until_stopped(self) -> bool:
+        """Run the loop. Returns False where a task has raised what stops loops: it is an error of that task alone."""
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as exc:
+            log.error("a task raised %s, which ends nothing else", type(exc).__name__)
+            return False
+        return True
 
     def end(self) -> None:
         """Cancel all running tasks, wait for their cleanup, and stop the loop."""

@@ -62,9 +62,15 @@ def _verdict(call: OpenCall, verdict: Any) -> Decision:
 
 
 async def _asked(function: Callable[[OpenCall], Any], call: OpenCall) -> Any:
+    def in_thread() -> Any:
+        try:
+            return function(call)
+        except StopIteration as exc:  # nobody would hear of it: no future takes it
+            raise RuntimeError("The function raised StopIteration.") from exc
+
     if inspect.iscoroutinefunction(function):
         return await function(call)
-    answer = await asyncio.to_thread(function, call)
+    answer = await asyncio.to_thread(in_thread)
     return await answer if inspect.isawaitable(answer) else answer
 
 

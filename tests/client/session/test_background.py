@@ -158,6 +158,22 @@ def test_exceptions_come_back():
         call(fail())
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_a_task_that_raises_what_stops_loops_ends_only_itself(error, caplog):
+    async def ends():
+        raise error
+
+    async def waits():
+        await asyncio.create_task(ends())
+
+    loop = call(thread_of_loop())
+    for work in (ends, waits):
+        with pytest.raises(type(error)):
+            call(work())
+    assert call(thread_of_loop()) is loop
+    assert f"a task raised {type(error).__name__}" in caplog.text
+
+
 def test_waiting_for_the_loop_on_the_loop_is_refused():
     async def nested():
         return call(thread_of_loop())

@@ -190,6 +190,12 @@ def test_a_function_of_the_caller_is_the_tool(shop):
     assert [one.name for one in shop.lines.requests[0].tools] == ["pay", "look", "open_page"]
 
 
+def test_a_function_of_the_caller_that_raises_stop_iteration_hangs_no_turn(shop):
+    session = shop.agent(tool_call("open_page", url="x"), "Done.", caller_tools=[OPEN_PAGE]).session("s")
+    assert session.run("Go", on_tool=lambda call: next(iter(()))).text == "Done."
+    assert told(session) == ["RuntimeError: The function raised StopIteration."]
+
+
 async def test_a_function_of_the_caller_may_be_async_and_its_tools_come_with_the_turn(shop):
     session = shop.agent(tool_call("open_page", url="x"), "Done.").session("s")
 

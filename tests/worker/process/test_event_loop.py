@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 
 import pytest
 
@@ -50,3 +51,23 @@ def test_ctrl_c_ends_a_loop_that_has_no_handler_for_it():
 
     with pytest.raises(KeyboardInterrupt):
         run_to_its_end(main())
+
+
+def test_a_function_in_a_thread_that_raises_stop_iteration_ends():
+    async def main():
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.to_thread(lambda: next(iter(())))
+
+    run_to_its_end(main())
+
+
+def test_slow_functions_in_threads_leave_threads_to_others():
+    meeting = threading.Event()
+
+    async def main():
+        slow = [asyncio.create_task(asyncio.to_thread(meeting.wait, 60)) for _ in range(64)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(meeting.set)
+        return await asyncio.gather(*slow)
+
+    assert run_to_its_end(main()) == [True] * 64

@@ -72,6 +72,11 @@ async def test_a_process_that_had_turns_in_its_hands_is_followed_at_once_however
     assert lives.kept.times == 4
 
 
+async def test_a_process_that_a_signal_without_a_name_ended_is_followed(pauses, caplog):
+    await Lives([-signal.SIGRTMIN - 6, 0], held=1)._keep_one("redis://any")
+    assert "died (signal 40)" in caplog.text
+
+
 async def test_one_that_dies_before_it_can_work_is_followed_later_and_later(pauses):
     lives = Lives([1] * 8 + [0])
     await lives._keep_one("redis://any")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from antiphon.cli.serving.faults import log_fault
@@ -15,6 +16,26 @@ __all__ = ["run_to_its_end"]
 log = logging.getLogger("antiphon.process")
 
 T = TypeVar("T")
+
+MOST_THREADS = 128
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads of ``asyncio.to_thread``, in which frameworks run synchronous tools of many turns at a time.
+
+    By default a small machine has a handful, for which the rest of the worker then waits. A call that raises
+    ``StopIteration`` would never end, because no future takes it.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
+        return super().submit(_ended, fn, *args, **options)
+
+
+def _ended(call: Callable[..., T], *args: Any, **options: Any) -> T:
+    try:
+        return call(*args, **options)
+    except StopIteration as exc:
+        raise RuntimeError("A function in a thread raised StopIteration.") from exc
 
 
 def run_to_its_end(
@@ -27,6 +48,7 @@ def run_to_its_end(
     """
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         loop = runner.get_loop()
+        loop.set_default_executor(_Threads(MOST_THREADS))
         work = loop.create_task(main)
         while True:
             try:

@@ -225,4 +225,7 @@ def is_of_this_host(worker: str) -> bool:
 
 
 def _how(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    names = {known.value: known.name for known in signal.Signals}  # not all signals have one
+    return f"signal {names.get(-code, -code)}"
