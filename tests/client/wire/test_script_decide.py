@@ -9,8 +9,8 @@ import pytest
 from support.cells import START_MS, open_cell
 
 from antiphon.errors import AlreadyDecided, NotSuspended, TurnNotFound, UsageError
-from antiphon.model import Decision, OpenCall
-from antiphon.wire.suspension import decide, decisions_of
+from antiphon.model import Decision, OpenCall, Usage, encode
+from antiphon.wire.suspension import decide, decisions_of, suspend
 
 PAY = OpenCall("c1", "pay", {"amount": 3})
 LOOK = OpenCall("c2", "look", kind="tool", seconds=20.0)
@@ -223,6 +223,19 @@ async def test_a_time_limit_leaves_what_other_turns_have_added_to_the_usage(redi
         assert await cell.status() == "failed"
         found = await cell.redis.hget("ant:session:s", "usage")
         assert found == (b"of another turn" if aside else b"mine")
+
+
+async def test_a_time_limit_adds_what_a_turn_has_used_to_the_total_of_those_that_passed_it_by(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        call = OpenCall("c1", "pay", seconds=5.0, at_limit="fail")
+        assert await suspend(cell, await cell.take_one(), [call], bodies=[], aside=Usage(3, 4)) == ""
+        await cell.redis.hset("ant:session:s", "usage", encode(Usage(10, 20)))
+        await cell.wait(5_001)
+        await cell.reap()
+        assert await cell.status() == "failed"
+        total = json.loads(await cell.redis.hget("ant:session:s", "usage"))
+        assert (total["input_tokens"], total["output_tokens"]) == (13, 24)
 
 
 async def test_the_time_while_a_turn_was_suspended_is_not_spent(redis_url):
