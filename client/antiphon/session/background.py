@@ -87,7 +87,7 @@ class _Background:
 
 
 _background: _Background | None = None
-_waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None, None]]] = WeakKeyDictionary()
+_waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, set[AsyncGenerator[None, None]]] = WeakKeyDictionary()
 _iterated: set[AsyncItems[Any]] = set()  # what to close when the process ends
 _lock = threading.Lock()
 _left_behind: list[
@@ -177,16 +177,18 @@ async def when_loop_ends(last_act: Callable[[], Awaitable[None]]) -> None:
     ``asyncio.run`` shuts down its own loop; the background loop shuts down when the process ends. This works because
     a loop closes all open asynchronous generators when it shuts down.
     """
+    held = _waiting.setdefault(asyncio.get_running_loop(), set())
 
     async def wait() -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
+            held.discard(waiting)  # a loop may go on after its generators are closed
             await last_act()
 
     waiting = wait()
+    held.add(waiting)
     await anext(waiting)
-    _waiting.setdefault(asyncio.get_running_loop(), []).append(waiting)
 
 
 _tasks: set[asyncio.Task[Any]] = set()

@@ -17,7 +17,7 @@ from support.eventually import wait_until
 from antiphon import Agent, AsyncClient, tool
 from antiphon.errors import UsageError
 from antiphon.session import background
-from antiphon.session.background import call, iterate, spawn
+from antiphon.session.background import call, iterate, spawn, when_loop_ends
 from antiphon.session.session import Session
 from antiphon.session.synchronous import synchronous_property
 from antiphon.testing import script, tool_call
@@ -383,3 +383,18 @@ def test_spawned_work_goes_on_alone():
 
     spawn(work())
     wait_until(done.is_set, description="the work is done")
+
+
+@pytest.mark.filterwarnings("ignore:asynchronous generator:ResourceWarning")
+async def test_a_loop_that_goes_on_after_it_closed_its_generators_keeps_none_of_them():
+    """``Runner.run_sync`` of the Agents SDK ends each run so."""
+    loop, closed = asyncio.get_running_loop(), []
+
+    async def close():
+        closed.append(1)
+
+    for _ in range(3):
+        await when_loop_ends(close)
+        await loop.shutdown_asyncgens()
+    assert len(closed) == 3
+    assert not background._waiting[loop]
