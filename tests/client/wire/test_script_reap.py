@@ -415,12 +415,17 @@ async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(redis_url)
         assert (event["type"], event["code"], event["message"]) == ("turn_failed", "loop_stalled", message)
 
 
-async def test_what_a_turn_did_before_it_was_given_up_stays_with_it_and_the_next_one_learns_of_it(redis_url):
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_a_turn_did_before_it_was_given_up_stays_with_it_and_the_next_one_learns_of_it(
+    cancelled, redis_url
+):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
         await cell.put("t2")
         turn = await cell.take_one()
         await cell.append_step(turn, length=0, step=2, entries=[b'{"a":1}', b'{"b":2}'], bodies=[])
+        if cancelled:
+            await cell.cancel(turn.turn_id, "enough")
         await cell.reap(holder="w1", crash_limit=1)
         fields = (await cell.turn("t1")).fields
         assert (fields["journal"], fields["place"]) == (b'[{"a":1},{"b":2}]', b"0")
