@@ -77,3 +77,48 @@ async def test_a_turn_whose_journal_has_lost_its_end_starts_again_from_what_is_l
             f"Redis has lost a part of it: The journal has {length - lost} entries instead of {length}."
         ]
         assert not any(event.type == "turn_failed" for event in events)
+
+
+async def test_a_tool_whose_start_is_lost_before_it_is_on_disk_starts_once(redis_url, tmp_path, monkeypatch):
+    """Redis comes back without the start, and then says truly that all it has is on its disk."""
+    lost = []
+
+    async def waited(cell, *args):
+        if not lost:
+            with Redis.from_url(redis_url) as redis:
+                (journal,) = redis.keys("ant:journal:*")
+                lost.append(redis.rpop(journal))
+        return True
+
+    monkeypatch.setattr("antiphon_worker.process.journal.wait_for_disk", waited)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+        turn = await ensemble.submit("s", "buy tool:pay")
+        assert (await turn.result(60)).text
+        assert b"tool_started" in lost[0]
+        assert len(ensemble.stage.notes("tool")) == 1
+        assert (await ensemble.types("s")).count("turn_retrying") == 1
+        await ensemble.whole("s")
+
+
+async def test_a_journal_that_loses_its_end_before_it_is_steered_starts_again(
+    redis_url, tmp_path, monkeypatch
+):
+    lost = []
+    steer = Cell.steer
+
+    async def steered(cell, turn, **options):
+        if not lost:
+            lost.append(await cell.redis.rpop(cell.keys.journal(turn.turn_id)))
+        return await steer(cell, turn, **options)
+
+    monkeypatch.setattr(Cell, "steer", steered)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+        turn = await ensemble.submit("s", "look around tool:wait")
+        await ensemble.seen("s", "tool_call")
+        steering = await ensemble.submit("s", "and then", if_busy="steer")
+        ensemble.stage.open("tool")
+        response = await turn.result(60)
+        assert lost
+        assert (await steering.result(60)).text == response.text
+        assert (await ensemble.types("s")).count("turn_retrying") == 1
+        await ensemble.whole("s")

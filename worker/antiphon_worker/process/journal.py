@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import msgspec
@@ -113,11 +113,8 @@ class TurnJournal:
                 usage=usage,
             )
 
-        try:
+        with self._from_what_is_left():
             answer = await patiently(self._lease, write)
-        except JournalShorter as exc:
-            self._lease.end(Stop.DRAINED, f"Redis has lost a part of it: {exc.message}", at_once=False)
-            raise StopSignal(Stop.DRAINED) from exc
         if answer == SUPERSEDED:
             self._lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
@@ -127,15 +124,17 @@ class TurnJournal:
         if answer not in ("", STEER) and self._lease.stop is None:
             self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
         if any(isinstance(entry, ToolStarted) and not entry.again for entry in entries):
-            await self._on_disk()
+            with self._from_what_is_left():
+                await self._on_disk()
 
     async def steered(self, step: int) -> list[Message]:
         """Take what waits to steer the turn. Asks Redis only if something may wait."""
         if not self._steered:
             return []
-        stop, found = await patiently(
-            self._lease, lambda: self._cell.steer(self._turn, length=len(self._entries), step=step)
-        )
+        with self._from_what_is_left():
+            stop, found = await patiently(
+                self._lease, lambda: self._cell.steer(self._turn, length=len(self._entries), step=step)
+            )
         if stop:
             self._lease.end(Stop.SUPERSEDED if stop == SUPERSEDED else Stop.CANCELLED, stop, at_once=False)
             raise StopSignal(self._lease.stop or Stop.CANCELLED)
@@ -145,7 +144,10 @@ class TurnJournal:
         return steered_of(entries)
 
     async def _on_disk(self) -> None:
-        """Wait until the start of an at_most_once tool is on disk, so that a power loss cannot start it twice."""
+        """Wait until the start of an at_most_once tool is on disk, so that a power loss cannot start it twice.
+
+        Raises ``JournalShorter`` if it was lost before: what is on disk now is then a journal without it.
+        """
         give_up_at = time.monotonic() + DISK_SECONDS
 
         async def wait() -> bool:
@@ -163,3 +165,13 @@ class TurnJournal:
                 return False
 
         await patiently(self._lease, wait)
+        await patiently(self._lease, lambda: self._cell.check_journal(self._turn, len(self._entries)))
+
+    @contextmanager
+    def _from_what_is_left(self) -> Generator[None]:
+        """Give the turn back where Redis has lost the journal's end: it starts again from what is left."""
+        try:
+            yield
+        except JournalShorter as exc:
+            self._lease.end(Stop.DRAINED, f"Redis has lost a part of it: {exc.message}", at_once=False)
+            raise StopSignal(Stop.DRAINED) from exc
