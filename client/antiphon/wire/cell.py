@@ -243,12 +243,6 @@ class Cell:
             case _:
                 raise unexpected("append_step", answer)
 
-    async def check_journal(self, turn: ClaimedTurn, length: int) -> None:
-        """Raise ``JournalShorter`` if Redis has lost the end of the turn's journal."""
-        found: int = await asked(self.redis.llen(self.keys.journal(turn.turn_id)))
-        if found < length:
-            raise JournalShorter.at(found, length, turn.session_id, turn.turn_id)
-
     async def steer(
         self, turn: ClaimedTurn, *, length: int, step: int, keep_events: int = KEEP_EVENTS
     ) -> tuple[str, list[bytes]]:

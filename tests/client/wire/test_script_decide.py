@@ -229,13 +229,16 @@ async def test_a_time_limit_adds_what_a_turn_has_used_to_the_total_of_those_that
     async with open_cell(redis_url) as cell:
         await cell.put("t1")
         call = OpenCall("c1", "pay", seconds=5.0, at_limit="fail")
-        assert await suspend(cell, await cell.take_one(), [call], bodies=[], aside=Usage(3, 4)) == ""
+        assert (
+            await suspend(cell, await cell.take_one(), [call], bodies=[], aside=Usage(3, 4, cost=0.5)) == ""
+        )
         await cell.redis.hset("ant:session:s", "usage", encode(Usage(10, 20)))
         await cell.wait(5_001)
         await cell.reap()
         assert await cell.status() == "failed"
         total = json.loads(await cell.redis.hget("ant:session:s", "usage"))
         assert (total["input_tokens"], total["output_tokens"]) == (13, 24)
+        assert (total["cost"], total["unpriced_tokens"]) == (0.5, 30)
 
 
 async def test_the_time_while_a_turn_was_suspended_is_not_spent(redis_url):

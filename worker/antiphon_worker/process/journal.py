@@ -21,7 +21,7 @@ from antiphon.model import Message, encode
 from antiphon.model.usage import Usage
 from antiphon.wire.cell import STEER, SUPERSEDED, Cell, ClaimedTurn
 from antiphon.wire.errors import JournalShorter
-from antiphon.wire.preflight import wait_for_disk
+from antiphon.wire.preflight import check_journal, wait_for_disk
 from antiphon_worker.loop.steps import (
     JournalEntry,
     StepEntry,
@@ -165,7 +165,7 @@ class TurnJournal:
                 return False
 
         await patiently(self._lease, wait)
-        await patiently(self._lease, lambda: self._cell.check_journal(self._turn, len(self._entries)))
+        await patiently(self._lease, lambda: check_journal(self._cell, self._turn, len(self._entries)))
 
     @contextmanager
     def _from_what_is_left(self) -> Generator[None]:
