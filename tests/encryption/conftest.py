@@ -32,6 +32,7 @@ def deployment(request, redis_server, monkeypatch):
         recorder = Recorder(redis_server.url)
         workers = Workers(redis_server.url)
         workers.sealed = request.param == "sealed"
+        call(workers.aclose())  # what an earlier test has left open has no keys, or others
         workers.start()
         yield workers
         workers.stop()

@@ -37,7 +37,7 @@ class Pattern:
 
 
 def patterns() -> list[Pattern]:
-    readers = [module for module in modules().values() if "import re\n" in module.source]
+    readers = [one for one in modules().values() if "import re" in one.source or "from re" in one.source]
     return [pattern for module in readers for pattern in patterns_of(module)]
 
 

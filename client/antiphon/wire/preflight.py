@@ -1,4 +1,4 @@
-"""Checks of what Redis keeps: before a worker takes a turn, and while it runs one."""
+"""Checks, before a worker takes a turn, that its Redis keeps what it accepts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from antiphon.errors import StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
-from antiphon.wire.cell import Cell, ClaimedTurn
-from antiphon.wire.errors import JournalShorter, asked, store_error
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import store_error
 from antiphon.wire.keys import PREFIX, Keys
 
-__all__ = ["RedisFacts", "check_journal", "check_redis", "read_redis", "seconds_up", "wait_for_disk"]
+__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up", "wait_for_disk"]
 
 OLDEST = (6, 2)
 
@@ -99,13 +99,6 @@ async def wait_for_disk(cell: Cell, patience_ms: int = 2000) -> bool:
     if synced[0] < 1:
         raise StoreUnavailable(f"Redis has not written to its disk within {patience_ms / 1000:g} s.")
     return True
-
-
-async def check_journal(cell: Cell, turn: ClaimedTurn, length: int) -> None:
-    """Raise ``JournalShorter`` if Redis has lost the end of the turn's journal."""
-    found: int = await asked(cell.redis.llen(cell.keys.journal(turn.turn_id)))
-    if found < length:
-        raise JournalShorter.at(found, length, turn.session_id, turn.turn_id)
 
 
 async def seconds_up(redis: Redis) -> float:

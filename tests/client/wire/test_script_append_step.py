@@ -7,6 +7,7 @@ from support.cells import LEASE_MS, body, open_cell, stranger
 
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import SUPERSEDED
+from antiphon.wire.errors import JournalShorter
 
 
 async def test_a_step_is_kept_and_published(redis_url):
@@ -34,6 +35,22 @@ async def test_entries_without_events_are_kept_too(redis_url):
         assert await cell.append_step(turn, length=1, step=2, entries=[b"ended"], bodies=[]) == ""
         assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"started", b"ended"]
         assert len(await cell.events()) == 2
+
+
+async def test_without_entries_it_looks_at_the_fence_and_the_length_and_writes_nothing(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        turn = await cell.take_one()
+        await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[])
+        before = await cell.contents()
+        assert await cell.append_step(turn, length=1, step=2, entries=[], bodies=[], usage=b"more") == ""
+        with pytest.raises(JournalShorter):
+            await cell.append_step(turn, length=2, step=2, entries=[], bodies=[])
+        assert (
+            await cell.append_step(stranger(turn, "0-other"), length=1, step=2, entries=[], bodies=[])
+            == SUPERSEDED
+        )
+        assert await cell.contents() == before
 
 
 async def test_a_repeated_step_is_kept_once(redis_url):

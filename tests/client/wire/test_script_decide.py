@@ -225,6 +225,18 @@ async def test_a_time_limit_leaves_what_other_turns_have_added_to_the_usage(redi
         assert found == (b"of another turn" if aside else b"mine")
 
 
+async def test_what_was_decided_stays_with_a_turn_that_a_time_limit_fails(redis_url):
+    async with open_cell(redis_url) as cell:
+        await cell.put("t1")
+        await cell.hold(await cell.take_one(), PAY, OpenCall("c2", "look", seconds=5.0, at_limit="fail"))
+        await cell.decide("c1", by="ada")
+        await cell.wait(5_001)
+        await cell.reap()
+        step, decision = json.loads((await cell.turn("t1")).fields["journal"])
+        assert step == {"step": 1}
+        assert (decision["decision"]["call_id"], decision["decision"]["by"]) == ("c1", "ada")
+
+
 async def test_a_time_limit_adds_what_a_turn_has_used_to_the_total_of_those_that_passed_it_by(redis_url):
     async with open_cell(redis_url) as cell:
         await cell.put("t1")

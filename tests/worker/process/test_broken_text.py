@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.ensemble import agent_spec, open_ensemble
 
-from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, TurnFailed
+from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, TurnCancelled, TurnFailed
 from antiphon.model import Message, Text, Usage
 from antiphon_worker.app import App
 from antiphon_worker.loop.unfinished import Unfinished
@@ -193,3 +193,23 @@ async def test_a_turn_whose_end_cannot_be_written_ends_without_what_it_has_said(
         assert await ensemble.field(turn, "attempt") == "1"
         assert await ensemble.texts("s") == []
         assert (await (await ensemble.submit("s", "and now?")).result(30)).text
+
+
+async def test_a_turn_that_is_cancelled_while_it_ends_without_what_it_has_said_is_cancelled(
+    redis_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(turn_module, "Unfinished", Unwritable)
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+        turn = await ensemble.submit("s", "no fail:rejected")
+        conclude = turn_module._Run._conclude
+
+        async def concluded(run, outcome):
+            if run._bare:
+                await turn.cancel()
+            return await conclude(run, outcome)
+
+        monkeypatch.setattr(turn_module._Run, "_conclude", concluded)
+        async with ensemble.worker():
+            with pytest.raises(TurnCancelled):
+                await turn.result(30)
+            assert await ensemble.field(turn, "attempt") == "1"

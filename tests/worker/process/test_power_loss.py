@@ -46,7 +46,10 @@ async def test_a_tool_that_must_not_start_twice_starts_when_its_start_is_on_disk
         return True
 
     async def appended(cell, *args, entries, **options):
-        order.append("started" if b"tool_started" in entries[0] else "step")
+        if not entries:
+            order.append("held")
+        else:
+            order.append("started" if b"tool_started" in entries[0] else "step")
         return await append(cell, *args, entries=entries, **options)
 
     monkeypatch.setattr("antiphon_worker.process.journal.wait_for_disk", waited)
@@ -57,6 +60,7 @@ async def test_a_tool_that_must_not_start_twice_starts_when_its_start_is_on_disk
             assert order.count("on disk") == 1, "only such a tool waits"
             assert order[order.index("on disk") - 1] == "started"
             assert order.index("on disk") > order.index("started")
+            assert order[order.index("on disk") + 1] == "held"
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -21,7 +21,7 @@ from antiphon.model import Message, encode
 from antiphon.model.usage import Usage
 from antiphon.wire.cell import STEER, SUPERSEDED, Cell, ClaimedTurn
 from antiphon.wire.errors import JournalShorter
-from antiphon.wire.preflight import check_journal, wait_for_disk
+from antiphon.wire.preflight import wait_for_disk
 from antiphon_worker.loop.steps import (
     JournalEntry,
     StepEntry,
@@ -98,7 +98,17 @@ class TurnJournal:
     async def append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         """Append entries to the journal and publish their events, after all earlier events."""
         pending = await self._sink.settle()
-        bodies = pending + [self._sink.body(event) for event in events]
+        answer = await self._write(entries, pending + [self._sink.body(event) for event in events])
+        self._entries.extend(entries)
+        self._sink.step_kept()
+        self._steered = self._steered or answer == STEER
+        if answer not in ("", STEER) and self._lease.stop is None:
+            self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
+        if any(isinstance(entry, ToolStarted) and not entry.again for entry in entries):
+            await self._on_disk()
+
+    async def _write(self, entries: Sequence[JournalEntry], bodies: Sequence[bytes]) -> str:
+        """Return '', a stop word or ``STEER``. Without entries, look whether the turn is held and its journal whole."""
         encoded = [encode_entry(entry) for entry in entries]
         steps = sum(isinstance(entry, StepEntry) for entry in [*self._entries, *entries])
         usage = used_with(self._turn, usage_of([*self._entries, *entries]))
@@ -118,14 +128,7 @@ class TurnJournal:
         if answer == SUPERSEDED:
             self._lease.end(Stop.SUPERSEDED, at_once=False)
             raise StopSignal(Stop.SUPERSEDED)
-        self._entries.extend(entries)
-        self._sink.step_kept()
-        self._steered = self._steered or answer == STEER
-        if answer not in ("", STEER) and self._lease.stop is None:
-            self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
-        if any(isinstance(entry, ToolStarted) and not entry.again for entry in entries):
-            with self._from_what_is_left():
-                await self._on_disk()
+        return answer
 
     async def steered(self, step: int) -> list[Message]:
         """Take what waits to steer the turn. Asks Redis only if something may wait."""
@@ -146,7 +149,7 @@ class TurnJournal:
     async def _on_disk(self) -> None:
         """Wait until the start of an at_most_once tool is on disk, so that a power loss cannot start it twice.
 
-        Raises ``JournalShorter`` if it was lost before: what is on disk now is then a journal without it.
+        Where it was lost before, what is on disk now is a journal without it: the turn is given back.
         """
         give_up_at = time.monotonic() + DISK_SECONDS
 
@@ -165,7 +168,7 @@ class TurnJournal:
                 return False
 
         await patiently(self._lease, wait)
-        await patiently(self._lease, lambda: check_journal(self._cell, self._turn, len(self._entries)))
+        await self._write([], [])
 
     @contextmanager
     def _from_what_is_left(self) -> Generator[None]:

@@ -171,11 +171,10 @@ class _Run:
         except CancelledFirst as exc:
             return await self._end(Cancelled(exc.reason))
         except BaseException as exc:
-            if is_stop(exc) or isinstance(exc, AgentError):
+            if is_stop(exc) or isinstance(exc, AgentError) or self._bare:
                 raise
             failed, self._bare = broken(self._turn, exc), True
-            bare = outcome if isinstance(outcome, Cancelled) else failed
-            return bare if await self._conclude(bare) else Superseded()
+            return await self._end(outcome if isinstance(outcome, Cancelled) else failed)
 
     async def _attempt(self) -> Outcome:
         """Load and answer; turn every known failure into an outcome."""

@@ -1,6 +1,6 @@
 -- Append to a turn's journal and publish the events for it, in one step. `length` is the expected length of the journal
--- and names the call, so there is at least one entry. `step` is the step with which a later attempt would start. `usage`
--- is what the session's turns have used, with the steps of this run.
+-- and names the call; without entries nothing is written. `step` is the step with which a later attempt would start.
+-- `usage` is what the session's turns have used, with the steps of this run.
 -- @args session turn fence length step usage count rest...    `count` entries, then event bodies
 -- -> OK, stop word or ''
 -- -> STEER, ''             the same, and turns wait to steer this one: see `steer`
