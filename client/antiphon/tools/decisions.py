@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -14,6 +12,7 @@ from antiphon.input.limits import check_depth, check_size
 from antiphon.input.values import is_a
 from antiphon.model import Decision, OpenCall, encode
 from antiphon.tools.results import content_of
+from antiphon.tools.threads import Threads
 
 __all__ = ["OnApproval", "OnTool", "answers", "approval_of", "rejection_of", "result_of"]
 
@@ -22,6 +21,8 @@ OnTool: TypeAlias = Callable[[OpenCall], Any]
 OnApproval: TypeAlias = Callable[[OpenCall], Verdict | Awaitable[Verdict]]
 
 CALLER = "the caller"
+
+_THREADS = Threads()
 
 
 async def answers(
@@ -37,12 +38,12 @@ async def answers(
         if call.kind == "tool" and on_tool is not None:
             yield await _result(call, on_tool)
         elif call.kind == "approval" and on_approval is not None:
-            yield _verdict(call, await _asked(on_approval, call))
+            yield _verdict(call, await _THREADS.ask(on_approval, call))
 
 
 async def _result(call: OpenCall, on_tool: OnTool) -> Decision:
     try:
-        return result_of(call.call_id, await _asked(on_tool, call), None, is_error=False)
+        return result_of(call.call_id, await _THREADS.ask(on_tool, call), None, is_error=False)
     except Exception as exc:  # noqa: BLE001 - as in a tool, whatever it raises is told to the model
         return result_of(call.call_id, f"{type(exc).__name__}: {exc}", None, is_error=True)
 
@@ -59,19 +60,6 @@ def _verdict(call: OpenCall, verdict: Any) -> Decision:
     raise UsageError(
         f"on_approval= must return True, False, a reason or new arguments, not {verdict!r} ({call.name})."
     )
-
-
-async def _asked(function: Callable[[OpenCall], Any], call: OpenCall) -> Any:
-    def in_thread() -> Any:
-        try:
-            return function(call)
-        except StopIteration as exc:  # nobody would hear of it: no future takes it
-            raise RuntimeError("The function raised StopIteration.") from exc
-
-    if inspect.iscoroutinefunction(function):
-        return await function(call)
-    answer = await asyncio.to_thread(in_thread)
-    return await answer if inspect.isawaitable(answer) else answer
 
 
 def approval_of(call_id: str, by: str | None, arguments: Mapping[str, Any] | None) -> Decision:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -193,7 +195,31 @@ def test_a_function_of_the_caller_is_the_tool(shop):
 def test_a_function_of_the_caller_that_raises_stop_iteration_hangs_no_turn(shop):
     session = shop.agent(tool_call("open_page", url="x"), "Done.", caller_tools=[OPEN_PAGE]).session("s")
     assert session.run("Go", on_tool=lambda call: next(iter(()))).text == "Done."
-    assert told(session) == ["RuntimeError: The function raised StopIteration."]
+    assert told(session) == ["RuntimeError: coroutine raised StopIteration"]
+
+
+def test_a_function_of_the_caller_that_hangs_keeps_no_process_from_ending():
+    code = (
+        "import asyncio, threading\n"
+        "from antiphon.model import OpenCall\n"
+        "from antiphon.tools.decisions import answers\n"
+        "async def main():\n"
+        "    begun, hang = threading.Event(), threading.Event()\n"
+        "    def on_tool(call):\n"
+        "        begun.set()\n"
+        "        hang.wait()\n"
+        "    calls = [OpenCall('c1', 'look', {}, 'tool', seconds=1.0, at_limit='reject')]\n"
+        "    asking = asyncio.create_task(anext(answers(calls, on_tool, None)))\n"
+        "    await asyncio.to_thread(begun.wait)\n"
+        "    asking.cancel()\n"
+        "    await asyncio.wait([asking])\n"
+        "    print(asking.cancelled())\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "True\n"
 
 
 async def test_a_function_of_the_caller_may_be_async_and_its_tools_come_with_the_turn(shop):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -260,11 +262,44 @@ async def test_readers_at_once_open_a_store_once(redis_url, monkeypatch, own):
     reader = reading.ArchiveReader("sqlite:///any")
     loading = [asyncio.create_task(reader.load(name)) for name in ("a", "b")]
     await wait_until_async(
-        lambda: len([one for one in threading.enumerate() if one.name.startswith("asyncio_")]) >= 2
+        lambda: len([one for one in threading.enumerate() if one.name == "antiphon tool"]) >= 2
     )
     may_open.set()
     assert await asyncio.gather(*loading) == [None, None]
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, GeneratorExit, KeyError])
+async def test_whatever_a_store_raises_says_that_the_archive_cannot_be_read(own, monkeypatch, raised):
+    def load(session):
+        raise raised
+
+    monkeypatch.setattr(own, "load", load)
+    with pytest.raises(StoreUnavailable, match=f"archive cannot be read now: {raised.__name__}"):
+        await reading.ArchiveReader(own).load("s")
+
+
+def test_a_store_that_never_answers_keeps_no_process_from_ending():
+    code = (
+        "import asyncio, threading\n"
+        "from antiphon.errors import StoreUnavailable\n"
+        "from antiphon.redis.copies import reading\n"
+        "from antiphon.stores import MemoryStore\n"
+        "class Hanging(MemoryStore):\n"
+        "    def load(self, session_id):\n"
+        "        threading.Event().wait()\n"
+        "async def main():\n"
+        "    reading.STORE_SECONDS = 0.05\n"
+        "    reader = reading.ArchiveReader(Hanging())\n"
+        "    found = await asyncio.gather(*(reader.load('s') for _ in range(40)), return_exceptions=True)\n"
+        "    assert {type(one) for one in found} == {StoreUnavailable}, found\n"
+        "    print(await reader.page('', 10))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_the_archive_may_be_a_url(redis_url, tmp_path):

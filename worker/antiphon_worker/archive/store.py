@@ -12,8 +12,8 @@ from typing import Any
 from antiphon.errors import CorruptRecord, StoreUnavailable
 from antiphon.stores.base import SessionStore
 from antiphon.stores.sealed import SealedStore
+from antiphon.tools.threads import Threads
 from antiphon_worker.loop.tools.calls import is_stop, text_of
-from antiphon_worker.loop.tools.threads import Threads
 
 __all__ = ["Archive", "ArchiveUnavailable"]
 

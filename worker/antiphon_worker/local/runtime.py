@@ -44,6 +44,7 @@ from antiphon.session.saved import SavedSession, same_messages
 from antiphon.session.work import AgentLike, Work, work_of_request
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
+from antiphon.tools.threads import Threads
 from antiphon_worker.local.accepted import request_of, turn_of
 from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.open_turn import OpenTurn
@@ -51,7 +52,6 @@ from antiphon_worker.local.session import LocalSession, commit, edited, in_store
 from antiphon_worker.local.sessions import LocalSessions
 from antiphon_worker.local.submitted import SubmittedTurn
 from antiphon_worker.local.turn import LocalTurn
-from antiphon_worker.loop.tools.threads import Threads
 from antiphon_worker.loop.tools.toolbox import ToolBox
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import BUILT_IN

@@ -19,6 +19,7 @@ from antiphon.session.saved import read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.sealed import SealedStore
 from antiphon.stores.urls import store_at
+from antiphon.tools.threads import Threads
 from antiphon.wire.archiving import is_deleted
 from antiphon.wire.cell import Cell, Snapshot
 
@@ -40,6 +41,7 @@ class ArchiveReader:
         self._url = store if isinstance(store, str) else ""
         self._store = None if isinstance(store, str) else store
         self._opening = threading.Lock()
+        self._threads = Threads(limit=16)
 
     async def load(self, session: str) -> dict[str, Any] | None:
         """Return the copy of a session. Raises ``StoreUnavailable``, and ``CorruptRecord`` if it cannot be read."""
@@ -56,19 +58,29 @@ class ArchiveReader:
             self._store = None
 
     async def _asked(self, question: Callable[[SessionStore], T]) -> T:
+        def answer() -> T:
+            try:
+                return question(self._opened())
+            except AgentError:
+                raise
+            except BaseException as exc:  # also what would end the caller's event loop
+                raise _unavailable(exc) from exc
+
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                return await asyncio.to_thread(lambda: question(self._opened()))
-        except AgentError:
-            raise
-        except Exception as exc:
-            raise StoreUnavailable(f"The archive cannot be read now: {type(exc).__name__}.") from exc
+                return await self._threads.run(answer)
+        except TimeoutError as exc:
+            raise _unavailable(exc) from exc
 
     def _opened(self) -> SessionStore:
         with self._opening:
             if self._store is None:
                 self._store = store_at(self._url, "archive=")
             return self._store
+
+
+def _unavailable(exc: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(f"The archive cannot be read now: {type(exc).__name__}.")
 
 
 async def whole_snapshot(

@@ -15,8 +15,8 @@ from support.eventually import wait_until
 from antiphon.errors import InvalidTool, SettingsError, ToolRaised
 from antiphon.model import Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, tool
+from antiphon.tools.threads import Threads
 from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.threads import Threads
 from antiphon_worker.loop.tools.toolbox import ToolBox, shorten, tool_specs
 
 flavour: contextvars.ContextVar[str] = contextvars.ContextVar("flavour", default="none")
@@ -562,7 +562,7 @@ def test_tools_are_offered_with_name_description_and_schema():
 def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
     code = (
         "import asyncio, threading\n"
-        "from antiphon_worker.loop.tools.threads import Threads\n"
+        "from antiphon.tools.threads import Threads\n"
         "async def main():\n"
         "    try:\n"
         "        await asyncio.wait_for(Threads().run(threading.Event().wait), 0.05)\n"

@@ -14,9 +14,9 @@ import msgspec
 from antiphon.errors import LimitReached, TurnFailed, UnknownPrice, UnknownTool
 from antiphon.model import TurnStep
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, stop_name
+from antiphon.tools.threads import Threads
 from antiphon_worker.loop.limits.prices import Prices
 from antiphon_worker.loop.tools.calls import is_stop
-from antiphon_worker.loop.tools.threads import Threads
 
 __all__ = ["Meter", "stop_functions", "used_by"]
 

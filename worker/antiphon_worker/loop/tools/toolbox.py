@@ -24,8 +24,8 @@ from antiphon.errors import (
 )
 from antiphon.model import File, Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, Tool
+from antiphon.tools.threads import Job, Threads
 from antiphon_worker.loop.tools.calls import CallsUnderWay, described, is_stop, text_of
-from antiphon_worker.loop.tools.threads import Job, Threads
 from antiphon_worker.providers.base import ToolSpec
 
 __all__ = ["ToolBox", "ToolErrors", "shorten", "tool_specs"]

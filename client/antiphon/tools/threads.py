@@ -1,9 +1,9 @@
-"""Threads for synchronous tools.
+"""Threads for synchronous functions: tools, stores, and what a caller answers with.
 
-``ThreadPoolExecutor`` is not used, because the interpreter waits for its threads when it exits: one hanging tool would
-keep a worker from stopping. These threads are daemon threads. They are reused, because libraries keep connections per
-thread. A thread whose call was abandoned no longer counts, so that hanging tools do not block others. A tool can use at
-most half of the threads that the other tools leave free.
+``ThreadPoolExecutor`` is not used, because the interpreter waits for its threads when it exits: one hanging function
+would keep a process from stopping. These threads are daemon threads. They are reused, because libraries keep
+connections per thread. A thread whose call was abandoned no longer counts, so that hanging functions do not block
+others. A tool can use at most half of the threads that the other tools leave free.
 """
 
 from __future__ import annotations
