@@ -18,6 +18,7 @@ from antiphon.model import Decision, Message, decode_history
 from antiphon.redis.connections import Connections
 from antiphon.redis.copies.forks import fork_in_redis
 from antiphon.redis.copies.reading import whole_found
+from antiphon.redis.copies.restore import bring_back
 from antiphon.redis.edits import Edits, Found
 from antiphon.redis.many.listing import list_sessions, warn_if_unserved
 from antiphon.redis.turn import AsyncTurn, error_of
@@ -64,6 +65,8 @@ class RedisRuntime:
             await self._close()
 
     async def open(self, session: SessionRef, opening: Opening) -> None:
+        if opening.messages:
+            await self._bring_back(session)
         await (await self._edits(session)).open(opening)
 
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
@@ -145,10 +148,15 @@ class RedisRuntime:
         )
 
     async def edit(self, session: SessionRef, edit: Edit) -> None:
+        if edit.needs_past:
+            await self._bring_back(session)
         await (await self._edits(session)).edit(edit)
 
     async def fork(self, session: SessionRef, fork: SessionRef, at: str | None) -> None:
-        await self._check_tenant(session)
+        if at is None:
+            await self._check_tenant(session)
+        else:
+            await self._bring_back(session)
         cells = (await self._connected()).cells
         await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork, at)
 
@@ -208,6 +216,13 @@ class RedisRuntime:
         """Before what reads nothing by itself. Raises ``WrongTenant``."""
         if session.tenant is not None:
             await self._found(session, *NO_MESSAGES)
+
+    async def _bring_back(self, session: SessionRef) -> None:
+        """Restore an archived session. Raises ``WrongTenant``, ``StoreError`` and ``CorruptRecord``."""
+        await self._check_tenant(session)
+        archive = (await self._connected()).archive
+        if archive is not None:
+            await bring_back(await self._cell(session), archive.load, session)
 
     async def _check_others_turn(self, session: SessionRef) -> None:
         """Raise ``UsageError`` if a tool would wait for the session that runs the tool's own turn."""

@@ -140,6 +140,11 @@ class Edit(Struct):
         of_history = self.add or self.clear or self.rewind or self.ends_with or self.becomes
         return not (of_history or self.variables or self.remove or self.files)
 
+    @property
+    def needs_past(self) -> bool:
+        """Whether the outcome depends on what the session has: an archived one is restored first."""
+        return bool(self.rewind or self.ends_with or self.becomes or self.remove)
+
     def changes(self, known: Callable[[str], Any]) -> dict[str, Any]:
         """Return the fields that the edit sets, by name. ``known`` returns the current value of a field."""
         changes: dict[str, Any] = {}

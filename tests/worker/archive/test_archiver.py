@@ -15,13 +15,13 @@ from support.eventually import wait_until_async
 
 from antiphon.input.ids import SessionId
 from antiphon.model import Message, decode_message
+from antiphon.redis.copies.restore import restore
 from antiphon.session.saved import read_saved
 from antiphon.stores import PostgresStore, RedisStore, SQLiteStore
 from antiphon.wire.archiving import begin_archiving
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 from antiphon_worker.archive import archiver
 from antiphon_worker.archive.archiver import Archiver
-from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
 from antiphon_worker.process.history import restore_before
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
@@ -70,7 +70,7 @@ async def talk(cell, turn="t1", session="s", *, archive=None, **options):
     await cell.put(turn, session, ttl_ms=SOON, **options)
     claimed = await cell.take_one()
     if archive is not None and claimed.restored != "1":
-        await restore(cell, archive, claimed.session_id, claimed.fence)
+        await restore(cell, archive.load, claimed.session_id, claimed.fence)
     assert await cell.end(claimed, messages=said(f"{turn} in {session}"))
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 
 from antiphon.errors import CorruptRecord, StoreError
+from antiphon.redis.copies.restore import restore
 from antiphon.wire.archiving import (
     Ending,
     Forget,
@@ -22,7 +23,6 @@ from antiphon.wire.archiving import (
 )
 from antiphon.wire.cell import Cell
 from antiphon_worker.archive.form import NewCopy, new_copy
-from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
 
 __all__ = ["Archiver"]
@@ -90,7 +90,7 @@ class Archiver:
                 case Ending():
                     await self._save(work, asked)
                 case Unasked(session_id):
-                    await restore(self._cell, self._archive, session_id)
+                    await restore(self._cell, self._archive.load, session_id)
                 case Forget(session_id):
                     await self._archive.delete(session_id)
                     await forgotten(self._cell, session_id)

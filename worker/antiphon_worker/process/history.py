@@ -19,12 +19,12 @@ from antiphon.input.limits import check_size
 from antiphon.input.request import AgentSpec, TurnRequest
 from antiphon.input.versions import refuse_newer
 from antiphon.model import TERMINAL, Message, ToolOutcome, decode_history, decode_message
+from antiphon.redis.copies.restore import restore
 from antiphon.redis.edits import found_in
 from antiphon.redis.turn_info import runs_of
 from antiphon.window import SavedSummary
 from antiphon.wire.cell import Cell, ClaimedTurn
 from antiphon.wire.records import readable
-from antiphon_worker.archive.restore import restore
 from antiphon_worker.archive.store import Archive, ArchiveUnavailable
 from antiphon_worker.loop.run_turn import WindowPlace
 from antiphon_worker.loop.unfinished import note_of, outcomes_of
@@ -111,7 +111,7 @@ async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn,
     if archive is not None and turn.restored != "1":
         await lease.checkpoint()
         try:
-            answer = await restore(cell, archive, turn.session_id, turn.fence)
+            answer = await restore(cell, archive.load, turn.session_id, turn.fence)
             if answer == "SUPERSEDED":
                 lease.end(Stop.SUPERSEDED, at_once=False)
                 raise StopSignal(Stop.SUPERSEDED)
