@@ -82,6 +82,7 @@ class Chaos:
         self.free_places = 0
         self.receiver = Receiver() if webhook else None
         self._clock_offset = 0.0
+        self._began = 0.0
         self.archive = SQLiteStore(directory / "archive.db") if archive else None
         self.sleepers: Sleepers | None = None
         self.with_memory = memory
@@ -110,29 +111,18 @@ class Chaos:
                 await asyncio.to_thread(host.ready, PROCESSES)
             if self.receiver:
                 await client.webhooks().set("chaos", self.receiver.url, private=True)
-            began = time.monotonic()
+            began = self._began = time.monotonic()
             self.conversations = self._conversations(client)
             readers = [asyncio.create_task(one.read_along()) for one in self.conversations]
-            talkers = [
-                asyncio.create_task(one.talk(lambda: time.monotonic() - began > self.seconds))
-                for one in self.conversations
-            ]
+            talkers = [asyncio.create_task(one.talk(self._is_over)) for one in self.conversations]
             self.people = People(client, self.seed)
             deciding = asyncio.create_task(self.people.decide_all())
             if self.archive:
                 self.sleepers = Sleepers(client, self.archive, self.seed)
-                talkers.append(
-                    asyncio.create_task(
-                        self.sleepers.sleep_and_wake(lambda: time.monotonic() - began > self.seconds)
-                    )
-                )
+                talkers.append(asyncio.create_task(self.sleepers.sleep_and_wake(self._is_over)))
             if self.with_memory:
                 self.rememberers = Rememberers(client, self.stage.directory, self.seed)
-                talkers.append(
-                    asyncio.create_task(
-                        self.rememberers.remember(lambda: time.monotonic() - began > self.seconds)
-                    )
-                )
+                talkers.append(asyncio.create_task(self.rememberers.remember(self._is_over)))
             for fault in self.plan:
                 await asyncio.sleep(began + fault.at - time.monotonic())
                 await self._carry_out(fault)
@@ -143,6 +133,10 @@ class Chaos:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is submitted."""
+        return time.monotonic() - self._began > self.seconds
 
     def _conversations(self, client: AsyncClient) -> list[Conversation]:
         return [Conversation(f"s{i}", client, self.seed) for i in range(SESSIONS)]

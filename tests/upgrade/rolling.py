@@ -16,7 +16,7 @@ from chaos.driver import Chaos
 from chaos.load import Conversation, Submitted
 from chaos.plan import Fault
 from support.ensemble import Supervised
-from support.eventually import wait_until_async
+from support.eventually import PATIENCE, wait_until_async
 from support.processes import Process
 from support.releases import PREVIOUS, THIS, Release
 
@@ -94,6 +94,29 @@ class Rolling(Chaos):
         ends = {one.session: one.seen[-1].seq if one.seen else 0 for one in self.conversations}
         self.seen = await self.older.seen(ends)
 
+    def _is_over(self) -> bool:
+        """Hosts begin late on a busy machine: whoever talks waits for those of both releases."""
+        passed = time.monotonic() - self._began
+        both = {PREVIOUS.version, THIS.version}
+        return passed > self.seconds and (passed > PATIENCE * self.seconds or both <= self.passed_on.keys())
+
+    async def _carry_out(self, fault: Fault) -> None:
+        if "host" in fault.kind:
+            host = self.hosts[fault.target % len(self.hosts)]
+            await wait_until_async(
+                lambda: self._has_taken(host) or not host.process.running or self._is_over(),
+                self.seconds,
+                "the host that is to be replaced has taken a turn",
+                0.1,
+            )
+        await super()._carry_out(fault)
+
+    def _has_taken(self, host: Supervised) -> bool:
+        """Whether a worker of the host has started a turn."""
+        name = _name_of(host.process.pid)
+        started = (event for one in self.conversations for event in one.seen if event.type == "turn_started")
+        return any(event.worker.startswith(name) for event in started)
+
     def _start_host(self, before: Supervised | None = None) -> Supervised:
         host = super()._start_host(before)
         self._releases[host.process.pid] = self._release(before)
@@ -118,10 +141,7 @@ class Rolling(Chaos):
     @property
     def passed_on(self) -> dict[str, int]:
         """How many attempts each release made, and how often a turn went from one to the other."""
-        releases = {
-            f"{gethostname()}-{pid}-".replace(":", "_"): release.version
-            for pid, release in self._releases.items()
-        }
+        releases = {_name_of(pid): release.version for pid, release in self._releases.items()}
         found: Counter[str] = Counter()
         for one in self.conversations:
             before: dict[str, str] = {}
@@ -132,6 +152,11 @@ class Rolling(Chaos):
                     found[now if earlier == now else f"from {earlier} to {now}"] += 1
                     before[event.turn_id] = now
         return dict(found)
+
+
+def _name_of(pid: int) -> str:
+    """How the names of a host's workers begin."""
+    return f"{gethostname()}-{pid}-".replace(":", "_")
 
 
 def rolling_plan(plan: list[Fault], seconds: float) -> list[Fault]:
