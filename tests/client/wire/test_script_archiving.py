@@ -225,6 +225,16 @@ async def edit(cell, op="op1", session="s", **change):
     await change_session(cell, session, op, Change(**change), when="any", ttl_ms=SOON)
 
 
+async def test_a_history_that_was_cut_on_purpose_replaces_the_copy_once(redis_url):
+    async with archiving_cell(redis_url) as cell:
+        await talk(cell)
+        await edit(cell, length=1, keep=0)
+        found = await take_work(cell)
+        assert found.fields["shortened"] == b"1"
+        assert await mark_archived(cell, found)
+        assert await cell.redis.hget("ant:session:s", "shortened") is None
+
+
 async def test_a_marked_session_that_is_used_again_lives_on_and_is_read_again(redis_url):
     async with archiving_cell(redis_url) as cell:
         await talk(cell)
