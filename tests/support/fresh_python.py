@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-__all__ = ["imported_by"]
+__all__ = ["imported_by", "printed_by"]
+
+
+def printed_by(program: str) -> str:
+    """Return what a program prints, which must end well within a minute."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
 
 
 def imported_by(program: str) -> list[str]:
     """Return the names of all modules that a fresh Python has behind this program, which must end well."""
-    shown = f"{program}\nimport sys\nprint(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", shown], capture_output=True, text=True, timeout=60, check=True
-    )
-    return done.stdout.split()
+    return printed_by(f"{program}\nimport sys\nprint(*sys.modules)").split()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.eventually import wait_until
+from support.fresh_python import printed_by
 
 from antiphon import tool
 from antiphon.errors import (
@@ -216,10 +215,7 @@ def test_a_function_of_the_caller_that_hangs_keeps_no_process_from_ending():
         "    print(asking.cancelled())\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "True\n"
+    assert printed_by(code) == "True\n"
 
 
 async def test_a_function_of_the_caller_may_be_async_and_its_tools_come_with_the_turn(shop):

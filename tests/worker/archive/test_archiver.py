@@ -48,11 +48,6 @@ def store(request, tmp_path, redis_url):
                 yield opened
 
 
-@pytest.fixture
-def own():
-    return OwnStore()
-
-
 @asynccontextmanager
 async def archiving_cell(url):
     """A cell whose workers have an archive."""

@@ -23,20 +23,9 @@ from antiphon.model import Message
 from antiphon.redis.copies import restore as restoring
 from antiphon.session.runtime import Edit, Opening
 from antiphon.session.session import Session
-from antiphon_worker.archive import archiver
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 SOON = 600.0
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
-
-
-@pytest.fixture
-def own():
-    return OwnStore()
 
 
 @pytest.fixture

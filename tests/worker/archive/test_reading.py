@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,6 +10,7 @@ from redis import Redis
 from support.archives import OwnStore, end_life, is_archived
 from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
+from support.fresh_python import printed_by
 from support.gateway import open_gateway
 
 from antiphon.client import AsyncClient, Client
@@ -22,20 +21,9 @@ from antiphon.stores import SQLiteStore
 from antiphon.wire.lists import inspection
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
-from antiphon_worker.archive import archiver
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 SOON = 600.0
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
-
-
-@pytest.fixture
-def own():
-    return OwnStore()
 
 
 async def archived(ensemble, session, *texts, **options):
@@ -296,10 +284,7 @@ def test_a_store_that_never_answers_keeps_no_process_from_ending():
         "    print(await reader.page('', 10))\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "[]\n"
+    assert printed_by(code) == "[]\n"
 
 
 def test_the_archive_may_be_a_url(redis_url, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support.archives import OwnStore, end_life, is_archived, session_keys
+from support.archives import end_life, is_archived, session_keys
 from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 from support.stage import FIRST_WORDS, reply
@@ -34,11 +34,6 @@ def _quick(monkeypatch):
     monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("antiphon_worker.archive.store.FIRST_RETRY_SECONDS", 0.05)
     monkeypatch.setattr("antiphon_worker.archive.store.LONGEST_RETRY_SECONDS", 0.05)
-
-
-@pytest.fixture
-def own():
-    return OwnStore()
 
 
 @pytest.fixture

@@ -9,15 +9,9 @@ from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
 
 from antiphon.input.request import WAITS
-from antiphon_worker.archive import archiver
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 TTL = 1.0  # seconds
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
 
 
 async def archived(redis, session):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import subprocess
-import sys
 import threading
 
 import pytest
 from support.eventually import wait_until
+from support.fresh_python import printed_by
 
 from antiphon.errors import InvalidTool, SettingsError, ToolRaised
 from antiphon.model import Image, Text, ToolCall, ToolResult
@@ -570,10 +569,7 @@ def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
         "        print('given up')\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout == "given up\n"
+    assert printed_by(code) == "given up\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -595,10 +591,7 @@ def test_a_fork_that_comes_back_from_its_tool_ends(kind, end):
         "asyncio.run(ToolBox([beget]).run(ToolCall('c', 'beget', {}), Context('s', 't', 'c')))\n"
         "print('went on', os.waitpid(children[0], 0)[1] if children[0] else 'in the child', flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout == "went on 256\n"
+    assert printed_by(code) == "went on 256\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+from support.archives import OwnStore
+
+from antiphon_worker.archive import archiver
+
+
+@pytest.fixture
+def own() -> OwnStore:
+    return OwnStore()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archiver looks at once for what ends."""
+    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
