@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import support.kinds
 from hypothesis import settings
 from redis import Redis
 from simulation.seeds import FIRST_SEED, first_seed
 from support.coroutines import run_coroutine_test
 from support.key_leaks import leaked_keys
+from support.limits import limited
 from support.network import forbid_other_machines
 from support.postgres import PostgresServer
 from support.processes import Processes
@@ -27,15 +29,16 @@ pytest_plugins = ["support.runtimes"]
 
 FOREIGN_SETTINGS = ("ANTIPHON_", "OPENAI_", "ANTHROPIC_", "RQ_")
 UNCOMPILED = "PYTHONDONTWRITEBYTECODE"  # with it, each of the many processes would compile all modules anew
+SCRIPTS = Path(__file__).parent / "client" / "wire"  # tested on every kind of server
 SHARED = Path(__file__).parent.parent.parent / "shared"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--server",
-        choices=["all", "valkey", "redis"],
-        default="all",
-        help="which Redis servers the integration tests run on (default: all that are installed)",
+        choices=["default", "all", "valkey", "redis"],
+        default="default",
+        help="which servers: tests of scripts run on all that are installed, the rest on the bundled Valkey (default)",
     )
 
     parser.addoption("--sealed", action="store_true", help="run with encryption at rest")
@@ -49,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lasting_keys(*patterns): keys without a TTL that this test may leave")
     for name in ("benchmark", "vcr"):
         config.addinivalue_line("markers", f"{name}: of langchain-tests, whose plugin is left out")
-    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+    for name, meaning in support.kinds.MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
     for name in list(os.environ):
         if name.startswith(FOREIGN_SETTINGS) or name.lower() in ("http_proxy", "https_proxy", "all_proxy"):
             del os.environ[name]
@@ -68,14 +72,33 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that uses Redis on each server at hand."""
-    chosen = metafunc.config.getoption("--server")
-    kinds = installed_kinds() if chosen == "all" else [chosen]
-    if metafunc.definition.get_closest_marker("one_server"):
+    """Run every test that uses Redis on the servers chosen."""
+    chosen, kinds = metafunc.config.getoption("--server"), installed_kinds()
+    if chosen in kinds:
+        kinds = [chosen]
+    one = chosen == "default" and SCRIPTS not in metafunc.definition.path.parents
+    if one or metafunc.definition.get_closest_marker("one_server"):
         kinds = kinds[:1]
     for fixture in ("redis_server", "server_kind"):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, kinds, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    support.kinds.mark(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with limited(f"the fixtures of {item.name}"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    with limited(f"the end of the fixtures of {item.name}"):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

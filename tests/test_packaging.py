@@ -131,7 +131,6 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_all_packages_and_all_that_they_read(wheel):
     names = set(wheel.namelist())
@@ -153,7 +152,6 @@ def test_a_wheel_holds_all_packages_and_all_that_they_read(wheel):
     assert [name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/"))] == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
@@ -165,7 +163,6 @@ def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     assert b"antiphon = antiphon.cli.main:main" in wheel.read(points)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_metadata_of_a_wheel_are_valid_and_of_this_version(wheel):
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]

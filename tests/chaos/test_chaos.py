@@ -52,7 +52,6 @@ def test_when_a_worker_began_is_read_from_its_log():
     assert began[1] % 1000 == 67
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
     seconds = 20 if server_kind == "valkey" else 10
@@ -63,7 +62,6 @@ async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path
     assert report.accepted > 20
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.one_server
 @pytest.mark.skipif(clock_library() is None, reason="libfaketime is not installed")

@@ -13,7 +13,7 @@ from support.eventually import wait_until
 from support.source_tree import ROOT
 from support.stage import FIRST_WORDS, Stage
 
-pytestmark = [pytest.mark.one_server, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.one_server, pytest.mark.timeout(180)]
 
 TASKS = ROOT / "examples" / "tasks"
 BIN = Path(sys.executable).parent

@@ -16,7 +16,6 @@ SOURCES = Path(sys.prefix) / "neighbours" / f"openai_agents-{version('openai-age
 SUITES = ("tests/memory/test_session.py", "tests/memory/test_session_limit.py")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     not SOURCES.exists(),
     reason="the source distribution of openai-agents is not here: make .venv/.neighbours fetches it",

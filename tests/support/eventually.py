@@ -10,6 +10,7 @@ from typing import TypeVar
 
 __all__ = ["wait_until", "wait_until_async"]
 
+MOST_SECONDS = 0.05
 T = TypeVar("T")
 
 PATIENCE = 6  # a limit is that of an idle machine; beside other loads everything takes longer
@@ -27,6 +28,7 @@ def wait_until(
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(predicate, timeout, description, answer))
         time.sleep(interval)
+        interval = _longer(interval)
     return answer
 
 
@@ -47,6 +49,12 @@ async def wait_until_async(
         if time.monotonic() > deadline:
             raise AssertionError(_complaint(predicate, timeout, description, answer))
         await asyncio.sleep(interval)
+        interval = _longer(interval)
+
+
+def _longer(interval: float) -> float:
+    """Look less often at what takes long: on a busy machine looking takes time from what is waited for."""
+    return max(interval, min(interval * 1.1, MOST_SECONDS))
 
 
 def _complaint(predicate: Callable[[], object], timeout: float, description: str, last: object) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from support import forks
 from support.eventually import wait_until
 from support.guard import guard, release
 
@@ -26,14 +27,7 @@ class Process:
         self._log = log
         self._swept = False
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                argv,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            self._process = forks.start(argv, env=env, stdout=output.fileno(), stderr=output.fileno())
         guard(self.pid)
 
     @property
@@ -152,9 +146,11 @@ class Processes:
 def worker_name(pid: int) -> str:
     """How a worker process of a supervisor calls itself; '' where it has ended."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if line.startswith(b"ANTIPHON_WORKER_NAME="):
-                return line.partition(b"=")[2].decode()
+        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        forked = [link.removeprefix("/memfd:worker ").split()[0] for link in links if link.startswith("/memfd:worker ")]
+        lines = [line for line in Path(f"/proc/{pid}/environ").read_text().split("\0")]
+        executed = [line.partition("=")[2] for line in lines if line.startswith("ANTIPHON_WORKER_NAME=")]
+        return [*forked, *executed, ""][0]
     return ""
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
-import subprocess
 import termios
 import threading
 from collections.abc import Mapping
 from typing import Self
 
 import pyte
+from support import forks
 from support.eventually import wait_until
 from support.guard import guard, release
 from support.processes import COMMAND
@@ -34,10 +35,7 @@ class Terminal:
         variables = {**os.environ, "TERM": "xterm-256color", **(env or {})}
         for name in ("COLUMNS", "LINES"):
             variables.pop(name, None)
-        self._process = subprocess.Popen(
-            [str(COMMAND), *argv], stdin=slave, stdout=slave, stderr=slave, env=variables,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
-        )  # fmt: skip
+        self._process = forks.start([COMMAND, *argv], stdin=slave, stdout=slave, stderr=slave, env=variables)
         guard(self._process.pid)
         os.close(slave)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -48,7 +46,7 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         release(self._process.pid)
         self._reader.join(5)

@@ -219,7 +219,6 @@ def test_cron_text_goes_by_the_clock_on_the_wall():
 
 
 @pytest.mark.one_server
-@pytest.mark.slow
 def test_workers_that_are_killed_submit_each_time_once(redis_url, processes):
     with Client(redis_url) as client, Redis.from_url(redis_url) as redis:
         client.schedules("s").set("tick", "Tick", every=1, agent=AGENT)

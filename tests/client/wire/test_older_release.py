@@ -33,7 +33,6 @@ with Client(sys.argv[1]) as client:
 """
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.one_server,
     pytest.mark.timeout(300),
 ]  # the first prepares the release

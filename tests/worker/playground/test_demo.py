@@ -48,7 +48,6 @@ def started_with(folder):
     return found
 
 
-@pytest.mark.slow
 def test_a_demo_kills_a_worker_and_every_answer_is_still_complete(demo):
     process = demo("--sessions", "3", "--pace", "40")
     assert process.wait(timeout=200) == 0, process.output
@@ -65,7 +64,6 @@ def test_a_demo_kills_a_worker_and_every_answer_is_still_complete(demo):
     assert started_with(demo.folder) == []
 
 
-@pytest.mark.slow
 def test_a_demo_plays_conversations_of_a_file(demo):
     process = demo(
         "--input",
@@ -82,7 +80,6 @@ def test_a_demo_plays_conversations_of_a_file(demo):
     assert "kill -9" not in process.output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)], ids=str)
 def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
     process = demo("--serve", "--sessions", "1", "--no-kill", "--processes", "1", "--pace", "200")
@@ -98,7 +95,6 @@ def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
     assert started_with(demo.folder) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=str
 )
@@ -113,7 +109,6 @@ def test_a_demo_that_is_stopped_leaves_nothing_behind(demo, number, code):
     assert "Traceback" not in process.output
 
 
-@pytest.mark.slow
 def test_a_demo_whose_model_service_refuses_says_so_and_fails(processes, tmp_path):
     server = processes.python("-m", "antiphon_worker.playground.modelserver", name="modelserver")
     url = json.loads(server.wait_for_output("}\n"))["openai_url"]

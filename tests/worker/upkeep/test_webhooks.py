@@ -407,7 +407,6 @@ async def test_secrets_and_urls_are_in_no_log(redis_url, receiver, caplog):
 
 
 @pytest.mark.one_server
-@pytest.mark.slow
 def test_workers_that_are_killed_tell_every_end(redis_url, processes, receiver):
     from antiphon.client import Client
 

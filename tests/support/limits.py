@@ -1,0 +1,25 @@
+"""A limit for what hangs outside a test function: it fails that test and no other."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MOST_SECONDS = 240
+
+
+@contextmanager
+def limited(what: str, seconds: int = MOST_SECONDS) -> Iterator[None]:
+    """Raise ``TimeoutError`` in the main thread after so many seconds."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError(f"{what} took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
