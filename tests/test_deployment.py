@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import forks
 from support.eventually import wait_until
 from support.processes import COMMAND
 from support.source_tree import ROOT
 
 from antiphon.errors import SettingsError
+
+pytestmark = pytest.mark.main_path
 
 COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
@@ -59,9 +62,7 @@ def environment(service=WORKER) -> dict[str, str | None]:
 
 
 def runs(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, *command, "--help"], capture_output=True, text=True, timeout=30, check=False
-    )
+    return forks.run([COMMAND, *command, "--help"])
 
 
 @needs_settings
@@ -131,7 +132,7 @@ def test_the_health_check_tells_a_worker_from_none(redis_url, processes):
     def check(url):
         command = [COMMAND, *WORKER["healthcheck"]["test"][2:]]
         variables = {"ANTIPHON_REDIS_URL": url, "PATH": str(Path(sys.executable).parent)}
-        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=30, check=False)
+        return forks.run(command, env=variables)
 
     nobody = check(redis_url)
     assert (nobody.returncode, "No worker of this host" in nobody.stderr) == (1, True)

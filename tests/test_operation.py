@@ -14,6 +14,7 @@ import pytest
 import yaml
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
+from support import forks
 from support.ports import free_port
 from support.processes import COMMAND
 from support.servers import RedisServer
@@ -138,15 +139,11 @@ def container(deployment):
     return only
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize("deployment", [WORKER, GATEWAY], ids=["worker", "gateway"])
 def test_a_deployment_runs_a_command_with_settings_that_exist(deployment):
     spec, only = deployment["spec"], container(deployment)
-    assert (
-        subprocess.run(
-            [COMMAND, *only["args"], "--help"], capture_output=True, timeout=60, check=False
-        ).returncode
-        == 0
-    )
+    assert forks.run([COMMAND, *only["args"], "--help"]).returncode == 0
     assert {one["name"] for one in only["env"]} <= VARIABLES
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
     assert spec["template"]["spec"]["securityContext"]["runAsNonRoot"] is True

@@ -46,6 +46,7 @@ def top_level_imports(statement: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(python(program))}
 
 
+@pytest.mark.main_path
 def test_importing_the_client_loads_nothing_of_the_worker():
     loaded = top_level_imports("import antiphon")
     assert loaded & (absent_with("") | {"antiphon_gateway", "antiphon_worker"}) == set()
@@ -131,6 +132,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
+@pytest.mark.short
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_all_packages_and_all_that_they_read(wheel):
     names = set(wheel.namelist())
@@ -152,6 +154,7 @@ def test_a_wheel_holds_all_packages_and_all_that_they_read(wheel):
     assert [name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/"))] == []
 
 
+@pytest.mark.short
 @pytest.mark.timeout(300)
 def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
@@ -163,6 +166,7 @@ def test_a_wheel_asks_for_the_light_dependencies_only(wheel):
     assert b"antiphon = antiphon.cli.main:main" in wheel.read(points)
 
 
+@pytest.mark.short
 @pytest.mark.timeout(300)
 def test_the_metadata_of_a_wheel_are_valid_and_of_this_version(wheel):
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]

@@ -52,6 +52,7 @@ def test_when_a_worker_began_is_read_from_its_log():
     assert began[1] % 1000 == 67
 
 
+@pytest.mark.short
 @pytest.mark.timeout(180)
 async def test_every_promise_holds_while_everything_breaks(server_kind, tmp_path):
     seconds = 20 if server_kind == "valkey" else 10

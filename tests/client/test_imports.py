@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.main_path
+
 
 @pytest.fixture
 def python(processes):

@@ -63,6 +63,7 @@ def test_what_is_no_answer_is_refused_when_the_script_is_written(entry):
         Script([entry])
 
 
+@pytest.mark.main_path
 def test_testing_needs_none_of_the_workers_packages():
     code = (
         "import sys, antiphon.testing, antiphon.tools, antiphon.window\n"

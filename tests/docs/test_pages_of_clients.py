@@ -49,6 +49,7 @@ def test_the_page_about_clients_runs(assistant, capsys):
     page["client"].close()
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 def test_the_page_about_resuming_runs(assistant, capsys):
     page = run_page("resuming.md", assistant)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 
 import pytest
+from support import forks
 from support.processes import COMMAND, Processes
 from support.source_tree import ROOT
+
+pytestmark = pytest.mark.main_path
 
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
 WITHOUT_KEY = re.findall(r"^\$ antiphon (.*--provider scripted.*)$", PAGE, re.MULTILINE)
@@ -17,10 +19,7 @@ WITHOUT_KEY = re.findall(r"^\$ antiphon (.*--provider scripted.*)$", PAGE, re.MU
 
 def run(line: str, folder, **env: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")} | env
-    done = subprocess.run(
-        [COMMAND, *shlex.split(line)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = forks.run([COMMAND, *shlex.split(line)], cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

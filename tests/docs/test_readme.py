@@ -9,6 +9,8 @@ from support.models import ModelProcess
 from support.processes import Processes
 from support.source_tree import ROOT
 
+pytestmark = pytest.mark.main_path
+
 README = (ROOT / "README.md").read_text()
 MOST_WORDS = 1_027
 

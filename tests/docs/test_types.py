@@ -20,6 +20,8 @@ from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn import Turn
 from antiphon_worker.local.submitted import SubmittedTurn
 
+pytestmark = pytest.mark.short
+
 # The pages tell a story: what one block leaves undefined stands in the words around it.
 SETTINGS = {"typeCheckingMode": "standard", "pythonVersion": "3.11", "reportUndefinedVariable": "none"}
 

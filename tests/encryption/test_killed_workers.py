@@ -13,7 +13,7 @@ from support.models import ModelProcess
 
 from antiphon import Agent, Client
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.short, pytest.mark.one_server]
 
 
 def test_a_worker_is_killed_in_the_middle_of_sealed_answers(redis_url, keys, processes):

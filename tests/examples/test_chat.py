@@ -95,6 +95,7 @@ async def killed(worker: Process) -> None:
     await asyncio.to_thread(worker.kill)
 
 
+@pytest.mark.main_path
 async def test_a_question_is_answered_by_another_worker_when_its_own_is_killed(chat):
     worker = chat.start_worker()
     async with browser(chat) as alice:
@@ -217,6 +218,7 @@ async def test_an_edit_and_a_new_answer_take_the_place_of_the_old_ones(chat):
         assert (nothing["status_code"], nothing["code"]) == (404, "message_not_found")
 
 
+@pytest.mark.main_path
 async def test_nobody_reads_or_changes_the_chat_of_another_user(chat):
     chat.start_worker()
     async with browser(chat) as alice, browser(chat, "mallory") as mallory:

@@ -109,6 +109,7 @@ def open_tab(chat, tmp_path) -> Iterator[Callable[..., Tab]]:
         driver.quit()
 
 
+@pytest.mark.main_path
 def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(chat, open_tab):
     worker = chat.start_worker()
     tab = open_tab()

@@ -119,6 +119,7 @@ def test_a_task_waits_without_its_worker_and_goes_on_once(office):
     assert office.printed("Ticket 2 is answered") == 1
 
 
+@pytest.mark.short
 def test_of_two_runs_of_a_task_one_goes_on(tmp_path, monkeypatch, redis_url, processes):
     monkeypatch.setenv("ANTIPHON_REDIS_URL", redis_url)
     monkeypatch.setenv("TICKETS", str(tmp_path / "tickets.db"))

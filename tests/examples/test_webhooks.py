@@ -27,6 +27,7 @@ def status(port, body=b"{}", **headers):
         return 0
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 @pytest.mark.lasting_keys("ant:webhook*", "ant:dispatched")
 def test_the_receiver_prints_what_is_genuine_once_and_refuses_the_rest(redis_url, processes):

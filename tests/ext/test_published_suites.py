@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.source_tree import ROOT
 
+pytestmark = pytest.mark.short
+
 SOURCES = Path(sys.prefix) / "neighbours" / f"openai_agents-{version('openai-agents')}"
 SUITES = ("tests/memory/test_session.py", "tests/memory/test_session_limit.py")
 

@@ -141,6 +141,7 @@ def said(found) -> list[str]:
     return [message.get("content") for message in found["messages"] if message["role"] == "assistant"]
 
 
+@pytest.mark.main_path
 async def test_the_official_client_gets_the_whole_answer_from_any_gateway(redis_url, tmp_path):
     async with (
         stand(redis_url, tmp_path) as (ensemble, api),

@@ -23,6 +23,7 @@ async def stand(redis_url, tmp_path):
         yield ensemble, api
 
 
+@pytest.mark.main_path
 async def test_the_official_client_reads_a_whole_answer_and_resumes_it_at_another_gateway(
     redis_url, tmp_path
 ):

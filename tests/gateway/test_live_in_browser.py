@@ -91,6 +91,7 @@ def operation(redis_url, processes, tmp_path, browser) -> Iterator[Operation]:
     assert (harmed, wrong) == (None, [])
 
 
+@pytest.mark.main_path
 def test_an_answer_is_seen_as_it_comes_and_after_a_reload_in_its_middle(operation):
     page, stage = operation.page, operation.stage
     worker = operation.start_worker()
@@ -240,6 +241,7 @@ def test_a_failed_turn_is_requeued(operation):
     page.shows_turns(("fail:rejected*1 Please", FIRST_WORDS + "I was shown 1", "finished"))
 
 
+@pytest.mark.main_path
 def test_what_users_and_models_write_is_shown_as_text_and_does_nothing(operation):
     page = operation.page
     operation.start_worker()
@@ -300,6 +302,7 @@ def test_a_page_that_is_cut_off_says_so_and_goes_on_where_it_was(operation):
     assert refused == []
 
 
+@pytest.mark.short
 def test_it_fits_a_phone_and_is_used_by_keyboard_alone_in_the_dark(operation):
     page = operation.page
     operation.start_worker()

@@ -7,7 +7,6 @@ import json
 import logging
 import re
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from support import forks
 from support.event_source import EventSource
 from support.eventually import wait_until, wait_until_async
 from support.fresh_python import imported_by
@@ -82,6 +82,7 @@ def served(redis_url, processes):
     return start
 
 
+@pytest.mark.main_path
 async def test_a_gateway_shows_what_it_does_and_nothing_that_users_wrote(served, redis_url, tmp_path):
     process, url, port = served("--log-format", "json")
     async with running_worker(redis_url, make_app(Stage(tmp_path))), Api(url).http as http:
@@ -320,10 +321,7 @@ def test_settings_of_the_status_are_read():
 
 def test_a_port_that_is_taken_is_named(served, redis_url):
     _, _, port = served()
-    done = subprocess.run(
-        [COMMAND, "serve", "--redis-url", redis_url, "--port", "0", "--status-port", str(port)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = forks.run([COMMAND, "serve", "--redis-url", redis_url, "--port", "0", "--status-port", str(port)])
     assert done.returncode == 2
     assert f"cannot be served on 127.0.0.1:{port}" in done.stderr
     wait_until(lambda: get(port, "/ready")[0] == 200)

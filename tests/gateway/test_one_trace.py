@@ -59,6 +59,7 @@ def collector():
         yield receiver
 
 
+@pytest.mark.main_path
 async def test_one_trace_leads_from_a_program_to_the_tool(redis_url, processes, tmp_path, collector):
     endpoint = f"http://127.0.0.1:{collector.port}"
     exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}

@@ -26,6 +26,7 @@ async def test_the_official_client_for_node_uses_every_operation(redis_url, tmp_
     assert (found["models"], found["model"]) == (["stage", "understudy", "*/*"], MODEL)
 
 
+@pytest.mark.main_path
 async def test_the_official_client_for_node_goes_on_at_another_gateway(redis_url, tmp_path):
     async with (
         stand(redis_url, tmp_path) as (ensemble, api, _),

@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 import socket
-import subprocess
 from contextlib import suppress
 
 import httpx2
 import openai
 import pytest
+from support import forks
 from support.clients import running
 from support.event_source import EventSource
 from support.eventually import wait_until_async
@@ -67,6 +67,7 @@ def stand(redis_url, processes, tmp_path) -> Stand:
     return Stand(redis_url, processes, tmp_path)
 
 
+@pytest.mark.main_path
 async def test_workers_and_gateways_are_killed_in_mid_answer_and_the_answer_comes_whole_and_once(stand):
     port = free_port()
     gateway, url = stand.gateway(port=port)
@@ -167,6 +168,7 @@ async def gathered(stream, into: list) -> bool:
     return True
 
 
+@pytest.mark.main_path
 async def test_sigterm_ends_streams_at_a_cursor_and_the_next_gateway_goes_on(stand):
     port = free_port()
     gateway, url = stand.gateway("--drain", "5", port=port)
@@ -188,6 +190,7 @@ async def test_sigterm_ends_streams_at_a_cursor_and_the_next_gateway_goes_on(sta
     assert [int(message.id) for message in messages] == list(range(1, len(messages) + 1))
 
 
+@pytest.mark.main_path
 async def test_keys_and_tokens_appear_in_no_log(stand, tmp_path):
     key = new_key()
     (tmp_path / "keys.toml").write_text(f'[keys.shop]\nhash = "{hash_of(key)}"\ntenant = "acme"\n')
@@ -205,13 +208,12 @@ async def test_keys_and_tokens_appear_in_no_log(stand, tmp_path):
     assert "everybody on this machine" not in gateway.output
 
 
+@pytest.mark.main_path
 def test_without_keys_it_listens_on_this_machine_only_and_says_so(stand):
     gateway, _ = stand.gateway()
     gateway.wait_for_output("No keys are configured")
     for flags in (("--host", "0.0.0.0"), ("--host", "::"), ("--secret", "short"), ("--keys", "/nowhere")):
-        done = subprocess.run(
-            [COMMAND, "serve", *flags], capture_output=True, text=True, timeout=30, check=False
-        )
+        done = forks.run([COMMAND, "serve", *flags])
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -252,6 +254,7 @@ def said(url: str, sent: bytes, most: int = 65536) -> bytes:
     return answer
 
 
+@pytest.mark.main_path
 def test_requests_that_two_readers_would_read_differently_are_refused(stand):
     """A proxy in front must not see one request where the gateway sees two."""
     _, url = stand.gateway()
@@ -317,6 +320,7 @@ async def test_a_head_that_comes_slowly_or_is_too_large_ends_its_connection(stan
     assert b"HTTP/1.1 200" in said(url, begin + b"\r\n")
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize("program_name", ["ai_sdk.mjs", "ag_ui.mjs"])
 async def test_official_clients_end_with_the_whole_answer_though_all_is_killed(stand, program_name):
     gateway, url = stand.gateway()

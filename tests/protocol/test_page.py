@@ -25,6 +25,7 @@ def test_the_script_of_the_page_is_the_one_that_the_vectors_run():
     assert {vector["command"][1].strip() for vector in vectors} == {script.strip()}
 
 
+@pytest.mark.main_path
 @pytest.mark.skipif(CLI is None, reason="neither redis-cli nor valkey-cli is installed")
 async def test_the_shell_example_submits_a_turn_and_reads_all_of_it(redis_url, processes):
     [example] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

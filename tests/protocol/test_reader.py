@@ -28,7 +28,10 @@ VECTORS = HERE / "vectors.json"
 NODE = shutil.which("node")
 OPTIONS = json.dumps({"agent": msgspec.to_builtins(agent_spec())})
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed: no other language to try it in")
+pytestmark = [
+    pytest.mark.main_path,
+    pytest.mark.skipif(NODE is None, reason="node is not installed: no other language to try it in"),
+]
 
 
 def run_vectors(path):

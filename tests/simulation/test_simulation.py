@@ -19,6 +19,8 @@ from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
 from simulation.world import World
 
+pytestmark = pytest.mark.main_path
+
 CHUNK = 100
 CHUNKS = range(5)
 STEPS = 30

@@ -1,8 +1,8 @@
 """The process that has imported everything and forks the commands of tests; ``support.forks`` talks to it.
 
 It has one thread and no event loop. A forked process takes over streams, environment and folder, and runs its command
-as a fresh interpreter would. If that command starts processes with commands of ours (a supervisor its workers), these are
-forked from it, by the replacement of ``subprocess``'s last step.
+as a fresh interpreter would. If it starts processes with commands of ours, as a supervisor its workers, these are
+forked from it: the last step of ``subprocess`` is replaced.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ PACKAGES = ("antiphon", "antiphon_gateway", "antiphon_worker")
 APART = ("antiphon.ext", "antiphon.memory", "antiphon_worker.memory")  # they import whole frameworks
 LAZY = (
     "anthropic.resources.messages", "asyncio.subprocess", "email.mime.text", "hiredis", "httptools", "httpx2",
-    "openai.resources.chat", "openai.resources.responses", "redis.asyncio", "rich.live", "rq.cli", "uvicorn.lifespan.on",
-    "uvicorn.protocols.http.httptools_impl", "uvicorn.protocols.websockets.websockets_sansio_impl", "uvloop", "zoneinfo",
+    "openai.resources.chat", "openai.resources.responses", "redis.asyncio", "rich.live", "rq.cli",
+    "uvicorn.protocols.http.httptools_impl", "uvicorn.protocols.websockets.websockets_sansio_impl",
+    "uvicorn.lifespan.on", "uvloop", "zoneinfo",
 )  # fmt: skip
 _SYSTEM_PATH = [entry for entry in sys.path if entry != str(HERE.parent)]
 _RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
@@ -190,7 +191,7 @@ def _outcome(argv: list[str]) -> Any:
     except KeyboardInterrupt:
         traceback.print_exc()
         return -signal.SIGINT
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever ends a program
         traceback.print_exc()
         return 1
     return 0
@@ -232,9 +233,13 @@ def fork_ours(*given: Any) -> int:
                 os.dup2(descriptor, number)
         pairs = [os.fsdecode(pair).partition("=") for pair in env] if env is not None else None
         environ = dict(os.environ) if pairs is None else {name: value for name, _, value in pairs}
-    except BaseException:
+    except OSError:
         os._exit(255)
-    _run(argv, environ, keep=[descriptor for descriptor in pass_fds if descriptor > 2 and descriptor != failure])
+    _run(
+        argv,
+        environ,
+        keep=[descriptor for descriptor in pass_fds if descriptor > 2 and descriptor != failure],
+    )
     raise AssertionError("a forked process has ended")
 
 

@@ -123,7 +123,13 @@ def start(
     folder = str(cwd or Path.cwd())
     if not (FORKS and _forkable(command, environ)):
         return subprocess.Popen(
-            command, env=environ, cwd=folder, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            command,
+            env=environ,
+            cwd=folder,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
         )
     given = os.open(os.devnull, os.O_RDONLY) if stdin == subprocess.DEVNULL else os.dup(stdin)
     try:
@@ -170,9 +176,11 @@ def run(
 
 
 def _forkable(argv: list[str], env: Mapping[str, str]) -> bool:
-    if any(env.get(name) != os.environ.get(name) for name in AT_START):
+    if any(env.get(name, here) != here for name in AT_START for here in [os.environ.get(name)]):
         return False
-    if any(name.startswith("PYTHON") and env[name] != os.environ.get(name) for name in env.keys() - _FOLLOWED):
+    if any(
+        name.startswith("PYTHON") and env[name] != os.environ.get(name) for name in env.keys() - _FOLLOWED
+    ):
         return False
     return is_ours(argv)
 

@@ -15,7 +15,14 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 STARTS = {"subprocess", "Popen", "create_subprocess_exec", "forks", "start_process", "multiprocessing"}
-SERVERS = {"RedisServer", "Sentinel", "PostgresServer", "guard", "release", "Watchdog"}  # in themselves, they are no reason
+SERVERS = {
+    "RedisServer",
+    "Sentinel",
+    "PostgresServer",
+    "guard",
+    "release",
+    "Watchdog",
+}  # in themselves, they are no reason
 MARKS = {
     "unit": "needs neither a server nor a process",
     "redis": "needs a Redis",
@@ -87,6 +94,13 @@ def _used(code: CodeType) -> Iterator[str]:
 
 def _of_tests(value: Any) -> bool:
     origin = getattr(value, "__module__", "") or ""
-    return origin.partition(".")[0] in ("support", "tests", "bench", "chaos", "simulation", "mutation", "upgrade", "release") or (
-        origin.startswith("test_") or ".test_" in origin
-    )
+    return origin.partition(".")[0] in (
+        "support",
+        "tests",
+        "bench",
+        "chaos",
+        "simulation",
+        "mutation",
+        "upgrade",
+        "release",
+    ) or (origin.startswith("test_") or ".test_" in origin)

@@ -147,8 +147,12 @@ def worker_name(pid: int) -> str:
     """How a worker process of a supervisor calls itself; '' where it has ended."""
     with contextlib.suppress(OSError):
         links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-        forked = [link.removeprefix("/memfd:worker ").split()[0] for link in links if link.startswith("/memfd:worker ")]
-        lines = [line for line in Path(f"/proc/{pid}/environ").read_text().split("\0")]
+        forked = [
+            link.removeprefix("/memfd:worker ").split()[0]
+            for link in links
+            if link.startswith("/memfd:worker ")
+        ]
+        lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
         executed = [line.partition("=")[2] for line in lines if line.startswith("ANTIPHON_WORKER_NAME=")]
         return [*forked, *executed, ""][0]
     return ""

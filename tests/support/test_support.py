@@ -27,6 +27,8 @@ from support.models import ModelProcess
 from support.proxy import Proxy
 from support.servers import RedisServer, Sentinel
 
+pytestmark = pytest.mark.main_path
+
 
 def client(url, **options):
     return Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)

@@ -12,6 +12,7 @@ def test_hosts_are_stopped_and_killed_in_turn_whatever_else_happens():
     assert kinds == ["restart host", "restart host", "kill host", "kill host"] * 2
 
 
+@pytest.mark.short
 @pytest.mark.one_server
 @pytest.mark.timeout(300)  # the first one prepares the older release
 async def test_every_promise_holds_while_hosts_go_from_one_release_to_the_other(tmp_path):

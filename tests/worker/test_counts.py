@@ -172,6 +172,7 @@ async def test_one_round_trip_publishes_the_deltas_of_all_sessions(redis_url, re
         assert (costs["xadd"], costs["publish"]) == (2 * number, 2 * number)
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 @pytest.mark.parametrize("provider", MOST_CALLS_A_TURN)
 async def test_a_turn_takes_its_worker_few_calls(redis_url, processes, monkeypatch, provider):

@@ -120,6 +120,7 @@ async def test_the_outcomes_of_another_batch_are_not_added_to(redis_url, files, 
     assert "choose another file" in capsys.readouterr().err
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 async def test_a_command_that_was_stopped_goes_on(redis_url, files, how, code):
     both = files(*({"text": f"text {n}"} for n in range(60)))

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from redis import Redis
+from support import forks
 from support.cells import open_cell
 from support.eventually import wait_until
 from support.processes import COMMAND
@@ -23,7 +24,7 @@ from antiphon.client import Client
 from antiphon.encryption import new_key
 from antiphon.wire.lists.inspection import keep_of
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.main_path, pytest.mark.one_server, pytest.mark.timeout(120)]
 
 ECHO = ("--provider", "scripted", "--model", "any")
 SLOW = Agent("scripted", "any", script=["one", "two"], pause=60)
@@ -63,10 +64,7 @@ def antiphon(*argv, url=None, stdin="", program=None, **env):
     variables = {**os.environ, "COLUMNS": "80", **env}
     if url:
         variables["ANTIPHON_REDIS_URL"] = url
-    return subprocess.run(
-        [str(part) for part in command], env=variables, input=stdin, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    return forks.run([str(part) for part in command], env=variables, input=stdin)
 
 
 def output(*argv, **options):

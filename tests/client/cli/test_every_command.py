@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 from redis import Redis
+from support import forks
 from support.cells import open_cell
 from support.eventually import wait_until
 from support.processes import COMMAND
@@ -37,7 +38,7 @@ from antiphon.events import (
     TurnStarted,
 )
 
-pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.main_path, pytest.mark.one_server, pytest.mark.timeout(120)]
 
 PARSERS = dict(parsers())
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
@@ -85,9 +86,7 @@ def test_the_page_has_the_exit_codes():
 
 def run(*argv, url=None, **more):
     env = {"PATH": "/usr/bin:/bin", "ANTIPHON_REDIS_URL": url or "redis://127.0.0.1:1/0"}
-    return subprocess.run(
-        [COMMAND, *argv], capture_output=True, text=True, timeout=60, env=env, check=False, **more
-    )
+    return forks.run([COMMAND, *argv], env=env, **more)
 
 
 def test_success_failure_and_wrong_usage_are_told_apart(redis_url):

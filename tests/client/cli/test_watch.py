@@ -7,6 +7,7 @@ import json
 import subprocess
 
 import pytest
+from support import forks
 from support.cells import open_cell
 from support.eventually import wait_until
 from support.operated import APP
@@ -187,6 +188,7 @@ async def test_top_without_a_terminal_prints_the_state_once(redis_url, run):
         assert (turn["turn_id"], turn["status"], turn["worker"]) == ("t1", "running", "w1")
 
 
+@pytest.mark.main_path
 async def test_top_in_a_terminal_obeys_its_keys(redis_url):
     async with open_cell(redis_url) as cell:
         for number in range(3):
@@ -208,6 +210,7 @@ async def test_top_in_a_terminal_obeys_its_keys(redis_url):
             assert await asyncio.to_thread(terminal.ended) == 0
 
 
+@pytest.mark.main_path
 @pytest.mark.timeout(120)
 def test_a_conversation_in_a_terminal(redis_url, processes, tmp_path):
     """Streaming, Ctrl-C that stops the turn and not the program, an approval, and what was said before."""
@@ -246,10 +249,9 @@ def test_a_conversation_in_a_terminal(redis_url, processes, tmp_path):
         assert b"\x1b[36m" not in terminal.raw
         terminal.send("/quit\r")
         assert terminal.ended() == 0
-    piped = subprocess.run(
-        [COMMAND, "chat", "--agent", "support", "--json", "--redis-url", redis_url],
-        input="One\n", capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    piped = forks.run(
+        [COMMAND, "chat", "--agent", "support", "--json", "--redis-url", redis_url], input="One\n"
+    )
     assert piped.returncode == 0, piped.stderr
     assert json.loads(piped.stdout.splitlines()[-1])["type"] == "turn_finished"
 

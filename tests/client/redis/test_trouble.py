@@ -240,6 +240,7 @@ async def test_the_lease_of_a_claim_runs_from_the_first_time_it_was_asked_for(
                 await turn.result(60)
 
 
+@pytest.mark.main_path
 @our_side
 async def test_a_worker_that_must_stop_while_redis_is_away_stops(
     redis_url, redis_server, tmp_path, processes

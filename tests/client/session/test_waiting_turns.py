@@ -197,6 +197,7 @@ def test_a_function_of_the_caller_that_raises_stop_iteration_hangs_no_turn(shop)
     assert told(session) == ["RuntimeError: coroutine raised StopIteration"]
 
 
+@pytest.mark.main_path
 def test_a_function_of_the_caller_that_hangs_keeps_no_process_from_ending():
     code = (
         "import asyncio, threading\n"

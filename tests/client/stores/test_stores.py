@@ -146,6 +146,7 @@ with SQLiteStore(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.main_path
 def test_several_processes_write_one_database(tmp_path, processes):
     path = tmp_path / "s.db"
     writers = [processes.python("-c", SAVE_MANY, str(path), f"p{n}") for n in range(3)]

@@ -34,6 +34,7 @@ async def cancelled(turn):
         await turn.result(60)
 
 
+@pytest.mark.main_path
 async def test_the_rights_of_the_page_are_enough(user, redis_url, tmp_path, processes):
     """All that a client does, and a supervised worker, also a turn that is cancelled while it runs."""
     worker, client_url = user("worker"), user("client")

@@ -116,6 +116,7 @@ async def rows(cell):
     return await session_rows(cell, await session_places(cell, None, 100), ["tenant", "queue", "metadata"])
 
 
+@pytest.mark.short
 @pytest.mark.one_server
 @pytest.mark.lasting_keys("ant:*")
 @pytest.mark.parametrize("state", STATES)

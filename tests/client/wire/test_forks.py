@@ -15,6 +15,8 @@ import uvloop
 from antiphon.wire.connection.forks import close_in_forks
 from antiphon.wire.connection.open import open_redis
 
+pytestmark = pytest.mark.main_path
+
 
 @pytest.fixture
 def line():

@@ -52,6 +52,7 @@ async def workers(ensemble, release, count=1):
     assert supervisor.process.terminate() == 0
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("direction", ["forward", "back"])
 async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, processes, direction):
     first, second = (THIS, PREVIOUS) if direction == "back" else (PREVIOUS, THIS)

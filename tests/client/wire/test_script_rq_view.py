@@ -27,6 +27,8 @@ from rq.registry import (
 from rq.serializers import JSONSerializer
 from support.cells import LEASE_MS, TestCell, open_cell
 
+pytestmark = pytest.mark.main_path
+
 REGISTRIES = [
     DeferredJobRegistry, ScheduledJobRegistry, StartedJobRegistry, FinishedJobRegistry, FailedJobRegistry,
     CanceledJobRegistry,

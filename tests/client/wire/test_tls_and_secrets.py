@@ -141,6 +141,7 @@ async def test_a_url_that_asks_for_tls_where_there_is_none_is_told_so(redis_url)
     )
 
 
+@pytest.mark.main_path
 @tls_server
 async def test_a_url_that_asks_for_no_tls_where_there_is_tls_is_told_so(certificate):
     port = free_port()

@@ -3,12 +3,14 @@
 import hashlib
 import signal
 
+import pytest
 from redis import Redis
 from support.ensemble import open_ensemble, signal_process
 
 from antiphon.wire.scripts import load_script
 
 
+@pytest.mark.main_path
 async def test_a_turn_of_one_release_goes_on_in_the_other(redis_url, tmp_path, processes):
     with Redis.from_url(redis_url) as redis:
         redis.script_flush()  # the server outlives the tests, and so do their scripts

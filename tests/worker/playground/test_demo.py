@@ -48,6 +48,7 @@ def started_with(folder):
     return found
 
 
+@pytest.mark.main_path
 def test_a_demo_kills_a_worker_and_every_answer_is_still_complete(demo):
     process = demo("--sessions", "3", "--pace", "40")
     assert process.wait(timeout=200) == 0, process.output

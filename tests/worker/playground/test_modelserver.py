@@ -531,6 +531,7 @@ async def test_our_own_providers_carry_a_whole_history_in_every_format(provider_
     assert history[-1].text.startswith("[turn 3, ")
 
 
+@pytest.mark.main_path
 def test_a_server_in_a_process_of_its_own_prints_its_urls_and_ends_when_told(processes):
     process = processes.python("-m", "antiphon_worker.playground.modelserver", "--pace", "50")
     urls = json.loads(process.wait_for_output("}\n"))

@@ -11,6 +11,7 @@ from support.eventually import wait_until_async
 from antiphon.errors import TurnFailed
 
 
+@pytest.mark.main_path
 async def test_a_turn_goes_on_elsewhere_within_a_second_when_its_process_dies(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(processes=2)
@@ -40,6 +41,7 @@ async def test_a_turn_goes_on_elsewhere_within_a_second_when_its_process_dies(re
         assert supervised.process.terminate() == 0
 
 
+@pytest.mark.main_path
 async def test_a_turn_goes_on_within_a_lease_when_its_host_is_lost(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         lost = ensemble.supervisor(lease=1)
@@ -62,6 +64,7 @@ async def test_a_turn_goes_on_within_a_lease_when_its_host_is_lost(redis_url, tm
         assert retrying.at - died < 2000
 
 
+@pytest.mark.main_path
 async def test_a_finished_tool_call_is_not_run_again(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         ensemble.supervisor(processes=2).ready(2)
@@ -125,6 +128,7 @@ async def test_a_rejected_answer_is_not_asked_for_again(redis_url, tmp_path, pro
         assert [role for role, _ in await ensemble.texts("s")] == ["user", "assistant"]
 
 
+@pytest.mark.main_path
 async def test_an_at_most_once_tool_is_not_started_twice(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         ensemble.supervisor(processes=2).ready(2)
@@ -150,6 +154,7 @@ async def test_a_tool_that_was_not_finished_is_run_again(redis_url, tmp_path, pr
         assert [call.result for call in response.tool_calls] == ["waited"]
 
 
+@pytest.mark.main_path
 async def test_a_poison_turn_is_given_up_and_takes_nobody_with_it(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(processes=2, crash_limit=4)

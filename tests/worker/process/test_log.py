@@ -99,6 +99,7 @@ async def test_a_time_limit_of_a_call_is_no_warning(working, caplog, at_limit, a
         assert await turn.status() in ("failed", "finished")
 
 
+@pytest.mark.main_path
 def test_every_line_of_a_worker_process_shows_its_action(redis_url, processes):
     worker = processes.worker(redis_url)
     worker.wait_for_output("takes turns")

@@ -56,6 +56,7 @@ MARKS = {
 EVERY = pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 @pytest.mark.parametrize(("mark", "form"), [*((mark, int) for mark in MARKS), (of_request, str)])
 async def test_what_is_newer_is_given_back_until_a_newer_worker_comes(

@@ -52,6 +52,7 @@ async def starts(ensemble, session):
     return [event.worker for event in await ensemble.events(session) if event.type == "turn_started"]
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 async def test_a_turn_goes_to_the_process_that_has_its_agent(redis_url, tmp_path, processes):
     """Real processes, old and new App side by side: each turn runs, and asks each App at most once."""

@@ -19,6 +19,7 @@ from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
 
 
+@pytest.mark.main_path
 async def test_a_crash_repeats_what_the_turn_was_steered_with_at_the_same_place(
     redis_url, tmp_path, processes
 ):

@@ -17,6 +17,7 @@ def gone(pid):
     return not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+@pytest.mark.main_path
 @our_side
 async def test_a_drained_worker_finishes_its_turns_and_takes_no_new_one(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
@@ -92,6 +93,7 @@ async def test_a_second_signal_aborts_and_still_gives_back(redis_url, tmp_path, 
             await turn.cancel()
 
 
+@pytest.mark.main_path
 @our_side
 async def test_interrupting_from_the_keyboard_drains(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
@@ -107,6 +109,7 @@ async def test_interrupting_from_the_keyboard_drains(redis_url, tmp_path, proces
         assert await ensemble.field(turn, "attempt") == "1"
 
 
+@pytest.mark.main_path
 @our_side
 async def test_a_killed_supervisor_leaves_no_running_orphans(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
@@ -174,6 +177,7 @@ async def test_a_process_that_runs_one_turn_finishes_it_when_its_worker_dies(red
         assert "Traceback" not in supervised.process.output
 
 
+@pytest.mark.main_path
 @our_side
 async def test_a_rolling_restart_under_load_loses_nothing_and_burns_no_attempt(
     redis_url, tmp_path, processes

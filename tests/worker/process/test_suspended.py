@@ -32,6 +32,7 @@ async def open_call(turn):
     return call
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 @pytest.mark.parametrize("decided_before", [False, True])
 async def test_a_turn_waits_through_the_death_of_everything(tmp_path, processes, decided_before):

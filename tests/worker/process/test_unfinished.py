@@ -94,6 +94,7 @@ async def history(ensemble, **options):
     return await ensemble.client.session("s").history_async(**options)
 
 
+@pytest.mark.main_path
 async def test_a_call_that_a_crash_left_open_has_a_result_that_says_so(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         ensemble.supervisor(processes=2, crash_limit=1).ready(2)

@@ -10,6 +10,7 @@ from support.eventually import wait_until, wait_until_async
 from support.proxy import Proxy
 
 
+@pytest.mark.main_path
 async def test_a_stopped_worker_that_goes_on_changes_nothing(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor(processes=2, lease=1)

@@ -16,6 +16,8 @@ from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Item, Refusal, Usage
 from antiphon_worker.providers.base import ReasoningPiece
 
+pytestmark = pytest.mark.main_path
+
 SHARED = Path(__file__).parents[4] / "shared"
 RECORDED = SHARED / "recorded"
 KIND = {"chat.completions": "openai-chat", "messages": "anthropic", "responses": "openai"}

@@ -52,6 +52,7 @@ def test_what_a_provider_prints_holds_no_key():
     assert "sk-secret" not in repr(OpenAIChat(api_key="sk-secret", base_url="http://127.0.0.1"))
 
 
+@pytest.mark.main_path
 def test_naming_providers_imports_no_sdk():
     script = """
 import sys

@@ -60,6 +60,7 @@ def job_of(redis, turn):
     return Job.fetch(turn.id, connection=redis, serializer=JSONSerializer)
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize("kind", ["rq.Worker", "rq.worker.SimpleWorker"])
 async def test_a_stock_worker_runs_turns_in_order(kind, redis, redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
@@ -172,6 +173,7 @@ async def test_rqs_worker_shows_its_current_job(redis, redis_url, tmp_path):
         assert redis.keys("rq:execution:*") == redis.keys("rq:worker:*") == []
 
 
+@pytest.mark.main_path
 async def test_rq_requeue_runs_a_failed_turn_again(redis, redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
         turn = await ensemble.submit("s", "at first not fail:rejected*1")
@@ -337,6 +339,7 @@ async def test_a_stock_worker_that_reads_pickle_takes_nothing_from_us(redis, red
         assert redis.zrange("rq:failed:antiphon", 0, -1) == []
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize("victim", ["its work horse", "all of it"])
 async def test_a_stock_worker_killed_in_the_middle_loses_nothing(
     victim, redis, redis_url, tmp_path, processes

@@ -29,6 +29,7 @@ def rq_worker(processes, ensemble, *arguments, env=None):
     )
 
 
+@pytest.mark.main_path
 @pytest.mark.one_server
 async def test_it_runs_turns_and_nothing_else(redis_url, tmp_path, processes):
     """Not the function, not its callbacks, not what a pickle says, whatever the serializer of the command line."""

@@ -117,6 +117,7 @@ async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_ano
         assert "Traceback" not in supervised.process.output
 
 
+@pytest.mark.main_path
 async def test_a_process_and_its_worker_die_together(redis_url, tmp_path, processes):
     """The supervisor hands back what the process held: its worker cannot, and the lease is a minute."""
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
@@ -259,6 +260,7 @@ async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_
         assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
+@pytest.mark.main_path
 async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path, processes):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
         supervised = ensemble.supervisor()

@@ -27,6 +27,7 @@ async def hangs(ensemble, tool, times=1):
     )
 
 
+@pytest.mark.main_path
 @pytest.mark.parametrize("tool", ["spin", "freeze"])
 async def test_a_turn_whose_tool_hangs_goes_on_elsewhere_and_the_log_names_it(
     tool, redis_url, tmp_path, processes

@@ -53,6 +53,7 @@ def values(metrics):
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+@pytest.mark.main_path
 def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, processes, tmp_path):
     stage, port = Stage(tmp_path / "stage"), free_port()
     worker = processes.worker(

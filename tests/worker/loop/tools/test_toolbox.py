@@ -558,6 +558,7 @@ def test_tools_are_offered_with_name_description_and_schema():
     assert spec.parameters == look.parameters
 
 
+@pytest.mark.main_path
 def test_a_hanging_tool_does_not_keep_the_interpreter_from_ending(tmp_path):
     code = (
         "import asyncio, threading\n"
