@@ -11,10 +11,10 @@ JOBS ?= 4
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test sealed clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
+.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo '  Options follow in ARGS, for example:'
 	@echo '    make demo ARGS="--input conversations.jsonl"      make test ARGS="tests/worker -k lease"'
@@ -30,8 +30,11 @@ format: $(VENV)/.dev ## Format the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-test: $(VENV)/.dev ## Run the tests, on servers that they start themselves
-	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+test: $(VENV)/.dev ## Run the tests in five minutes: all but those that start processes, of which it runs the main paths
+	@$(BIN)/pytest -n $(JOBS) -m "not nightly" $(ARGS)
+
+test-all: $(VENV)/.dev ## Run every test, on each kind of Redis server that is installed
+	@$(BIN)/pytest -n $(JOBS) --server all $(ARGS)
 
 sealed: $(VENV)/.dev ## Run the tests of sessions on workers again, with encryption at rest
 	@$(BIN)/pytest -n $(JOBS) --sealed tests/client/session -k redis $(ARGS)
