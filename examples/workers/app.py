@@ -1,4 +1,4 @@
-# app.py: what the workers know
+# app.py
 from antiphon import Agent, tool
 from antiphon_worker import App
 

@@ -1,4 +1,4 @@
-# client.py: any service, any number of them
+# client.py
 from antiphon import Client
 
 with Client("redis://localhost:6379/0") as client:

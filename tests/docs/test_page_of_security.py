@@ -13,7 +13,7 @@ THREATS = PAGE.partition("\n## Threats, and the test of each\n")[2].partition("\
 LINES = [line for line in THREATS.splitlines() if line.startswith("| ") and not line.startswith("| attack |")]
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py::\w+)`", THREATS)))
 BOUNDARIES = [
-    "Whoever submits", "Whoever reads", "Workers", "Model services", "Tools", "Webhooks", "The gateway", "Redis",
+    "Submitters", "Readers", "Workers", "Model services", "Tools", "Webhooks", "The gateway", "Redis",
     "Archives and stores", "Pages, terminals, logs and metrics", "What is installed",
 ]  # fmt: skip
 

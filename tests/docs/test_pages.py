@@ -1,4 +1,4 @@
-"""The page about sessions, the examples of the docstrings and the example programs run as they stand."""
+"""The pages about sessions, the examples of the docstrings and the example programs run as they stand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon import Agent, Client, Message
 from antiphon.testing import script
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "sessions.md"
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("sessions", "turns", "history", "storage")]
 # What is no public name of its own; those are in test_docstrings.py.
 DOCUMENTED = [
     "antiphon.session.background",
@@ -37,7 +37,7 @@ def answers(request):
     return "I know: " + " / ".join(message.text for message in request.messages if message.role == "user")
 
 
-def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, capsys, workers_runtime):
+def test_the_pages_about_sessions_run_from_top_to_bottom(monkeypatch, tmp_path, capsys, workers_runtime):
     monkeypatch.chdir(tmp_path)
     model_of_page = script(answers, repeat=True)
 
@@ -47,10 +47,10 @@ def test_the_page_about_sessions_runs_from_top_to_bottom(monkeypatch, tmp_path, 
     monkeypatch.setattr(antiphon, "Agent", agent)
     monkeypatch.setattr(antiphon, "Client", lambda url, **more: Client(workers_runtime.url, **more))
     names = {"__name__": "page"}
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.setitem(sys.modules, "page", type(sys)("page"))
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            exec(compile(block, str(page), "exec"), names)
     out = capsys.readouterr().out
     assert "I know: My name is Alice / What do you know about me?" in out
     assert "Write a story" in out

@@ -13,7 +13,7 @@ import pytest
 from support.source_tree import ROOT
 
 CONFIG = (ROOT / "mkdocs.yml").read_text()
-KNOWN = {"index.md", "contributing.md", "sessions.md", "decisions/README.md", "img/demo.svg"}
+KNOWN = {"index.md", "contributing.md", "sessions.md", "storage.md", "decisions/README.md", "img/demo.svg"}
 
 
 def hook(name: str) -> ModuleType:
@@ -31,7 +31,7 @@ site = hook("site")
 @pytest.mark.parametrize(
     ("link", "source", "page", "expected"),
     [
-        ("[S](docs/sessions.md#stores)", "README.md", "index.md", "[S](sessions.md#stores)"),
+        ("[S](docs/storage.md#stores)", "README.md", "index.md", "[S](storage.md#stores)"),
         ("![Demo](docs/img/demo.svg)", "README.md", "index.md", "![Demo](img/demo.svg)"),
         ("[C](CONTRIBUTING.md)", "README.md", "index.md", "[C](contributing.md)"),
         ("[C](../../CONTRIBUTING.md)", "docs/decisions/README.md", "decisions/README.md", "[C](../contributing.md)"),

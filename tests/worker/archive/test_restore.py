@@ -26,7 +26,7 @@ from antiphon_worker.settings import Settings
 pytestmark = pytest.mark.one_server
 SOON = 600.0  # seconds; so short a life that a session is archived as soon as nobody uses it
 RQ = Path(sys.executable).parent / "rq"
-PAGE = Path(__file__).parents[3] / "docs" / "sessions.md"
+PAGE = Path(__file__).parents[3] / "docs" / "storage.md"
 
 
 @pytest.fixture(autouse=True)
@@ -487,7 +487,7 @@ async def test_a_stock_worker_restores_too_and_the_setting_names_the_store(redis
 
 async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    section = PAGE.read_text().partition("### Archiving")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition("## Archiving")[2].partition("\n## ")[0]
     making, reading = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     agent = Agent(provider="scripted", model="any", redis=redis_url)
     names = {"SQLiteStore": SQLiteStore}
