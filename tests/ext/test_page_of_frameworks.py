@@ -51,7 +51,7 @@ def test_the_runner_of_the_agents_sdk(run, models):
 
 
 def test_a_function_of_your_own(run, capsys):
-    run("import antiphon\n" + blocks_of("A function of your own")[0], {})
+    run("import antiphon\n" + blocks_of("Turn functions")[0], {})
     assert capsys.readouterr().out == "HELLO\n"
 
 
