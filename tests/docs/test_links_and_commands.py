@@ -62,8 +62,16 @@ def test_every_verb_of_make_that_a_page_names_is_one():
 
 def test_the_list_of_decisions_has_every_page_under_its_title():
     folder = ROOT / "docs" / "decisions"
-    listed = re.findall(r"^- \[\d+\]\((0.*\.md)\) (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
-    assert listed == [
-        (page.name, page.read_text().partition("\n")[0].removeprefix("# "))
-        for page in sorted(folder.glob("0*.md"))
-    ]
+    listed = re.findall(r"^- \[(.*)\]\((.*\.md)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    pages = {
+        page.name: page.read_text().partition("\n")[0].removeprefix("# ") for page in folder.glob("*.md")
+    }
+    pages.pop("README.md")
+    assert {name: title for title, name in listed} == pages
+    assert len(listed) == len(pages) <= 40
+
+
+def test_a_decision_names_its_context_its_choice_and_its_cost():
+    for page in (ROOT / "docs" / "decisions").glob("[a-z]*.md"):
+        parts = re.findall(r"^\*\*(\w+)\.\*\* ", page.read_text(), re.MULTILINE)
+        assert parts == ["Context", "Choice", "Cost"], page.name

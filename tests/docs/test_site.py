@@ -89,6 +89,18 @@ def test_what_lies_beside_a_page_and_links_to_follow_are_let_through(text):
     assert not site.LOADS.search(text)
 
 
+def test_language_models_get_an_index_and_the_text_of_the_pages():
+    llms = hook("llms")
+    page = llms.Entry("Turns", "turns.html", "# Turns\n\nRead, [cancel](#a) and\nretry a turn. More.\n")
+    generated = llms.Entry("Errors", "reference/errors.html", "# Errors\n\n::: antiphon.errors\n")
+    found = [("Guide", [page]), ("API reference", [generated])]
+    assert llms.index("Antiphon", "Sessions of turns", found) == (
+        "# Antiphon\n\n> Sessions of turns\n\n## Guide\n\n- [Turns](turns.html): Read, cancel and retry a turn\n"
+        "\n## API reference\n\n- [Errors](reference/errors.html)\n"
+    )
+    assert llms.full(found) == "# Turns\n\nRead, [cancel](#a) and\nretry a turn. More.\n"
+
+
 def in_reference() -> set[str]:
     return {
         name
