@@ -26,9 +26,9 @@ from antiphon.client import Client
 from antiphon_gateway.observing.metrics import GAUGES, GatewayMetrics
 from antiphon_gateway.settings import GatewaySettings
 from antiphon_gateway.settings import variable_of as gateway_variable
+from antiphon_worker.observing import metrics
 from antiphon_worker.settings import Settings, variable_of
 from antiphon_worker.supervisor.supervisor import killed_after
-from antiphon_worker.upkeep.observing import gauges, metrics
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = {
@@ -54,7 +54,7 @@ VARIABLES = {variable_of(name) for name in Settings.__dataclass_fields__} | {
 def known_series() -> dict[str, set[str]]:
     """Every series that workers and gateways serve, with its labels."""
     found: dict[str, set[str]] = {"antiphon_redis_up": set(), "antiphon_publish_lag_seconds": {"worker"}}
-    for table, labels in ((gauges._QUEUE, {"queue"}), (gauges._COUNTS, set())):
+    for table, labels in ((metrics._QUEUE, {"queue"}), (metrics._COUNTS, set())):
         found |= {name: set(labels) for name, _ in table.values()}
     found |= {name: set() for name in GAUGES}
     for value in [*vars(metrics).values(), *vars(GatewayMetrics()).values()]:

@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # What each extra brings, imported by those who use it.
 EXTRAS = {
     "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
-    "cli": ["antiphon.cli.watch.picture"],
+    "cli": ["antiphon.cli.screen"],
     "gateway": ["antiphon_gateway"],
     "langchain": ["antiphon.ext.langchain"],
     "langgraph": ["antiphon.ext.langgraph"],
@@ -32,7 +32,7 @@ EXTRAS = {
     "worker": ["antiphon_worker"],
 }
 BROUGHT = tuple(name for names in EXTRAS.values() for name in names)
-SHARED = {"antiphon.ext.kept", "antiphon.ext.outcome", "antiphon.ext.turns"}  # by the adapters
+SHARED = {"antiphon.ext.histories", "antiphon.ext.turns"}  # by the adapters
 
 
 def python(program: str) -> str:

@@ -19,9 +19,9 @@ from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
 from antiphon.input.values import is_a, lifetime, plain
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
-from antiphon.model.trouble import checked_fallback, checked_retry, checked_timeouts
+from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
-from antiphon.redis.prefix import prefix_of
+from antiphon.redis.cells import prefix_of
 from antiphon.session.listing import AsyncSessionList, SessionList, list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from antiphon.stores.base import SessionStore
     from antiphon.testing import Script
     from antiphon.window import Window
-
-__all__ = ["Agent"]
 
 
 class Agent:

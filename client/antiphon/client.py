@@ -34,24 +34,24 @@ from antiphon.input.options import ListOptions, OpeningOptions, spelled_out
 from antiphon.input.request import Travelling
 from antiphon.input.values import is_a, lifetime, page_of_last
 from antiphon.model import Message, Response, Status, decode_history
+from antiphon.redis.all_events import AllEvents, FollowedEvent
+from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
-from antiphon.redis.copies.reading import whole_snapshot
+from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
+from antiphon.redis.facts import AsyncFacts, Fact, Facts
+from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
-from antiphon.redis.many.all_events import AllEvents, FollowedEvent
-from antiphon.redis.many.ends import as_completed, results
-from antiphon.redis.many.facts import AsyncFacts, Fact, Facts
-from antiphon.redis.many.failed import FailedFilter, FailedTurn, list_failed, requeue_many
-from antiphon.redis.many.listing import list_due, list_sessions, list_suspended, list_turns
-from antiphon.redis.many.schedules import AsyncSchedules, Schedule, Schedules
-from antiphon.redis.many.submission import Submission, submit_all
-from antiphon.redis.many.tenant_limits import TenantLimits, set_tenant_limits, tenant_limits
-from antiphon.redis.many.webhooks import AsyncWebhooks, Webhook, Webhooks
+from antiphon.redis.listing import list_due, list_sessions, list_suspended, list_turns
+from antiphon.redis.results import as_completed, results
 from antiphon.redis.runtime import RedisRuntime
+from antiphon.redis.schedules import AsyncSchedules, Schedule, Schedules
+from antiphon.redis.submission import Submission, submit_all
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
-from antiphon.redis.turn_info import turn_infos
+from antiphon.redis.turn_records import turn_infos
+from antiphon.redis.webhooks import AsyncWebhooks, Webhook, Webhooks
 from antiphon.session.background import call, iterate, on_background
 from antiphon.session.listing import AsyncSessionList, SessionList, list_query
 from antiphon.session.opening import opening_of

@@ -20,32 +20,25 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller
-from antiphon_gateway.frontends import ag_ui, chat
-from antiphon_gateway.http.bodies import read_body, read_query
-from antiphon_gateway.http.counting import Counting
-from antiphon_gateway.http.operations import Answer, Call, Operation, Services, operation
-from antiphon_gateway.http.routes import Routes
-from antiphon_gateway.interface import (
-    decisions,
-    events,
-    facts,
-    failures,
-    many,
-    operating,
-    schedules,
-    sessions,
-    turns,
-    webhooks,
+from antiphon_gateway.frontends import ag_ui, ai_sdk
+from antiphon_gateway.http.operations import (
+    Answer,
+    Call,
+    Counting,
+    Operation,
+    Routes,
+    Services,
+    operation,
+    read_body,
+    read_query,
 )
+from antiphon_gateway.interface import administration, events, sessions, turns
 from antiphon_gateway.interface.openapi import openapi
-from antiphon_gateway.openai import compaction, conversations, models, responses, socket
-from antiphon_gateway.openai.chat import completions
+from antiphon_gateway.openai import chat, compaction, conversations, models, responses, websocket
 from antiphon_gateway.openai.errors import openai_error
 from antiphon_gateway.page import files
 from antiphon_gateway.problems import Refused, problem_response
 from antiphon_gateway.settings import Limits
-
-__all__ = ["Gateway", "gateway"]
 
 log = logging.getLogger("antiphon.gateway")
 
@@ -163,7 +156,7 @@ class Gateway:
             if known.name != responses.create_response.__name__:
                 raise Refused(404, "route_not_found", "There is no WebSocket here, but at /v1/responses.")
             caller = await self._caller(request, known, path)
-            await socket.serve(peer, Call(self._services, caller, path, None, None, request))
+            await websocket.serve(peer, Call(self._services, caller, path, None, None, request))
             return 101
         except Exception as exc:
             if peer.application_state is not WebSocketState.CONNECTING:
@@ -259,8 +252,8 @@ def _document() -> dict[str, Any]:
 
 def _operations() -> list[Operation]:
     rooms = (
-        sessions, turns, decisions, failures, schedules, webhooks, facts, operating, events, many, chat, ag_ui,
-        responses, compaction, conversations, models, completions, files,
+        sessions, turns, administration, events, ai_sdk, ag_ui, responses, compaction, conversations, models,
+        chat, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 from starlette.responses import Response
 
-from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import (
     AgentError,
     AlreadyDecided,
@@ -30,8 +29,7 @@ from antiphon.errors import (
     UsageError,
     WrongTenant,
 )
-
-__all__ = ["Problem", "Refused", "problem_of", "problem_response", "retry_header"]
+from antiphon.telemetry import log_fault
 
 log = logging.getLogger("antiphon.gateway")
 

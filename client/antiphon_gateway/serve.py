@@ -16,19 +16,16 @@ from typing import Any
 
 import uvicorn
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, redis_urls
-from antiphon.cli.lists import print_json
-from antiphon.cli.serving.logs import set_up_logging
+from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, redis_urls
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
-from antiphon_gateway.access.keys import hash_of, new_key
+from antiphon.telemetry import set_up_logging
+from antiphon_gateway.access.caller import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
 from antiphon_gateway.http.connection import Connection, SocketConnection
 from antiphon_gateway.observing.loop_lag import STUCK_SECONDS, LoopLag
-from antiphon_gateway.reach import reaching
+from antiphon_gateway.redis_check import reaching
 from antiphon_gateway.settings import GatewaySettings
-
-__all__ = ["serve"]
 
 log = logging.getLogger("antiphon.gateway")
 
@@ -117,7 +114,7 @@ class _Status:
         if not self._settings.status_port:
             yield
             return
-        from antiphon.cli.serving.status import serving_status
+        from antiphon.telemetry import serving_status
 
         if self.metrics is not None:
             self.metrics.read(lambda: app.streams, lambda: self._lag.seconds)
@@ -139,7 +136,7 @@ def _traces(settings: GatewaySettings) -> Any:
     """Return what makes spans of requests, or None. Raises ``MissingPackage``."""
     if not settings.traces:
         return None
-    from antiphon.cli.serving.traces import tracer_of_environment
+    from antiphon.telemetry import tracer_of_environment
 
     tracer = tracer_of_environment("antiphon-gateway")
     from antiphon_gateway.observing.traces import GatewayTraces

@@ -12,10 +12,8 @@ from antiphon.errors import SettingsError
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import parse_switch
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.keys import read_keys
+from antiphon_gateway.access.caller import read_keys
 from antiphon_gateway.access.tokens import JwtSettings
-
-__all__ = ["GatewaySettings", "Limits", "variable_of"]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECRET_BYTES = 32

@@ -18,10 +18,10 @@ import time
 
 import uvloop
 
-from antiphon.cli.serving.logs import set_up_logging
 from antiphon.client import AsyncClient
 from antiphon.events import Event
 from antiphon.redis.subscription import Subscription
+from antiphon.telemetry import set_up_logging
 from bench.gauges import cpu_seconds, percentile
 
 STAMP_DIGITS = 19

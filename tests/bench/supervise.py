@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from antiphon.cli.serving.logs import set_up_logging
+from antiphon.telemetry import set_up_logging
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.supervisor import Supervisor
 

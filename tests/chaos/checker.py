@@ -15,7 +15,7 @@ from antiphon.errors import TurnNotFound
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import TurnId
 from antiphon.model import Message
-from antiphon_worker.upkeep.deliverer import AT_ONCE
+from antiphon_worker.webhooks import AT_ONCE
 from chaos.driver import Chaos
 from chaos.load import ASKS, Conversation
 from chaos.recovery import recoveries, spreads

@@ -16,10 +16,9 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
 from antiphon.model import Message, Text, Usage
-from antiphon.wire.lists.facts import read_facts
-from antiphon.wire.lists.memories import Remembered, waiting_sessions, which_known
-from antiphon_worker.memory.distiller import Distiller
+from antiphon.wire.lists.memories import Remembered, read_facts, waiting_sessions, which_known
 from antiphon_worker.memory.documents import Documents
+from antiphon_worker.memory.facts import Distiller
 from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece
 
 __all__ = ["AGENT", "AWAY", "Rememberers", "agents_with_memory", "notetaker"]

@@ -12,9 +12,9 @@ import pydantic
 import pytest
 
 from antiphon.errors import InvalidTool, ToolArgumentsInvalid, ToolRaised
-from antiphon.input.docstring import read_docstring
 from antiphon.model import File, Image, Text
 from antiphon.tools import Context, Tool, tool
+from antiphon.tools.functions import read_docstring
 
 HERE = Context("session", "turn", "call")
 

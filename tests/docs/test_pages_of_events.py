@@ -15,7 +15,7 @@ from antiphon import events
 from antiphon.events import EventBase, Heartbeat, UnknownEvent, decode_event
 from antiphon.model import ROLES, Message, Part, Response, Status, StopReason, Usage, decode_message
 from antiphon.wire.keys import Keys, rq_key
-from antiphon_worker.rq.submission import OPTIONS
+from antiphon_worker.rq.foreign_jobs import OPTIONS
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 TABLE = "\n".join(re.findall(r"^\| `.*", PAGE, re.MULTILINE))

@@ -14,12 +14,12 @@ from support.here import running_worker
 from antiphon import Agent
 from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, Key, Keyring, new_key, use_keys
-from antiphon.encryption.contents import open_field, seal_field
-from antiphon.encryption.sealing import MARK, Sealer
+from antiphon.encryption.records import open_field, seal_field
+from antiphon.encryption.values import MARK, Sealer
 from antiphon.errors import KeyMissing, SealBroken, SettingsError
 from antiphon.stores import SealedStore
+from antiphon_worker import webhooks
 from antiphon_worker.app import App
-from antiphon_worker.upkeep import deliverer
 
 pytestmark = pytest.mark.one_server
 
@@ -323,9 +323,9 @@ async def test_a_webhook_that_cannot_be_opened_is_listed_and_replaced_and_delete
 
 
 async def test_a_worker_says_once_that_it_cannot_open_a_webhook(redis_url, monkeypatch, caplog):
-    monkeypatch.setattr(deliverer, "LEASE_SECONDS", 0.0)
-    monkeypatch.setattr(deliverer, "LOST_SECONDS", 0.0)
-    monkeypatch.setattr(deliverer, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(webhooks, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(webhooks, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(webhooks, "PAUSE_SECONDS", 0.01)
     monkeypatch.setenv(KEYS_VARIABLE, OLD)
     async with AsyncClient(redis_url) as client:
         await client.webhooks().set("billing", "https://example.com/hooks", types=["turn_finished"])

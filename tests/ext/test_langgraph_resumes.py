@@ -14,8 +14,7 @@ from antiphon.tools import Context
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.steps import decode_entry, encode_entry
-from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
 
 
 class Crash(TurnStopped):

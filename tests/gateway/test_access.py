@@ -19,7 +19,7 @@ from support.gateway import STAGE, Api, open_gateway
 
 from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key, read_keys
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key, read_keys
 from antiphon_gateway.access.tokens import JwtSettings
 from antiphon_gateway.app import _operations
 

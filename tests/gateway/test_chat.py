@@ -23,8 +23,8 @@ from antiphon.events import (
 )
 from antiphon.model import Message, Response, Text, ToolCall, ToolResult
 from antiphon_gateway import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
-from antiphon_gateway.frontends.ui_messages import UiStream, ui_messages
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
+from antiphon_gateway.frontends.ai_sdk import UiStream, ui_messages
 
 pytestmark = pytest.mark.one_server
 

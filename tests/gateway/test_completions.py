@@ -19,7 +19,7 @@ from antiphon.events import (
     TurnStarted,
 )
 from antiphon.model import Message, Response, ToolCall, Usage
-from antiphon_gateway.openai.chat.stream import Completion
+from antiphon_gateway.openai.chat import Completion
 
 pytestmark = pytest.mark.one_server
 

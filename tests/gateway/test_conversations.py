@@ -9,7 +9,7 @@ from support.openai_clients import MODEL, calling, contract_at, open_client, sta
 from antiphon import Agent
 from antiphon.model import ToolCall
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = pytest.mark.one_server
 HI = {"type": "message", "role": "user", "content": "Hi"}

@@ -10,7 +10,7 @@ from support.serving import serving
 from support.source_tree import ROOT
 
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 from antiphon_gateway.page.files import POLICY
 
 STATIC = ROOT / "client/antiphon_gateway/page/static"

@@ -14,7 +14,7 @@ from support.operated import APP
 from support.processes import COMMAND
 from support.stage import FIRST_WORDS, Stage
 
-from antiphon_gateway.access.keys import hash_of, new_key
+from antiphon_gateway.access.caller import hash_of, new_key
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed: make setup")
 pytestmark = [

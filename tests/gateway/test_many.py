@@ -15,7 +15,7 @@ from support.gateway import STAGE, Api, follow, open_gateway
 
 from antiphon.events import decode_event
 from antiphon_gateway import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = pytest.mark.one_server
 

@@ -30,10 +30,10 @@ from support.stage import Stage, make_app
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from antiphon.cli.serving.logs import FIELDS
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon.input.request import decode_request
+from antiphon.telemetry import FIELDS
 from antiphon_gateway import Limits
 from antiphon_gateway.http.streams import EventStream
 from antiphon_gateway.observing.loop_lag import LoopLag

@@ -9,7 +9,7 @@ import pytest
 from support.openai_clients import MODEL, open_client, stand
 
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 from antiphon_gateway.openai import responses
 from antiphon_gateway.settings import Limits
 

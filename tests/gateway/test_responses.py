@@ -28,8 +28,7 @@ from antiphon.events import (
 )
 from antiphon.model import Message, Reasoning, Response, Text, ToolCall, ToolResult
 from antiphon.session.turn_info import TurnInfo
-from antiphon_gateway.openai.resource import resource
-from antiphon_gateway.openai.stream import ResponseStream
+from antiphon_gateway.openai.stream import ResponseStream, resource
 
 pytestmark = pytest.mark.one_server
 

@@ -6,7 +6,7 @@ import pytest
 from support.gateway import STAGE, open_gateway
 
 from antiphon_gateway import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:schedule*", "ant:webhook*")]
 

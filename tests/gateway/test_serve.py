@@ -21,7 +21,7 @@ from support.processes import COMMAND, Processes
 from support.servers import RedisServer
 from support.stage import FIRST_WORDS, Stage
 
-from antiphon_gateway.access.keys import hash_of, new_key
+from antiphon_gateway.access.caller import hash_of, new_key
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
 

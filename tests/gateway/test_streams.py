@@ -12,7 +12,7 @@ from support.eventually import wait_until_async
 
 from antiphon.client import AsyncClient
 from antiphon_gateway import gateway
-from antiphon_gateway.http import streams, watch
+from antiphon_gateway.http import streams
 
 NUMBER = 20
 PUBLISH = """
@@ -128,7 +128,7 @@ async def test_events_that_are_ready_together_are_sent_together_and_each_whole(r
 
 
 async def test_a_silence_is_broken_by_a_comment_once_in_a_while(redis_url, monkeypatch):
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.1)
     async with stream(redis_url) as (server, session, _):
         await wait_until_async(lambda: server.bodies.count(b": heartbeat\n\n") >= 2)
@@ -137,7 +137,7 @@ async def test_a_silence_is_broken_by_a_comment_once_in_a_while(redis_url, monke
 
 
 async def test_a_reader_that_takes_nothing_is_left(redis_url, monkeypatch):
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(streams, "STALL_SECONDS", 0.1)
     monkeypatch.setattr(streams, "LAST_WORD_SECONDS", 0.1)
     async with stream(redis_url) as (server, session, serving):

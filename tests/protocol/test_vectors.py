@@ -18,10 +18,11 @@ from antiphon.input.request import decode_request
 from antiphon.model import TERMINAL, Item, Response, decode_message
 from antiphon.redis.cells import open_cells
 from antiphon.redis.subscription import Subscription
-from antiphon.wire.cell import Cell, ForeignJob
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import RESYNC
 from antiphon.wire.keys import Keys, rq_key
+from antiphon.wire.records import ForeignJob
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())

@@ -49,7 +49,7 @@ def main() -> int:
         run(
             python,
             "-c",
-            "import antiphon_gateway.serve, antiphon_worker.upkeep.observing.metrics",
+            "import antiphon_gateway.serve, antiphon_worker.observing.metrics",
             cwd=folder,
         )
         sbom = DIST / f"{NAME}.cdx.json"

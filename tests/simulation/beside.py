@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from antiphon.redis.many.times import next_due
-from antiphon.wire.limiting import admit, limit
+from antiphon.redis.schedules import next_due
 from antiphon.wire.lists.schedules import PAUSED, advance, write_schedule
+from antiphon.wire.rate_limits import admit, limit
 from simulation.checks import require
 from simulation.direct import run
 from simulation.state import State

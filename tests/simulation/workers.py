@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from antiphon.model import OpenCall
-from antiphon.wire.cell import STEER, SUPERSEDED, ClaimedTurn, Claims
+from antiphon.wire.cell import STEER, SUPERSEDED
+from antiphon.wire.records import ClaimedTurn, Claims
 from simulation.world import Calls, World
 
 __all__ = ["DIES", "LOST", "REVISES", "Worker"]

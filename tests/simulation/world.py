@@ -32,7 +32,7 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import IfBusy, Keep, Priority
 from antiphon.model import Decision, DecisionKind, OpenCall, Usage, encode
 from antiphon.redis.fields import FORKED_FIELDS
-from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
+from antiphon.wire.cell import Cell
 from antiphon.wire.editing import (
     Change,
     FieldChange,
@@ -44,6 +44,7 @@ from antiphon.wire.editing import (
 )
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
+from antiphon.wire.records import ClaimedTurn, Claims, Emit
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
 from antiphon.wire.suspension import decisions_of, suspend
 from simulation.beside import Beside

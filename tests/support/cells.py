@@ -11,9 +11,10 @@ from typing import Any
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.model import Decision, DecisionKind, OpenCall, Usage
 from antiphon.redis.fields import FORKED_FIELDS
-from antiphon.wire.cell import Cell, ClaimedTurn, Claims, Emit
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import Part, fork_session
+from antiphon.wire.records import ClaimedTurn, Claims, Emit
 from antiphon.wire.suspension import decide, suspend
 
 __all__ = ["LEASE_MS", "START_MS", "TestCell", "body", "open_cell", "stranger"]

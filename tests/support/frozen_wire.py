@@ -20,23 +20,22 @@ from support.lua_fields import fields_of_scripts
 
 from antiphon.errors import AgentError
 from antiphon.events import KnownEvent
-from antiphon.input.request import TurnRequest
+from antiphon.input.request import KNOWN, TurnRequest
 from antiphon.input.values import Keep, Priority
-from antiphon.input.versions import KNOWN
 from antiphon.model import Status
 from antiphon.session.saved import VERSION, SavedSession
 from antiphon.wire.keys import CHANNELS, KINDS, PREFIX, RQ, RQ_KEYS
 from antiphon_worker.loop.steps import JournalEntry
 from antiphon_worker.process.control import Command, Control
-from antiphon_worker.rq.parts import AppParts
-from antiphon_worker.rq.submission import OPTIONS
+from antiphon_worker.rq.advertised import AppParts
+from antiphon_worker.rq.foreign_jobs import OPTIONS
 
 __all__ = ["FROZEN", "NEW", "Wire", "additions", "complaints", "frozen", "text_of", "wire"]
 
 FROZEN = Path(__file__).parents[1] / "protocol" / "wire.json"
 RULE = "CONTRIBUTING.md, “How the wire is changed”, has the rule"
 NEW = (
-    "A worker that must know it to run a turn has to see a higher version (antiphon.input.versions). Then freeze it "
+    "A worker that must know it to run a turn has to see a higher version (antiphon.input.request). Then freeze it "
     f"with `make wire`. {RULE}."
 )
 

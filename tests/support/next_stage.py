@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support import stage
 
-from antiphon.input import versions
+from antiphon.input import request
 
 __all__ = ["app"]
 
-versions.KNOWN.update({kind: known + 1 for kind, known in versions.KNOWN.items()})
+request.KNOWN.update({kind: known + 1 for kind, known in request.KNOWN.items()})
 app = stage.app

@@ -24,7 +24,7 @@ from support.servers import RedisServer
 from support.stage import Stage
 
 from antiphon import Client
-from antiphon_gateway.access.keys import hash_of, new_key
+from antiphon_gateway.access.caller import hash_of, new_key
 
 __all__ = ["Stand"]
 

@@ -9,7 +9,7 @@ from support.stage import Stage, StageModel, supervise
 
 from antiphon import Agent, tool
 from antiphon_worker.app import App
-from antiphon_worker.travelling import Allow
+from antiphon_worker.inline_agents import Allow
 
 __all__ = ["app_with"]
 

@@ -15,7 +15,7 @@ from antiphon.model.usage import stop_name
 from antiphon.session.runtime import local_runtime
 from antiphon.tools import Tool
 from antiphon_worker.app import App
-from antiphon_worker.loop.limits.prices import Price
+from antiphon_worker.loop.costs import Price
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings

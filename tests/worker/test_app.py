@@ -5,8 +5,7 @@ import pytest
 from antiphon import Agent, tool
 from antiphon.errors import AgentError, SettingsError, UnknownProvider
 from antiphon.input.request import AgentSpec
-from antiphon_worker.app import App
-from antiphon_worker.loading import load_app
+from antiphon_worker.app import App, load_app
 from antiphon_worker.providers.openai_chat import OpenAIChat
 from antiphon_worker.providers.scripted import ScriptedProvider
 

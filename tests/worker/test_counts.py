@@ -30,10 +30,10 @@ from antiphon.input.request import AgentSpec
 from antiphon.redis.subscription import Subscription
 from antiphon.testing import tool_call
 from antiphon.tools import Context
-from antiphon.wire.cell import Emit
+from antiphon.wire.records import Emit
 from antiphon.wire.scripts import load_script
 from antiphon_worker.app import App
-from antiphon_worker.loop.tools.calls import PAUSE_SECONDS
+from antiphon_worker.loop.toolbox import PAUSE_SECONDS
 from antiphon_worker.providers.openai_chat.stream import ChatDecoder
 from antiphon_worker.providers.stream.sse import EventSplitter
 

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from antiphon.input.ids import Fence, SessionId, TurnId
-from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.step_events import StepEvents
 from antiphon_worker.process.lease import Lease
 from antiphon_worker.process.publisher import Publisher, TurnSink

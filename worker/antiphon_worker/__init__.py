@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon_worker.app import App
-    from antiphon_worker.travelling import Allow
+    from antiphon_worker.inline_agents import Allow
 
 __all__ = ["Allow", "App"]
 
-_MODULES = {"Allow": "antiphon_worker.travelling", "App": "antiphon_worker.app"}
+_MODULES = {"Allow": "antiphon_worker.inline_agents", "App": "antiphon_worker.app"}
 
 
 def __getattr__(name: str) -> Any:

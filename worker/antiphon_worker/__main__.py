@@ -10,16 +10,15 @@ import signal
 import sys
 from collections.abc import Callable
 
-from antiphon.cli.serving.logs import set_up_logging
 from antiphon.errors import AgentError
-from antiphon_worker.app import App
-from antiphon_worker.loading import load_app
+from antiphon.telemetry import set_up_logging
+from antiphon_worker.app import App, load_app
 from antiphon_worker.process.isolated_turn import run_isolated_turns
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import ALONE, WORK, Lifeline
 from antiphon_worker.supervisor.event_loop import run_to_its_end
-from antiphon_worker.supervisor.pulse import Page, State, beating
+from antiphon_worker.supervisor.watchdog import Page, State, beating
 
 log = logging.getLogger("antiphon.process")
 

@@ -1,28 +1,33 @@
-"""``App``: the agents, tools and providers of a worker. ``antiphon_worker.loading`` loads it."""
+"""``App``: the agents, tools and providers of a worker."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.errors import AgentError, SettingsError, UnknownTool
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
 from antiphon.model import Timeouts
-from antiphon.model.trouble import checked_timeouts
+from antiphon.model.resilience import checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
 from antiphon.tools.approval import ApprovalRule
-from antiphon_worker.archive.store import Archive
-from antiphon_worker.loop.limits.meter import Meter, stop_functions
-from antiphon_worker.loop.limits.prices import Price, Prices, prices_of
-from antiphon_worker.loop.tools.gate import Rules
-from antiphon_worker.loop.tools.toolbox import ToolBox, ToolErrors
+from antiphon_worker.archive import Archive
+from antiphon_worker.inline_agents import Allow, Door
+from antiphon_worker.loop.costs import Meter, Price, Prices, prices_of, stop_functions
+from antiphon_worker.loop.step_calls import Rules
+from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
 from antiphon_worker.memory.memories import Memories
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import (
@@ -31,13 +36,11 @@ from antiphon_worker.providers.registry import (
     close_providers,
     provider_for,
 )
-from antiphon_worker.travelling import Allow, Door
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.memory.declaration import Memory
 
-__all__ = ["App"]
 
 log = logging.getLogger("antiphon.app")
 
@@ -380,3 +383,45 @@ def _listed(things: Any, name: str) -> Iterable[Any]:
 def _what(tool: Tool[..., Any]) -> tuple[Any, ...]:
     """Return what makes two tools equal. Several agents may each create a tool from the same function."""
     return tool.function, tool.description, tool.timeout, tool.at_most_once, tool.strict, tool.approval
+
+
+INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+
+
+def load_app(path: str) -> App:
+    """Load the App at ``module:attribute``, or return an empty App for an empty path. Raises ``SettingsError``.
+
+    The error of the App's own code is told with its line, and at debug with its whole traceback.
+    """
+    if not path:
+        return App()
+    module_name, _, attribute = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        app = getattr(importlib.import_module(module_name), attribute or "app")
+    except AgentError:
+        raise
+    except Exception as exc:
+        log.debug("the App cannot be loaded", exc_info=exc)
+        raise SettingsError(
+            f"ANTIPHON_APP (--app) {path!r} cannot be loaded: {_place_and_text(exc)}."
+        ) from exc
+    if not isinstance(app, App):
+        raise SettingsError(f"ANTIPHON_APP (--app) {path!r} must be an App, not {type(app).__name__}.")
+    return app
+
+
+def _place_and_text(exc: Exception) -> str:
+    """Return the last line of the App's own code that the exception passed, and what it says, in one line."""
+    if isinstance(exc, SyntaxError):
+        return f"{Path(exc.filename or '').name}, line {exc.lineno}: {type(exc).__name__}: {exc.msg}"
+    text = " ".join(str(exc).split()).rstrip(".")
+    if not isinstance(exc, (ImportError, AttributeError)):
+        text = f"{type(exc).__name__}: {text}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(exc.__traceback__)
+        if not frame.filename.startswith(("<", __file__, *INSTALLED))
+    ]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: {text}" if frames else text

@@ -15,15 +15,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, redis_urls, with_acts
-from antiphon.cli.lists import print_json
-from antiphon.cli.rights import redis_acl
+from antiphon.cli.administration import redis_acl
+from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, redis_urls, with_acts
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
     from antiphon.session.session import Session
-
-__all__ = ["demo", "redis", "run", "worker"]
 
 DEFAULT_PORT = 6379
 
@@ -69,7 +66,7 @@ def _check_workers(argv: list[str]) -> int:
 
 
 def _check_app(path: str, *, json: bool) -> int:
-    from antiphon_worker.loading import load_app
+    from antiphon_worker.app import load_app
 
     app = load_app(path)
 
@@ -110,11 +107,11 @@ def worker(argv: list[str]) -> int:
     if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
 
-    from antiphon.cli.serving.logs import set_up_logging
     from antiphon.encryption.keyring import keyring_of_process
-    from antiphon_worker.loading import load_app
+    from antiphon.telemetry import set_up_logging
+    from antiphon_worker.app import load_app
+    from antiphon_worker.observing.observer import serving_worker_status
     from antiphon_worker.supervisor.supervisor import Supervisor
-    from antiphon_worker.upkeep.observing.status import serving_worker_status
 
     set_up_logging(settings.log_level, settings.log_format)
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
@@ -207,7 +204,7 @@ def _check(argv: list[str]) -> int:
     """Show the version and the durability of a Redis; exit with 1 if workers would refuse it"""
     from msgspec.structs import asdict
 
-    from antiphon.redis.prefix import prefix_of
+    from antiphon.redis.cells import prefix_of
     from antiphon.wire.preflight import check_redis, read_redis
 
     parser = command_parser(_check, "redis check")

@@ -21,19 +21,17 @@ from antiphon.errors import AgentError, SettingsError, StoreError, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import TERMINAL
 from antiphon.redis.cells import open_cells
-from antiphon.wire.cell import Cell, TurnRecord
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis, url_like
 from antiphon.wire.lists.inspection import work_left
-from antiphon_worker.loading import load_app
+from antiphon.wire.records import TurnRecord
+from antiphon_worker.app import load_app
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.worker import Worker, worker_name
-from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR
-from antiphon_worker.rq.submission import submit_job
+from antiphon_worker.rq.foreign_jobs import IN_THE_CLEAR, submit_job
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.event_loop import run_to_its_end
-from antiphon_worker.supervisor.pulse import beating_under_rq
-
-__all__ = ["TurnWorker", "run_turn"]
+from antiphon_worker.supervisor.watchdog import beating_under_rq
 
 LOOK_SECONDS = 0.25
 
@@ -58,7 +56,7 @@ class TurnWorker(RQWorker):
         dequeue_strategy: Any = None,
     ) -> bool:
         """Work until SIGTERM or Ctrl-C, or with ``burst`` until nothing is left. Raises ``SettingsError``."""
-        from antiphon.cli.serving.logs import set_up_logging
+        from antiphon.telemetry import set_up_logging
 
         if max_jobs is not None:
             raise SettingsError(

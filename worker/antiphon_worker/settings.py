@@ -15,8 +15,6 @@ from antiphon.input.values import parse_switch
 from antiphon.wire.connection.open import redact
 from antiphon.wire.keys import PREFIX
 
-__all__ = ["Settings", "parse_seconds"]
-
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -1,37 +1,22 @@
-"""What the commands share on the command line: their errors, their exit codes and the options of Redis."""
+"""Shared parts of the command line: errors, exit codes, and the options of Redis and of lists."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterable, Callable
 from functools import wraps
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
+import msgspec
+
+from antiphon.cli.terminal import safe_json, table
+from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
 from antiphon.input.request import AgentSpec
-from antiphon.redis.prefix import PREFIX_VARIABLE
-
-__all__ = [
-    "DEFAULT_URL",
-    "EXIT_CODES",
-    "INTERRUPTED",
-    "NOBODY_READS",
-    "Command",
-    "Parser",
-    "acts_of",
-    "add_agent",
-    "add_archive",
-    "add_json",
-    "add_redis",
-    "agent_of",
-    "command_parser",
-    "positive",
-    "redis_urls",
-    "summary",
-    "with_acts",
-]
+from antiphon.redis.cells import PREFIX_VARIABLE
 
 Command: TypeAlias = Callable[[list[str]], int]
 """It takes its arguments and returns the exit code."""
@@ -170,3 +155,43 @@ def redis_urls(text: str) -> list[str]:
     if not urls:
         raise UsageError("The URL of the Redis is empty: give one with --redis-url or ANTIPHON_REDIS_URL.")
     return urls
+
+
+T = TypeVar("T")
+
+
+async def first(limit: int, items: AsyncIterable[T]) -> list[T]:
+    found: list[T] = []
+    async for item in items:
+        found.append(item)
+        if len(found) == limit:
+            break
+    return found
+
+
+def list_parser(command: Callable[..., object], what: str) -> Parser:
+    parser = command_parser(command)
+    parser.add_argument(
+        "--limit", type=positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
+    )
+    add_json(parser)
+    add_redis(parser)
+    return parser
+
+
+def open_client(options: argparse.Namespace) -> AsyncClient:
+    archive = getattr(options, "archive", None)
+    return AsyncClient(redis_urls(options.redis_url), prefix=options.prefix, archive=archive)
+
+
+def print_json(values: list[Any]) -> None:
+    for value in values:
+        print(safe_json(msgspec.json.encode(value)), flush=True)
+
+
+def print_table(head: list[str], rows: list[list[Any]], nothing: str) -> None:
+    if not rows:
+        print(nothing, file=sys.stderr)
+        return
+    for line in table(head, rows):
+        print(line)

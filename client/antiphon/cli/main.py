@@ -18,8 +18,6 @@ from antiphon.cli.arguments import DEFAULT_URL, INTERRUPTED, NOBODY_READS, Comma
 from antiphon.cli.terminal import printable
 from antiphon.errors import AgentError, MissingPackage, UsageError
 
-__all__ = ["commands", "main"]
-
 GROUP = "antiphon.commands"
 MODULES = {
     "watch.chat": ("chat",),

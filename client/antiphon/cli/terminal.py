@@ -1,10 +1,15 @@
-"""Shows events, messages and lists on a terminal."""
+"""Shows events, messages and lists on a terminal, and reads its keys."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import termios
 import time
-from collections.abc import Sequence
+import tty
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from antiphon.events import (
@@ -30,17 +35,59 @@ from antiphon.events import (
 )
 from antiphon.model import Message, Refusal, Text
 
-__all__ = [
-    "EventLines",
-    "ago",
-    "clock_time",
-    "counted",
-    "message_lines",
-    "one_line",
-    "printable",
-    "safe_json",
-    "table",
-]
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+
+
+def coloured(out: TextIO) -> bool:
+    """Whether to colour what is written there: a terminal, unless ``NO_COLOR`` is set or it is a dumb one."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Paint:
+    """Colours text for one output, and removes what a terminal would obey. Where colours are not wanted, it adds none.
+
+    >>> import io
+    >>> Paint(io.StringIO())("failed", "red")
+    'failed'
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._on = coloured(out)
+
+    def __call__(self, text: str, *styles: str) -> str:
+        text = printable(text)
+        if not self._on or not text or not styles:
+            return text
+        codes = ";".join(str(_CODES[style]) for style in styles)
+        return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+@contextmanager
+def keys_of(descriptor: int) -> Generator[asyncio.Queue[str]]:
+    """Give a queue of the keys that are pressed, and put the terminal back as it was."""
+    before = termios.tcgetattr(descriptor)
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = os.read(descriptor, 64)
+        if not data:
+            loop.remove_reader(descriptor)
+        if data.startswith(b"\x1b") and len(data) > 1:
+            return  # an arrow or the like
+        for one in data.decode(errors="ignore"):
+            pressed.put_nowait(one)
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    try:
+        yield pressed
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
 
 # Characters of users or models that would move the cursor, change colours, ring, or reverse what is read.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -6,8 +6,6 @@ import secrets
 
 from antiphon.errors import MissingPackage, SealBroken
 
-__all__ = ["Cipher"]
-
 NONCE_BYTES = 12
 
 

@@ -18,8 +18,6 @@ from functools import lru_cache
 from antiphon.encryption.cipher import Cipher
 from antiphon.errors import KeyMissing, SettingsError
 
-__all__ = ["KEYS_VARIABLE", "Key", "KeySource", "Keyring", "keyring_of_process", "new_key", "use_keys"]
-
 log = logging.getLogger("antiphon.encryption")
 
 KEYS_VARIABLE = "ANTIPHON_ENCRYPTION_KEYS"

@@ -20,8 +20,7 @@ from langchain_core.messages import (
 from msgspec import UNSET, UnsetType
 
 from antiphon.agent import Agent
-from antiphon.ext.kept import kept_by
-from antiphon.ext.outcome import outcome_of
+from antiphon.ext.histories import kept_by, outcome_of
 from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 __all__ = ["AntiphonMessageHistory", "langchain_messages", "messages_of"]

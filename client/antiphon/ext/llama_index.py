@@ -21,8 +21,7 @@ from llama_index.core.storage.chat_store.base import BaseChatStore
 from msgspec import UNSET, UnsetType
 
 from antiphon.agent import Agent
-from antiphon.ext.kept import kept_by
-from antiphon.ext.outcome import outcome_of
+from antiphon.ext.histories import kept_by, outcome_of
 from antiphon.input.ids import session_id
 from antiphon.input.messages import identified
 from antiphon.input.values import lifetime, now_ms

@@ -14,24 +14,6 @@ from typing import NewType
 from antiphon.errors import InvalidId, UsageError, WrongTenant
 from antiphon.input.limits import LIMITS
 
-__all__ = [
-    "Fence",
-    "SessionId",
-    "TurnId",
-    "cell_hash",
-    "check_key",
-    "check_queue",
-    "check_tenant",
-    "new_again",
-    "new_session_id",
-    "new_turn_id",
-    "other_tenant",
-    "session_id",
-    "tenant_id",
-    "turn_id",
-    "turn_id_of_key",
-]
-
 SessionId = NewType("SessionId", str)
 TurnId = NewType("TurnId", str)
 Fence = NewType("Fence", str)

@@ -9,8 +9,6 @@ import msgspec
 
 from antiphon.errors import LimitReached
 
-__all__ = ["LIMITS", "Limits", "check_depth", "check_plain", "check_size", "table"]
-
 
 def _limit(value: int, doc: str) -> Any:
     return field(default=value, metadata={"doc": doc})

@@ -29,8 +29,6 @@ from antiphon.model import (
     decode_message,
 )
 
-__all__ = ["Input", "MessageLike", "identified", "to_input", "to_messages"]
-
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 Input: TypeAlias = str | Part | MessageLike | Sequence[Part | MessageLike]
 

@@ -8,8 +8,6 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from antiphon.input.messages import MessageLike
 
-__all__ = ["ListOptions", "OpeningOptions", "spelled_out"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -1,10 +1,10 @@
-"""The stored request of a turn: its input, its agent and its options."""
+"""The stored request of a turn: its input, its agent, its options and its version."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
@@ -14,25 +14,46 @@ from antiphon.input.ids import check_queue
 from antiphon.input.limits import check_depth, check_plain, check_size
 from antiphon.input.parameters import check_secrets
 from antiphon.input.values import WhileSuspended, is_a
-from antiphon.input.versions import NewerRecord, refuse_newer
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Retry, Timeouts, ToolCall
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
-__all__ = [
-    "AgentSpec",
-    "OutputSpec",
-    "Travelling",
-    "TurnRequest",
-    "check_request",
-    "decode_request",
-    "encode_request",
-    "input_bytes",
-    "queue_of",
-    "shown_request",
-    "travelling_agent",
-    "with_trace",
-]
+KNOWN = {"request": 3, "agent": 4, "journal entry": 2}
+"""The newest versions that this release can run. A record without a version is of the first."""
+
+
+class NewerRecord(CorruptRecord):
+    """A newer release has written this record. It is whole, but this release does not know how to run it."""
+
+
+def refuse_newer(kind: str, data: bytes) -> None:
+    """Raise ``NewerRecord`` if a record in JSON, or the agent within it, says that it is of a newer version.
+
+    A version is a number, or its digits as text. Raises ``CorruptRecord`` if it is something else; other damage is left
+    to whoever reads the record.
+    """
+    if b'"version"' not in data:
+        return
+    try:
+        record = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return
+    _check(kind, record)
+    if isinstance(agent := record.get("agent"), dict):
+        _check("agent", cast("dict[str, Any]", agent))
+
+
+def _check(kind: str, record: dict[str, Any]) -> None:
+    if "version" not in record:
+        return
+    version = str(record["version"])
+    if not version.isdecimal() or len(version) > 9:
+        raise CorruptRecord(f"The {kind} of this turn cannot be read: its version is {version[:40]!r}.")
+    if int(version) > KNOWN[kind]:
+        raise NewerRecord(
+            f"The {kind} of this turn is of version {version}, and this worker knows versions up to {KNOWN[kind]}: "
+            "a worker of a newer release must run the turn."
+        )
 
 
 REVISES = "2"

@@ -14,29 +14,6 @@ from msgspec import UNSET, UnsetType
 from antiphon.errors import UsageError
 from antiphon.input.limits import check_plain
 
-__all__ = [
-    "Asked",
-    "IfBusy",
-    "IfBusyEdit",
-    "Keep",
-    "Priority",
-    "WhileSuspended",
-    "check_if_busy",
-    "check_if_busy_edit",
-    "check_keep",
-    "check_priority",
-    "check_while_suspended",
-    "duration",
-    "is_a",
-    "lifetime",
-    "now_ms",
-    "page_of_last",
-    "parse_cursor",
-    "parse_switch",
-    "patience",
-    "plain",
-]
-
 SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
     ("false", "no", "off", "0", ""), False
 )

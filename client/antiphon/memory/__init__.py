@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antiphon.memory.declaration import Memory
-    from antiphon.memory.fact_model import FactModel
+    from antiphon.memory.declaration import FactModel, Memory
     from antiphon.memory.faiss_store import FaissStore
     from antiphon.memory.word_embeddings import WordEmbeddings
 

@@ -20,8 +20,6 @@ from langchain_core.vectorstores import VectorStore
 
 from antiphon.errors import StoreUnavailable, UsageError
 
-__all__ = ["FaissStore"]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS documents (
     place INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -6,8 +6,6 @@ from langchain_core.embeddings import Embeddings
 
 from antiphon.memory.word_vectors import word_vector
 
-__all__ = ["WordEmbeddings"]
-
 
 class WordEmbeddings(Embeddings):
     """Embeds a text by its words and their trigrams. The same text has the same vector, in every process.

@@ -7,8 +7,6 @@ import math
 import re
 from functools import lru_cache
 
-__all__ = ["word_vector"]
-
 _WORD = re.compile(r"\w+")
 TRIGRAM_WEIGHT = 0.3
 

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord
-from antiphon.model.caller_tool import CallerTool
 from antiphon.model.parts import (
     File,
     Image,
@@ -25,8 +24,8 @@ from antiphon.model.parts import (
     ToolCall,
     ToolResult,
 )
-from antiphon.model.suspension import AtLimit, Decision, DecisionKind, OpenCall, OpenCallKind
-from antiphon.model.trouble import FallbackModel, Retry, ServiceAnswer, Timeouts
+from antiphon.model.resilience import FallbackModel, Retry, ServiceAnswer, Timeouts
+from antiphon.model.suspension import AtLimit, CallerTool, Decision, DecisionKind, OpenCall, OpenCallKind
 from antiphon.model.usage import Limits, Usage
 
 __all__ = [

@@ -7,18 +7,6 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field
 
-__all__ = [
-    "File",
-    "Image",
-    "Item",
-    "Part",
-    "Reasoning",
-    "Refusal",
-    "Text",
-    "ToolCall",
-    "ToolResult",
-]
-
 
 class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
     """Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it."""

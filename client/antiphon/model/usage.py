@@ -11,8 +11,6 @@ from msgspec import Struct, field
 
 from antiphon.errors import UsageError
 
-__all__ = ["NO_LIMITS", "Limits", "Usage", "checked_limits", "stop_name", "stricter"]
-
 
 class Usage(Struct, omit_defaults=True):
     """Tokens as the provider counted them, and their cost in US dollars.

@@ -1,4 +1,4 @@
-"""Finds the Redis that a session lives on.
+"""Finds the Redis that holds a session.
 
 RQ does not run on Redis Cluster, so a deployment that outgrows one Redis uses several cells. Rendezvous hashing of the
 session's id chooses the cell. A new cell takes over only the sessions whose ids it wins.
@@ -7,17 +7,30 @@ session's id chooses the cell. A new cell takes over only the sessions whose ids
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypedDict, Unpack
 
 from antiphon.errors import SettingsError, UsageError
 from antiphon.input.ids import cell_hash
-from antiphon.redis.prefix import prefix_of
 from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_like, open_redis
+from antiphon.wire.keys import PREFIX
 
-__all__ = ["Cells", "ConnectionOptions", "ServerOptions", "open_cells"]
+PREFIX_VARIABLE = "ANTIPHON_PREFIX"
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def prefix_of(given: object = None) -> str:
+    """Return the first part of every key: the given one, ``ANTIPHON_PREFIX`` or ``ant``. Raises ``SettingsError``."""
+    prefix = (os.environ.get(PREFIX_VARIABLE) or PREFIX) if given is None else given
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise SettingsError(
+            f"prefix= ({PREFIX_VARIABLE}) may contain letters, digits, '_', '.' and '-' only, not {prefix!r}."
+        )
+    return prefix
 
 
 class ServerOptions(TypedDict, total=False):

@@ -17,7 +17,7 @@ from antiphon.events import (
     SessionClosed,
     VariablesChanged,
 )
-from antiphon.input.cuts import kept_behind, shared_beginning
+from antiphon.input.history_cuts import kept_behind, shared_beginning
 from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
 from antiphon.model import Message, decode_history, decode_message, encode
 from antiphon.redis.fields import decode_field, encode_field, encode_fields
@@ -33,8 +33,6 @@ from antiphon.wire.editing import (
     new_op,
 )
 from antiphon.wire.records import readable
-
-__all__ = ["Edits", "Found", "found_in"]
 
 TAIL = 400
 NO_MESSAGES, WHOLE, LAST_TWO = (1, 0), (0, -1), (-2, -1)

@@ -14,15 +14,6 @@ from antiphon.session.saved import FIELDS, SavedSession
 from antiphon.window import SavedSummary
 from antiphon.wire.records import readable
 
-__all__ = [
-    "DICTIONARY_FIELDS",
-    "FORKED_FIELDS",
-    "TEXT_FIELDS",
-    "decode_field",
-    "encode_field",
-    "encode_fields",
-]
-
 # Fields that are not JSON: how their values are written and read.
 _CODECS: dict[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     str | None: (str.encode, lambda data: data.decode() or None),

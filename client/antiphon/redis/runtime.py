@@ -15,15 +15,14 @@ from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
 from antiphon.input.values import Asked, Keep
 from antiphon.model import Decision, Message, decode_history
+from antiphon.redis.archived import bring_back, whole_found
 from antiphon.redis.connections import Connections
-from antiphon.redis.copies.forks import fork_in_redis
-from antiphon.redis.copies.reading import whole_found
-from antiphon.redis.copies.restore import bring_back
 from antiphon.redis.edits import Edits, Found
-from antiphon.redis.many.listing import list_sessions, warn_if_unserved
+from antiphon.redis.forks import fork_in_redis
+from antiphon.redis.listing import list_sessions, warn_if_unserved
 from antiphon.redis.turn import AsyncTurn, error_of
-from antiphon.redis.turn_info import read_page
-from antiphon.session.reentry import own_turns, waits_for_itself
+from antiphon.redis.turn_records import read_page
+from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.runtime import (
     DelayedTurn,
     Edit,
@@ -40,8 +39,6 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
 from antiphon.wire.lists.inspection import session_turns
 from antiphon.wire.suspension import decide
-
-__all__ = ["RedisRuntime"]
 
 NO_MESSAGES = (1, 0)
 ROLL_BACK_SECONDS = 30.0

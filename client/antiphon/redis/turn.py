@@ -26,18 +26,14 @@ from antiphon.input.values import Keep, check_keep, patience
 from antiphon.model import TERMINAL, Decision, Response, ServiceAnswer, Status
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
-from antiphon.redis.subscription import Subscription
-from antiphon.redis.turn_events import TurnEvents
-from antiphon.redis.turn_info import response_of, runs_of, service_of, turn_info
-from antiphon.session.reentry import own_turns, waits_for_itself
+from antiphon.redis.subscription import Subscription, TurnEvents
+from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
+from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.tools.decisions import approval_of, rejection_of, result_of
-from antiphon.wire.cell import TurnRecord
+from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon.wire.lists.inspection import end_is_kept, place_of_turn
-from antiphon.wire.records import readable
+from antiphon.wire.records import TurnRecord, readable
 from antiphon.wire.suspension import decide
-
-__all__ = ["AsyncTurn", "error_of", "remember_end", "response_of_end", "response_to", "terminal_event"]
 
 
 class AsyncTurn:

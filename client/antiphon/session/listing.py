@@ -20,8 +20,6 @@ from antiphon.session.opening import checked_fields
 from antiphon.session.runtime import ListPlace, SessionInfo
 from antiphon.session.saved import ListedFields
 
-__all__ = ["AsyncSessionList", "ListQuery", "SessionList", "list_query"]
-
 Rows: TypeAlias = Callable[[ListPlace | None, int], AsyncGenerator[tuple[ListPlace, SessionInfo], None]]
 
 MOST_LOOKED_AT = 1000

@@ -16,8 +16,6 @@ from antiphon.model import Message, encode
 from antiphon.session.runtime import Opening
 from antiphon.session.saved import FIELDS, OpeningFields
 
-__all__ = ["checked_fields", "opening_of"]
-
 
 def opening_of(*, parent: str | None = None, **asked: Unpack[OpeningOptions]) -> Opening:
     """Check the arguments that open a session.

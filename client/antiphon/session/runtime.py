@@ -29,25 +29,6 @@ from antiphon.session.work import AgentLike, Work
 if TYPE_CHECKING:
     from antiphon.stores.base import SessionStore
 
-__all__ = [
-    "DEFAULT_TTL_SECONDS",
-    "Branch",
-    "DelayedTurn",
-    "Edit",
-    "ListPlace",
-    "Opening",
-    "RunningTurn",
-    "Runtime",
-    "SessionAgent",
-    "SessionInfo",
-    "SessionRef",
-    "SessionStatus",
-    "SessionWord",
-    "TurnHandle",
-    "agent_name",
-    "local_runtime",
-]
-
 DEFAULT_TTL_SECONDS = 30 * 24 * 3600.0
 
 

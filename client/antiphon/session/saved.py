@@ -28,18 +28,6 @@ from antiphon.model.usage import Usage
 from antiphon.session.turn_info import TurnInfo
 from antiphon.window import SavedSummary
 
-__all__ = [
-    "FIELDS",
-    "VERSION",
-    "Field",
-    "ListedFields",
-    "OpeningFields",
-    "SavedSession",
-    "SavedTurn",
-    "read_saved",
-    "same_messages",
-]
-
 VERSION = 1
 
 _REQUIRED = ("version", "session_id", "messages")

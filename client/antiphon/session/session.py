@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.errors import AlreadyDecided, MessageNotFound, NotSuspended, UsageError
 from antiphon.events import Event, TurnFinished, TurnSuspended
-from antiphon.input.cuts import revision_of
+from antiphon.input.history_cuts import revision_of
 from antiphon.input.ids import SessionId, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.ids import turn_id as checked_turn_id
@@ -58,9 +58,7 @@ from antiphon.session.synchronous import awaited, synchronous, synchronous_prope
 from antiphon.session.turn import Turn, typed_event
 from antiphon.session.variables import Metadata, Variables
 from antiphon.session.work import JsonOptions, RunOptions, SubmitOptions, Work, work_of
-from antiphon.tools.decisions import answers
-
-__all__ = ["Session"]
+from antiphon.tools.approval import answers
 
 
 class _OwnedTurn:

@@ -13,10 +13,7 @@ from typing import Any, Self, TypeVar
 from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event, Heartbeat
 from antiphon.input.values import duration
-from antiphon.session.background import iterate
-from antiphon.session.reentry import Reading
-
-__all__ = ["AsyncEventStream", "Deadline", "EventIterator", "EventStream"]
+from antiphon.session.background import Reading, iterate
 
 T = TypeVar("T")
 

@@ -19,8 +19,6 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 from antiphon.input.options import spelled_out
 from antiphon.session.background import call
 
-__all__ = ["awaited", "synchronous", "synchronous_property"]
-
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -16,8 +16,6 @@ from antiphon.session.background import call, iterate
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
 
-__all__ = ["Turn", "typed_event"]
-
 
 def typed_event(event: Event, schema: Any) -> Event:
     """Return the event with its response read as the caller's type, where it has one. Raises ``InvalidOutput``."""

@@ -11,8 +11,6 @@ from msgspec import Struct, field
 
 from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage
 
-__all__ = ["LeftNothing", "TurnInfo", "TurnRun", "in_place", "shown"]
-
 
 class TurnRun(Struct, omit_defaults=True):
     """One run of a turn: its first, or one that began when the failed turn was requeued.

@@ -7,8 +7,6 @@ from typing import Any
 
 from antiphon.errors import UsageError
 
-__all__ = ["Metadata", "Variables"]
-
 
 class Variables(MutableMapping[str, Any]):
     """The variables of a session, as they were when read. Setting or deleting one saves the change at once.

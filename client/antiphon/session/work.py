@@ -41,25 +41,12 @@ from antiphon.input.values import (
 )
 from antiphon.model import CallerTool, Message, Retry, Timeouts
 from antiphon.model.usage import Limits
-from antiphon.tools.approval import ApprovalRule
+from antiphon.tools.approval import ApprovalRule, OnApproval, OnTool
 from antiphon.tools.caller import caller_tools
-from antiphon.tools.decisions import OnApproval, OnTool
 
 if TYPE_CHECKING:
     from antiphon.tools import Tool
     from antiphon.window import Window
-
-__all__ = [
-    "AgentLike",
-    "ClientSubmitOptions",
-    "JsonOptions",
-    "RunOptions",
-    "SubmitOptions",
-    "Work",
-    "work_of",
-    "work_of_client",
-    "work_of_request",
-]
 
 
 class AgentLike(Protocol):

@@ -6,21 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antiphon.stores.base import SessionStore
-    from antiphon.stores.memory import MemoryStore
+    from antiphon.stores.base import MemoryStore, SessionStore
+    from antiphon.stores.encrypted import SealedStore
     from antiphon.stores.postgres import PostgresStore
     from antiphon.stores.redis import RedisStore
-    from antiphon.stores.sealed import SealedStore
     from antiphon.stores.sqlite import SQLiteStore
 
 __all__ = ["MemoryStore", "PostgresStore", "RedisStore", "SQLiteStore", "SealedStore", "SessionStore"]
 
 _MODULES = {
-    "MemoryStore": "memory",
+    "MemoryStore": "base",
     "PostgresStore": "postgres",
     "RedisStore": "redis",
     "SQLiteStore": "sqlite",
-    "SealedStore": "sealed",
+    "SealedStore": "encrypted",
     "SessionStore": "base",
 }
 

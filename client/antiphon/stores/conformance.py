@@ -15,8 +15,6 @@ from typing import Any
 
 from antiphon.stores.base import SessionStore
 
-__all__ = ["check_store"]
-
 _IDS = ("conformance-1", "conformance 2/ä:{x}*?", "конверсация-3")
 
 

@@ -29,8 +29,6 @@ try:
 except ImportError as missing:
     raise MissingPackage("PostgresStore needs psycopg: pip install 'antiphon[postgres]'.") from missing
 
-__all__ = ["PostgresStore"]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {table} (
     session_id TEXT COLLATE "C" PRIMARY KEY,

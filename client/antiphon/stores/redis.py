@@ -15,8 +15,6 @@ from antiphon.input.values import is_a
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
 from antiphon.wire.errors import store_error
 
-__all__ = ["RedisStore"]
-
 T = TypeVar("T")
 
 PAGE = 1000

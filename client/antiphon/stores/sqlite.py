@@ -15,8 +15,6 @@ from typing import Any, Self
 from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
 
-__all__ = ["SQLiteStore"]
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
     session_id TEXT PRIMARY KEY,

@@ -7,8 +7,6 @@ from pathlib import Path
 from antiphon.errors import SettingsError
 from antiphon.stores.base import SessionStore
 
-__all__ = ["store_at"]
-
 
 def store_at(url: str, setting: str = "ANTIPHON_ARCHIVE (--archive)") -> SessionStore:
     """Open the store of a URL (``sqlite:///path``, ``redis://…``, ``postgresql://…``).

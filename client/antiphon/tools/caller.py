@@ -14,8 +14,6 @@ from antiphon.model import CallerTool
 from antiphon.tools.approval import check_at_limit
 from antiphon.tools.functions import TOOL_NAME, Tool
 
-__all__ = ["caller_tools"]
-
 _FIELDS = {"name", "description", "parameters", "timeout", "at_limit"}
 
 

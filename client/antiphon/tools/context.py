@@ -13,8 +13,6 @@ from antiphon.errors import UsageError
 from antiphon.input.limits import LIMITS, check_depth, check_size
 from antiphon.input.values import is_a
 
-__all__ = ["CallUnderWay", "Context"]
-
 _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
 

@@ -1,16 +1,14 @@
-"""Converts what a tool, or the caller in its place, returns to what a model is told."""
+"""Converts results of tools, and of calls that do not run, to what the model receives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from antiphon.errors import ToolRaised
-from antiphon.model import File, Image, Text
-
-__all__ = ["content_of", "plain_value"]
+from antiphon.model import Decision, File, Image, Text, ToolCall, ToolResult
 
 
 def content_of(value: Any) -> str | list[Text | Image | File]:
@@ -46,3 +44,51 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, list):
         return list(cast("list[Any]", value))
     raise TypeError(f"a {type(value).__name__} has no JSON form")
+
+
+NO_CODE = "This tool was not run: it is the caller's, who gave no result."
+NOT_DECIDED = "This tool was not run: the turn ended while the call waited for a decision."
+NOT_CONTINUED = "This tool was not run: the turn ended while another call waited for a decision."
+NOT_BEGUN = "This tool was not run: it was approved, and the turn ended before it began."
+NOT_RETURNED = "The turn ended before this call returned: it is unknown what it has done."
+
+
+def decided_result(call: ToolCall, decision: Decision, has_code: bool = True) -> ToolResult | None:
+    """Return the result that a decision gives to a call, or None for an approved call, which has to run."""
+    if decision.kind == "result":
+        return ToolResult(call.call_id, decision.content, call.name, decision.is_error)
+    if decision.kind == "approve":
+        return None if has_code else _error(call, NO_CODE)
+    who = f"{decision.by} rejected the call" if decision.by else "the call was rejected"
+    why = f": {decision.reason}" if decision.reason else "."
+    return _error(call, f"This tool was not run: {who}{why}")
+
+
+def at_the_end(
+    call: ToolCall, opened: Collection[str], decisions: Mapping[str, Decision], begun: Collection[str]
+) -> ToolResult:
+    """Return the result of a call that had none when its turn ended.
+
+    ``opened`` are the calls of its step that have waited for decisions, ``decisions`` those about them, and ``begun``
+    those that may have started since.
+    """
+    if call.call_id not in opened:
+        return _error(call, NOT_RETURNED)
+    decision = decisions.get(call.call_id)
+    if decision is None:
+        return _error(call, NOT_DECIDED)
+    if (result := decided_result(call, decision)) is not None:
+        return result
+    if call.call_id in begun:
+        return _error(call, NOT_RETURNED)
+    undecided = any(one not in decisions for one in opened)
+    return _error(call, NOT_CONTINUED if undecided else NOT_BEGUN)
+
+
+def noted(decision: Decision | None) -> Decision | None:
+    """Return the decision as the history keeps it: the result stands beside it."""
+    return None if decision is None else msgspec.structs.replace(decision, content="", is_error=False)
+
+
+def _error(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call.call_id, reason, call.name, is_error=True)

@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Job", "Threads"]
-
 
 class Job:
     """One call. ``admitted`` is done when the call has a thread, and None if it had one at once."""

@@ -8,30 +8,12 @@ from typing import Any, Literal
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from antiphon.encryption.contents import open_fields, open_messages, seal_messages
+from antiphon.encryption.records import open_fields, open_messages, seal_messages
 from antiphon.input.ids import Fence, SessionId
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import FieldChange, flat_fields
 from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.records import pairs
-
-__all__ = [
-    "Ending",
-    "Forget",
-    "Late",
-    "Refusal",
-    "Restored",
-    "Unasked",
-    "begin_archiving",
-    "forgotten",
-    "is_deleted",
-    "mark_archived",
-    "open_ending",
-    "put_off",
-    "restore_session",
-    "set_aside",
-    "take_work",
-]
 
 PAGE = 1000
 DAY_MS = 24 * 3600 * 1000

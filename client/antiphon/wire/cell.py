@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from antiphon.encryption.contents import (
+from antiphon.encryption.keyring import Keyring
+from antiphon.encryption.records import (
     open_journal,
     seal_events,
     seal_field,
@@ -20,8 +21,7 @@ from antiphon.encryption.contents import (
     seal_reason,
     seal_request,
 )
-from antiphon.encryption.keyring import Keyring
-from antiphon.encryption.sealing import sealer_of
+from antiphon.encryption.values import sealer_of
 from antiphon.errors import (
     KeyMissing,
     KeyReused,
@@ -62,20 +62,6 @@ from antiphon.wire.records import (
     turn_record,
 )
 from antiphon.wire.scripts import given, load_script, run_script, script_names
-
-__all__ = [
-    "DEFAULT_QUEUE",
-    "STEER",
-    "SUPERSEDED",
-    "Cell",
-    "ClaimedTurn",
-    "Claims",
-    "Emit",
-    "ForeignJob",
-    "Reaped",
-    "Snapshot",
-    "TurnRecord",
-]
 
 SUPERSEDED = "SUPERSEDED"
 """The answer to a write or renewal whose fence is no longer in force."""

@@ -9,27 +9,13 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from antiphon.encryption.contents import seal_event, seal_events, seal_field, seal_messages, stored
+from antiphon.encryption.records import seal_event, seal_events, seal_field, seal_messages, stored
 from antiphon.errors import SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.limits import LIMITS
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import full, unexpected
 from antiphon.wire.scripts import given
-
-__all__ = [
-    "Busy",
-    "Change",
-    "FieldChange",
-    "Moment",
-    "Part",
-    "change_session",
-    "delete_session",
-    "flat_fields",
-    "forget_turn",
-    "fork_session",
-    "new_op",
-]
 
 Moment = Literal["idle", "between", "any"]
 """When a change may happen: with an empty inbox, while no turn of it has begun, or at any time."""

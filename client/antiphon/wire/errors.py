@@ -26,19 +26,6 @@ from antiphon.errors import (
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 
-__all__ = [
-    "CancelledFirst",
-    "JournalConflict",
-    "JournalShorter",
-    "asked",
-    "begun_by_another",
-    "full",
-    "refused",
-    "store_error",
-    "tenant_limit",
-    "unexpected",
-]
-
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
 _READ_ONLY = (
     "This Redis refuses writes: it is a replica, or its disk is full. "

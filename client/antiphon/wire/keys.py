@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "PREFIX", "Keys", "Kind", "lua_key_functions", "needs_ttl"]
-
 PREFIX = "ant"
 RQ = "rq"
 

@@ -14,8 +14,6 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import PREFIX, Keys
 
-__all__ = ["RedisFacts", "check_redis", "read_redis", "seconds_up", "wait_for_disk"]
-
 OLDEST = (6, 2)
 
 

@@ -1,4 +1,4 @@
-"""The answers of a cell, as values."""
+"""The answers of a cell and published events, as values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import MsgspecError, Struct
 
-from antiphon.encryption.contents import (
+from antiphon.encryption.records import (
     open_decision,
     open_field,
     open_fields,
@@ -18,32 +19,53 @@ from antiphon.encryption.contents import (
     open_turn,
     open_turn_field,
 )
-from antiphon.encryption.sealing import MARK, RAW_MARK, TEXT_MARK, Sealer
+from antiphon.encryption.values import MARK, RAW_MARK, TEXT_MARK, Sealer
 from antiphon.errors import CorruptRecord
+from antiphon.events import Event
 from antiphon.input.ids import Fence, SessionId, TurnId
 
-__all__ = [
-    "ClaimedTurn",
-    "Claims",
-    "Damaged",
-    "Emit",
-    "ForeignJob",
-    "Reaped",
-    "Snapshot",
-    "TurnRecord",
-    "claimed_turn",
-    "claims",
-    "is_in_the_clear",
-    "open_claimed",
-    "open_snapshot",
-    "open_stopped",
-    "opened_or",
-    "pairs",
-    "readable",
-    "reaped",
-    "snapshot",
-    "turn_record",
-]
+
+class Published(NamedTuple):
+    """An event as it was published, of which only this is read: for whoever passes it on as it is.
+
+    ``json`` is the whole of it, perhaps of a newer release.
+    """
+
+    seq: int
+    type: str
+    turn_id: str
+    run: int
+    json: bytes
+
+    @property
+    def terminal(self) -> bool:
+        """True for the one event that ends a run."""
+        return self.type in ("turn_finished", "turn_failed", "turn_cancelled")
+
+    @classmethod
+    def of(cls, event: Event) -> Published:
+        """This event as it would be published."""
+        return cls(event.seq, event.type, event.turn_id, event.run, event.to_json())
+
+
+class _Beginning(Struct):
+    seq: int = 0
+    type: str = ""
+    turn_id: str = ""
+    run: int = 0
+
+
+_beginning = msgspec.json.Decoder(_Beginning)
+
+
+def decode_published(data: bytes) -> Published:
+    """Read the beginning of an event as published. Raises ``CorruptRecord``."""
+    try:
+        found = _beginning.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
+        raise CorruptRecord(f"An event is not readable: {exc}.") from exc
+    return Published(found.seq, found.type, found.turn_id, found.run, data)
+
 
 DAMAGE = (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MsgspecError)
 """The exceptions that reading damaged bytes may raise."""

@@ -19,8 +19,6 @@ from redis.exceptions import NoScriptError
 
 from antiphon.wire.keys import lua_key_functions
 
-__all__ = ["KEEP_TURN_SECONDS", "Script", "given", "load_script", "run_script", "script_names"]
-
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
 """How much longer a session's hash lives than its other keys, so that no seq is reused while an event is kept."""

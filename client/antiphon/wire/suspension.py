@@ -8,16 +8,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.encryption.contents import open_decision, open_turn_field, seal_call, seal_decision, seal_events
+from antiphon.encryption.records import open_decision, open_turn_field, seal_call, seal_decision, seal_events
 from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
-from antiphon.wire.cell import KEEP_EVENTS, Cell, ClaimedTurn
+from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
 from antiphon.wire.errors import asked, unexpected
-from antiphon.wire.records import DAMAGE, readable
-
-__all__ = ["SuspendedTurn", "decide", "decisions_of", "open_calls", "suspend", "suspended_turns"]
+from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
 
 
 class SuspendedTurn(Struct):

@@ -1,4 +1,4 @@
-"""``Access``: finds out who makes a request.
+"""``Access``: identifies the caller of a request.
 
 With keys or JSON web tokens, a request needs ``Authorization: Bearer …``. Without either, everybody on this machine may
 do everything and nobody else may do anything: a request is refused that comes from another address or through a proxy,
@@ -13,12 +13,9 @@ from typing import Final
 
 from starlette.requests import Request
 
-from antiphon_gateway.access.caller import Caller
-from antiphon_gateway.access.keys import PREFIX, Keys
+from antiphon_gateway.access.caller import PREFIX, Caller, Keys
 from antiphon_gateway.access.tokens import Jwts, JwtSettings, StreamTokens
 from antiphon_gateway.problems import Refused
-
-__all__ = ["NOBODY_ELSE", "Access"]
 
 NOBODY_ELSE: Final = Caller(name="this machine", tenant=None)
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

@@ -19,8 +19,6 @@ from antiphon.input.ids import tenant_id
 from antiphon_gateway.access.caller import Caller, rights_of
 from antiphon_gateway.problems import Refused
 
-__all__ = ["JwtSettings", "Jwts", "StreamTokens"]
-
 SHARED = ["HS256", "HS384", "HS512"]
 PUBLIC = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 AUDIENCE = "antiphon-stream"

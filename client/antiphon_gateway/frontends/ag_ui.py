@@ -20,8 +20,6 @@ from antiphon_gateway.problems import Refused
 if TYPE_CHECKING:
     from antiphon_gateway.frontends.ag_ui_events import RunEvents
 
-__all__ = ["OPERATIONS"]
-
 
 class RunTool(Struct, rename="camel"):
     """A tool that the client runs."""

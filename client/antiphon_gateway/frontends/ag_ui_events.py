@@ -16,8 +16,6 @@ from ag_ui.core import types as shapes
 from antiphon.events import Event
 from antiphon.model import OpenCall, Response
 
-__all__ = ["RunEvents"]
-
 
 class RunEvents:
     """Converts the events of a turn. All that was opened is closed before the run ends, and then nothing comes.

@@ -13,8 +13,6 @@ from antiphon.events import Event, TurnSuspended
 from antiphon.model import OpenCall
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = ["Answer", "behind_suspension", "give", "still_open"]
-
 
 class Answer(Struct):
     """An answer about one call: ``value`` is the reason of a rejection, the arguments of an approval, or the result."""

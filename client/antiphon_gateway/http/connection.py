@@ -12,8 +12,6 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-__all__ = ["Connection", "SocketConnection"]
-
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 

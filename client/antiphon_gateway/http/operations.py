@@ -10,14 +10,17 @@ Routes, checks and the OpenAPI document are made from these.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
-from urllib.parse import quote
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import quote, unquote_to_bytes
 
-from starlette.requests import Request
+import msgspec
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from antiphon.client import AsyncClient
@@ -26,14 +29,93 @@ from antiphon.input.ids import new_session_id
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller, Right
-from antiphon_gateway.http.counting import CountedStream, Counting
 from antiphon_gateway.http.quotas import Quotas
-from antiphon_gateway.http.stopping import Stopping
-from antiphon_gateway.http.streams import Closing, EventStream
-from antiphon_gateway.http.watch import Watch
+from antiphon_gateway.http.streams import Closing, EventStream, Stopping, Watch
+from antiphon_gateway.problems import Refused
 from antiphon_gateway.settings import Limits
 
-__all__ = ["Answer", "Call", "Method", "Operation", "Services", "operation"]
+
+class Counting(Protocol):
+    """Counts what a gateway answers and sends."""
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None: ...
+    def refused(self, limit: str) -> None: ...
+    def sent(self, chunk: bytes, began: float) -> None: ...
+
+
+class CountedStream(EventStream):
+    """A stream whose messages are counted."""
+
+    def __init__(self, *args: Any, counting: Counting, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._counting = counting
+        self._began = time.time()
+
+    async def _write(self, message: bytes) -> None:
+        await super()._write(message)
+        self._counting.sent(message, self._began)
+
+
+BODY_SECONDS = 30.0
+
+
+async def read_body(request: Request, kind: Any, most: int) -> Any:
+    """Return the request's JSON as a value of this type. Raises ``Refused``."""
+    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content != "application/json":
+        raise Refused(415, "invalid_body", "Send JSON, with the header Content-Type: application/json.")
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > most:
+        raise _too_large(most)
+    try:
+        return msgspec.json.decode(await _bytes(request, most), type=kind)
+    except msgspec.ValidationError as exc:
+        raise Refused(400, "invalid_body", f"The body does not fit: {exc}.") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise Refused(400, "invalid_body", f"The body is not JSON: {exc}.") from None
+
+
+async def _bytes(request: Request, most: int) -> bytes:
+    chunks, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most:
+                    raise _too_large(most)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Refused(408, "body_timed_out", "The body did not come in time: send it again.") from None
+    except ClientDisconnect:
+        raise Refused(400, "invalid_body", "The body was cut off.") from None
+    return b"".join(chunks)
+
+
+def read_query(request: Request, kind: Any) -> Any:
+    """Return the query as a value of this type. Raises ``Refused``."""
+    given: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise Refused(400, "invalid_query", f"The query names {name} twice.")
+        given[name] = value
+    given.pop("token", None)
+    for name in given:
+        if kind is None or name not in kind.__struct_fields__:
+            known = ", ".join(kind.__struct_fields__) if kind is not None else "nothing"
+            raise Refused(
+                400, "invalid_query", f"The query may name {known}; {name[:50]!r} is not known here."
+            )
+    if kind is None:
+        return None
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise Refused(400, "invalid_query", f"The query does not fit: {exc}.") from None
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, "body_too_large", f"The body has more than {most} bytes.", limit="body_bytes")
+
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -173,3 +255,50 @@ def operation(
         return handler
 
     return declared
+
+
+class Routes:
+    """The operations by their paths. Literal segments are preferred to placeholders."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._routes: dict[int, dict[tuple[str, ...], dict[str, Operation]]] = {}
+        for one in operations:
+            parts = tuple(one.route.split("/")[1:])
+            self._routes.setdefault(len(parts), {}).setdefault(parts, {})[one.method] = one
+
+    def find(self, scope: Any) -> tuple[Operation, dict[str, str]]:
+        """Return the operation and the values of its placeholders. Raises ``Refused``."""
+        found = _segments(scope)
+        fitting = [
+            (sum(part[:1] == "{" for part in parts), parts, methods)
+            for parts, methods in self._routes.get(len(found), {}).items()
+            if all(part[:1] == "{" or part == segment for part, segment in zip(parts, found, strict=True))
+        ]
+        if not fitting:
+            raise Refused(
+                404, "route_not_found", "There is nothing here: GET /openapi.json lists what there is."
+            )
+        _, parts, methods = min(fitting, key=lambda one: one[0])
+        if scope["method"] not in methods:
+            allowed = ", ".join(sorted(methods))
+            raise Refused(405, "method_not_allowed", f"Use {allowed} here.", headers={"allow": allowed})
+        names = {part[1:-1]: segment for part, segment in zip(parts, found, strict=True) if part[:1] == "{"}
+        return methods[scope["method"]], names
+
+
+def _segments(scope: Any) -> list[str]:
+    """The decoded segments of the path below the place where the gateway is mounted. Raises ``Refused``."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    root: str = scope.get("root_path", "").rstrip("/")
+    segments = raw.partition(b"?")[0].split(b"/")[1:]
+    if root and (scope["path"] + "/").startswith(root + "/"):
+        segments = segments[root.count("/") :]
+    try:
+        found = [unquote_to_bytes(segment).decode() for segment in segments]
+    except UnicodeDecodeError:
+        raise Refused(400, "invalid_path", "The path is not percent-encoded UTF-8.") from None
+    if not all(found):
+        raise Refused(
+            404, "route_not_found", "The path has an empty part: GET /openapi.json lists what there is."
+        )
+    return found

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from antiphon_gateway.problems import Refused
 
-__all__ = ["Quotas"]
-
 MOST_CALLERS = 10_000
 
 

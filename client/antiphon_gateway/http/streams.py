@@ -1,4 +1,4 @@
-"""A response that streams events. It ends with its reader, its caller's rights or this process, whichever is first.
+"""Responses that stream events until the reader, the rights or the process ends.
 
 Each event is sent whole, with its ``seq`` as the id: a reader that comes back, to any replica, goes on after the last
 one that it has. A reader that takes nothing for ``STALL_SECONDS`` is left; it holds at most what the transport buffers.
@@ -12,21 +12,103 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon import sse
-from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError
 from antiphon.events import Heartbeat
-from antiphon.wire.published import Published
-from antiphon_gateway.http.watch import Watch
+from antiphon.telemetry import log_fault
+from antiphon.wire.records import Published
 
-__all__ = ["Closing", "EventStream", "PublishedEvents", "message_of", "messages_of"]
+T = TypeVar("T")
+
+
+class Stopping:
+    """Whether this gateway drains. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def begin(self) -> None:
+        """Let every stream end at its cursor, and every request answer that waits for a turn."""
+        self._event.set()
+
+    @property
+    def began(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    async def first(self, work: Awaitable[T], seconds: float) -> T | None:
+        """Return what ``work`` returns, or None if it takes longer than ``seconds`` or the gateway drains first."""
+        task, drains = asyncio.ensure_future(work), asyncio.ensure_future(self.wait())
+        try:
+            await asyncio.wait([task, drains], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            drains.cancel()
+            await asyncio.gather(task, drains, return_exceptions=True)
+
+
+LOOK_SECONDS = 1.0
+
+
+class Watched(Protocol):
+    """An open stream."""
+
+    def look(self, now: float) -> None:
+        """Do what is due at this time of ``time.monotonic``."""
+        ...
+
+    def end(self) -> None:
+        """End at the cursor: the reader goes on at another gateway."""
+        ...
+
+
+class Watch:
+    """The open streams of one event loop."""
+
+    def __init__(self) -> None:
+        self._streams: set[Watched] = set()
+        self._next: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: Watched) -> None:
+        """Look at a stream from now on. One that comes when all were ended is ended."""
+        self._streams.add(stream)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        if self._over:
+            stream.end()
+
+    def discard(self, stream: Watched) -> None:
+        self._streams.discard(stream)
+        if not self._streams and self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def end(self) -> None:
+        """End all streams, and those that come."""
+        self._over = True
+        for stream in list(self._streams):
+            stream.end()
+
+    def _look(self) -> None:
+        self._next = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        now = time.monotonic()
+        for stream in list(self._streams):
+            stream.look(now)
+
 
 log = logging.getLogger("antiphon.gateway")
 

@@ -13,42 +13,6 @@ from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionIn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.suspension import SuspendedTurn
 
-__all__ = [
-    "AddMessages",
-    "Approve",
-    "Cancel",
-    "Cancelled",
-    "Changes",
-    "CreateSession",
-    "Edit",
-    "EventsQuery",
-    "Fork",
-    "HistoryPage",
-    "HistoryQuery",
-    "ListQuery",
-    "MakeToken",
-    "ManyQuery",
-    "NewSession",
-    "NewToken",
-    "PageSize",
-    "Regenerate",
-    "Reject",
-    "Rewind",
-    "SessionPage",
-    "SessionView",
-    "SnapshotQuery",
-    "Submit",
-    "Submitted",
-    "ToolAnswer",
-    "TurnFailure",
-    "TurnPage",
-    "TurnResult",
-    "TurnsQuery",
-    "WaitQuery",
-    "WaitingPage",
-    "WaitingQuery",
-]
-
 Positive = Annotated[float, Meta(gt=0)]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
 LONGEST_WAIT = 60

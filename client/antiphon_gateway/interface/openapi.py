@@ -13,8 +13,6 @@ from antiphon.events import KnownEvent
 from antiphon_gateway.http.operations import Operation
 from antiphon_gateway.problems import Problem
 
-__all__ = ["openapi"]
-
 REF = "#/components/schemas/{name}"
 
 

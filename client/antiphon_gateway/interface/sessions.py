@@ -12,7 +12,7 @@ import msgspec
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.session.session import Session
-from antiphon_gateway.access.seal import opened, sealed
+from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
     MOST_MESSAGES,
@@ -32,8 +32,6 @@ from antiphon_gateway.interface.bodies import (
     SnapshotQuery,
 )
 from antiphon_gateway.problems import Refused
-
-__all__ = ["OPERATIONS", "idempotency_key", "session_of"]
 
 PATIENCE_SECONDS = 30.0
 

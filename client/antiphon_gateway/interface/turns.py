@@ -1,32 +1,42 @@
-"""Turns: submit them, read them, wait for them, cancel them and run them again."""
+"""Turns: submit, read, wait, cancel, decide, requeue."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct
 
-from antiphon.errors import AgentError, ResultTimeout, TurnCancelled
+from antiphon.client import FailedTurn
+from antiphon.errors import AgentError, ResultTimeout, TurnCancelled, TurnNotFound, WrongTenant
 from antiphon.model import TERMINAL
+from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.wire.suspension import SuspendedTurn
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
+    Approve,
     Cancel,
     Cancelled,
     Edit,
+    PageSize,
     Regenerate,
+    Reject,
     Submit,
     Submitted,
+    ToolAnswer,
     TurnFailure,
     TurnPage,
     TurnResult,
     TurnsQuery,
+    WaitingPage,
+    WaitingQuery,
     WaitQuery,
 )
 from antiphon_gateway.interface.sessions import idempotency_key, session_of
-
-__all__ = ["OPERATIONS", "result_of"]
+from antiphon_gateway.problems import Refused, problem_of
 
 READ_SECONDS = 5.0  # for the result of a turn that has ended
 
@@ -165,7 +175,156 @@ def _submitted(call: Call[Any, Any], turn: TurnHandle) -> Answer[Submitted]:
     return Answer(answer, 202, {"location": path})
 
 
+@operation("GET", "/waiting", right="read")
+async def list_waiting(call: Call[WaitingQuery, None]) -> WaitingPage:
+    """List the turns that wait for decisions, the one that waits longest first"""
+    found: list[SuspendedTurn] = []
+    turns = call.client.waiting(tenant=call.caller.tenant_for(call.query.tenant))
+    async for turn in turns:
+        if call.caller.may_use(turn.session_id):
+            found.append(turn)
+        if len(found) == call.query.limit:
+            break
+    await turns.aclose()
+    return WaitingPage(found)
+
+
+@operation("POST", "/turns/{turn}/calls/{call}/approve", right="write", status=204)
+async def approve_call(call: Call[None, Approve]) -> None:
+    """Approve a tool call that a turn waits for
+
+    The first decision about a call counts; later ones are refused with 409.
+    """
+    turn, given = await call.turn(), call.body
+    await turn.approve(call.path["call"], by=given.by or call.caller.name, arguments=given.arguments)
+
+
+@operation("POST", "/turns/{turn}/calls/{call}/reject", right="write", status=204)
+async def reject_call(call: Call[None, Reject]) -> None:
+    """Reject a tool call that a turn waits for: it does not run, and the model is told"""
+    turn, given = await call.turn(), call.body
+    await turn.reject(call.path["call"], by=given.by or call.caller.name, reason=given.reason)
+
+
+@operation("POST", "/turns/{turn}/calls/{call}/result", right="write", status=204)
+async def answer_call(call: Call[None, ToolAnswer]) -> None:
+    """Give the result of a call of a tool of the caller"""
+    turn, given = await call.turn(), call.body
+    by = given.by or call.caller.name
+    await turn.tool_result(call.path["call"], given.result, is_error=given.is_error, by=by)
+
+
+MOST_REQUEUED = 1000
+MOST_LOOKED_AT = 10_000
+"""So many failed turns are looked at for those of one caller."""
+
+
+class _Which(Struct, kw_only=True, forbid_unknown_fields=True):
+    tenant: str | None = None
+    agent: str | None = None
+    code: str | None = None
+    queue: str | None = None
+    since: Annotated[int, Meta(ge=0)] | None = None
+    until: Annotated[int, Meta(ge=0)] | None = None
+
+
+class FailedQuery(_Which, kw_only=True):
+    """``agent`` is a name, ``code`` that of an error; ``since`` and ``until`` (its end is left out) are ms since 1970.
+
+    ``tenant`` is for keys of every tenant.
+    """
+
+    limit: PageSize = 50
+
+
+class FailedPage(Struct):
+    """Failed turns with all their runs, the last one first."""
+
+    turns: list[FailedTurn]
+
+
+class RequeueMany(_Which, kw_only=True):
+    """Which failed turns to run again: ``turns`` with their ids, or all that the other fields select."""
+
+    turns: Annotated[list[str], Meta(max_length=MOST_REQUEUED)] | None = None
+
+
+class Requeued(Struct):
+    """The turns that run again, and why others do not."""
+
+    turns: list[str]
+    refused: dict[str, TurnFailure]
+
+
+@operation("GET", "/failed", right="read")
+async def list_failed(call: Call[FailedQuery, None]) -> FailedPage:
+    """List the turns that have failed in the last week, the last one first, with why"""
+    return FailedPage([turn async for turn in _failed(call, call.query, call.query.limit)])
+
+
+@operation("POST", "/failed/requeue", right="write")
+async def requeue_failed(call: Call[None, RequeueMany]) -> Requeued:
+    """Run failed turns again: these, or all that a filter selects, at most 1,000
+
+    Sent twice, it runs them once: a turn that no longer is failed is refused.
+    """
+    given = call.body
+    if given.turns is not None and any(getattr(given, name) is not None for name in _Which.__struct_fields__):
+        raise Refused(400, "invalid_body", "Name turns, or fields that select them, but not both.")
+    refused: dict[str, TurnFailure] = {}
+    wanted: list[str] = []
+    if given.turns is None:
+        if all(getattr(given, name) is None for name in _Which.__struct_fields__):
+            raise Refused(400, "invalid_body", "Name turns, or fields that select them; since 0 selects all.")
+        wanted = [turn.turn_id async for turn in _failed(call, given, MOST_REQUEUED)]
+    for turn in given.turns or ():
+        try:
+            await _allowed(call, turn)
+            wanted.append(turn)
+        except AgentError as exc:
+            refused[turn] = _told(exc)
+    done = await call.client.requeue_many(wanted) if wanted else []
+    for turn, answer in zip(wanted, done, strict=True):
+        if isinstance(answer, AgentError):
+            refused[turn] = _told(answer)
+    return Requeued([one.id for one in done if isinstance(one, AsyncTurn)], refused)
+
+
+async def _failed(
+    call: Call[FailedQuery, None] | Call[None, RequeueMany], which: _Which, most: int
+) -> AsyncIterator[FailedTurn]:
+    """The failed turns that the caller may see, up to ``most``."""
+    found = call.client.failed(
+        tenant=call.caller.tenant_for(which.tenant), agent=which.agent, code=which.code, queue=which.queue,
+        since=which.since, until=which.until,
+    )  # fmt: skip
+    looked_at = given = 0
+    async with aclosing(found):
+        async for turn in found:
+            looked_at += 1
+            if call.caller.may_use(turn.session_id):
+                given += 1
+                yield turn
+            if given == most or looked_at == MOST_LOOKED_AT:
+                return
+
+
+async def _allowed(call: Call[None, RequeueMany], turn: str) -> None:
+    """Raise ``TurnNotFound`` unless the caller may use the turn."""
+    try:
+        found = await call.client.turn(turn, tenant=call.caller.tenant)
+    except WrongTenant:
+        raise TurnNotFound from None
+    if not call.caller.may_use(found.session_id):
+        raise TurnNotFound
+
+
+def _told(error: AgentError) -> TurnFailure:
+    problem = problem_of(error)
+    return TurnFailure(problem.code, problem.detail)
+
+
 OPERATIONS = [
     submit_turn, edit_message, regenerate_answer, list_turns, show_turn, show_runs, show_result, cancel_turn,
-    requeue_turn,
+    requeue_turn, list_waiting, approve_call, reject_call, answer_call, list_failed, requeue_failed,
 ]  # fmt: skip

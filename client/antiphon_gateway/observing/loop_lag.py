@@ -7,8 +7,6 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["STUCK_SECONDS", "LoopLag"]
-
 EVERY_SECONDS = 1.0
 STUCK_SECONDS = 15.0
 

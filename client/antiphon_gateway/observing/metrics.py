@@ -13,8 +13,6 @@ from prometheus_client.registry import Collector
 
 from antiphon.input.limits import table
 
-__all__ = ["GAUGES", "GatewayMetrics"]
-
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _LIMITS = {name for name, _, _ in table()} | {
     "body_bytes", "rate", "streams", "in_flight", "waiting", "per_minute",

@@ -13,8 +13,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-__all__ = ["GatewayTraces"]
-
 
 class GatewayTraces:
     """What goes to ``tracer`` holds names, ids and numbers only."""

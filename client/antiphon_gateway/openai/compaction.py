@@ -14,7 +14,9 @@ from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import refused
-from antiphon_gateway.openai.following import (
+from antiphon_gateway.openai.items import Given, input_items, messages_of, usage_of
+from antiphon_gateway.openai.requests import agent_of
+from antiphon_gateway.openai.submission import (
     STATELESS_SECONDS,
     history_until,
     key_of,
@@ -23,11 +25,6 @@ from antiphon_gateway.openai.following import (
     sealed_summary,
     summary_of,
 )
-from antiphon_gateway.openai.inputs import Given, messages_of
-from antiphon_gateway.openai.items import input_items, usage_of
-from antiphon_gateway.openai.requests import agent_of
-
-__all__ = ["OPERATIONS"]
 
 ASK = (
     "Summarize this conversation, so that another assistant can go on with it and needs nothing else: what the user "

@@ -14,12 +14,17 @@ from antiphon.model import Message
 from antiphon.session.session import Session
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import RefusedField, refused
-from antiphon_gateway.openai.following import key_of, summary_of
-from antiphon_gateway.openai.inputs import messages_of
-from antiphon_gateway.openai.items import ItemList, ItemQuery, items_of, page_of, said_item, step_items
+from antiphon_gateway.openai.items import (
+    ItemList,
+    ItemQuery,
+    items_of,
+    messages_of,
+    page_of,
+    said_item,
+    step_items,
+)
 from antiphon_gateway.openai.requests import check_metadata
-
-__all__ = ["OPERATIONS", "history_items"]
+from antiphon_gateway.openai.submission import key_of, summary_of
 
 PATIENCE_SECONDS = 30.0
 MOST_ITEMS = 20

@@ -10,8 +10,6 @@ from starlette.responses import Response
 
 from antiphon_gateway.problems import Problem, Refused, problem_of, retry_header
 
-__all__ = ["NO_RETRY", "RefusedField", "error_of", "openai_error", "refused", "turn_failure"]
-
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found", 429: "too_many_requests"}
 NAMED = re.compile(r"unknown field `(\w+)`|missing required field `(\w+)`|`\$\.(\w+)")
 # What a turn failed with, where it is the caller who can do something about it. All else is 500.

@@ -1,29 +1,188 @@
-"""Converts messages to the items of a response. Pure functions."""
+"""Converts between the items of the Responses interface and messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
 
+from antiphon.errors import InvalidMessage
+from antiphon.input.messages import to_messages
 from antiphon.model import File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, Usage
 from antiphon_gateway.openai.errors import refused
 
-__all__ = [
-    "ItemList",
-    "ItemQuery",
-    "call_item",
-    "input_items",
-    "items_of",
-    "message_item",
-    "output_item",
-    "page_of",
-    "reasoning_item",
-    "said_item",
-    "step_items",
-    "usage_of",
-]
+Given = str | list[dict[str, Any]]
+Content = str | list[Text | Image | File]
+
+# The fields of each item, beside its type. Those that every client repeats from an output say nothing new.
+FIELDS = {
+    "message": {"role", "content", "id", "status", "phase"},
+    "function_call": {"call_id", "name", "arguments", "id", "status"},
+    "function_call_output": {"call_id", "output", "id", "status"},
+    "reasoning": {"summary", "content", "encrypted_content", "id", "status"},
+    "compaction": {"encrypted_content", "id", "created_by"},
+}
+ROLES = {"user", "system", "developer", "assistant"}
+PARTS = {"input_text", "text", "output_text", "refusal", "input_image", "input_file"}
+SUMMARY = "What came before in this conversation, in short:\n\n"
+
+
+def messages_of(given: Given, summary: Callable[[str], str]) -> list[Message]:
+    """Return input items as messages. ``summary`` reads the content of a compaction. Raises ``Refused``."""
+    if isinstance(given, str):
+        return [Message.user(given)]
+    found: list[dict[str, Any]] = []
+    for number, item in enumerate(given):
+        where = f"input[{number}]"
+        match _kind(item, where):
+            case "message":
+                _add_message(found, item, where)
+            case "function_call":
+                _said(found).setdefault("tool_calls", []).append(_call(item, where))
+            case "function_call_output":
+                found.append({"role": "tool", "tool_call_id": _text(item, "call_id", where),
+                              "content": _output(item, where)})  # fmt: skip
+            case "reasoning":
+                _add_reasoning(found, item, where)
+            case _:
+                text = summary(_text(item, "encrypted_content", where))
+                found.append({"role": "system", "content": SUMMARY + text})
+    return read_messages(found, "input")
+
+
+def read_messages(found: Sequence[dict[str, Any]], param: str) -> list[Message]:
+    """Read messages whose tool calls each have one result behind them. Raises ``Refused``, which names the field."""
+    _check_calls(found, param)
+    try:
+        return to_messages(found)
+    except InvalidMessage as exc:
+        raise refused(param, f"{param}: {exc.message}") from exc
+
+
+def results_of(given: Given) -> dict[str, Content] | None:
+    """Return the results of tool calls, by the ids of these, if the input is nothing but such results.
+
+    Raises ``Refused`` for a mixture that begins with results, as these continue a turn that waits for them.
+    """
+    if isinstance(given, str) or not given or _type(given[0]) != "function_call_output":
+        return None
+    found: dict[str, Content] = {}
+    for number, item in enumerate(given):
+        where = f"input[{number}]"
+        if _kind(item, where) != "function_call_output":
+            raise refused(
+                "input",
+                f"{where}: send the results of tool calls alone, and what else there is to say in the request after.",
+            )
+        call = _text(item, "call_id", where)
+        if call in found:
+            raise refused("input", f"{where}: the call {call[:80]!r} has two results.")
+        found[call] = _content(call, item, where)
+    return found
+
+
+def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
+    """Raise ``Refused`` unless each tool call of the messages has one result behind it, and each result a call."""
+    open_calls: set[str] = set()
+    for message in messages:
+        if message.get("role") == "tool":
+            call = message.get("tool_call_id")
+            if call not in open_calls:
+                raise refused(
+                    param, f"{param}: there is no tool call {str(call)[:80]!r} that waits for a result."
+                )
+            open_calls.discard(cast("str", call))
+            continue
+        if open_calls:
+            break
+        open_calls |= {str(call["id"]) for call in message.get("tool_calls") or ()}
+    if open_calls:
+        named = ", ".join(repr(call[:80]) for call in sorted(open_calls))
+        raise refused(param, f"{param}: no result follows the tool call {named}.")
+
+
+def _type(item: Any) -> Any:
+    return item.get("type", "message" if "role" in item else None) if isinstance(item, dict) else None
+
+
+def _kind(item: dict[str, Any], where: str) -> str:
+    kind = _type(item)
+    if kind not in FIELDS:
+        raise refused("input", f"{where}: an item of the type {kind!r} is not supported.")
+    for name, value in item.items():
+        if name != "type" and name not in FIELDS[kind] and value is not None:
+            raise refused("input", f"{where}: a {kind} has no field {name[:50]!r} here: leave it out.")
+    return kind
+
+
+def _add_message(found: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role not in ROLES:
+        raise refused("input", f"{where}: the role must be one of {', '.join(sorted(ROLES))}.")
+    if not isinstance(content, str | list):
+        raise refused("input", f"{where}: the content must be text or a list of parts.")
+    _check_parts(content, where)
+    if role == "assistant" and found and set(found[-1]) == {"role", "content", "reasoning_content"}:
+        found[-1]["content"] = content  # what was thought before it
+    else:
+        found.append({"role": role, "content": content})
+
+
+def _add_reasoning(found: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
+    if item.get("encrypted_content"):
+        raise refused("input", f"{where}: reasoning that another service has encrypted cannot be read here.")
+    parts: list[Any] = [*(item.get("content") or ()), *(item.get("summary") or ())]
+    said = [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
+    text = "\n".join(str(part.get("text", "")) for part in said)
+    if text:
+        found.append({"role": "assistant", "content": None, "reasoning_content": text})
+
+
+def _said(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the assistant's message that a tool call belongs to."""
+    if not found or found[-1]["role"] != "assistant":
+        found.append({"role": "assistant", "content": None})
+    return found[-1]
+
+
+def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
+    function = {"name": _text(item, "name", where), "arguments": item.get("arguments")}
+    if not isinstance(function["arguments"], str):
+        raise refused("input", f"{where}: arguments must be JSON text.")
+    return {"id": _text(item, "call_id", where), "type": "function", "function": function}
+
+
+def _output(item: dict[str, Any], where: str) -> Any:
+    output = item.get("output")
+    if not isinstance(output, str | list):
+        raise refused("input", f"{where}: output must be text or a list of parts.")
+    _check_parts(output, where)
+    return output
+
+
+def _content(call: str, item: dict[str, Any], where: str) -> Content:
+    message = {"role": "tool", "tool_call_id": call, "content": _output(item, where)}
+    try:
+        return to_messages([message])[0].tool_results[0].content
+    except InvalidMessage as exc:
+        raise refused("input", f"{where}: {exc.message}") from exc
+
+
+def _check_parts(content: Any, where: str) -> None:
+    if isinstance(content, str):
+        return
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in PARTS:
+            raise refused("input", f"{where}: a part of the type {kind!r} is not supported.")
+
+
+def _text(item: dict[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not value:
+        raise refused("input", f"{where}: {name} must be text that is not empty.")
+    return value
 
 
 class ItemQuery(Struct, kw_only=True):

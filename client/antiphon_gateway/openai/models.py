@@ -6,11 +6,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon.wire.lists.apps import offers
+from antiphon.wire.lists.workers import offers
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import RefusedField
-
-__all__ = ["OPERATIONS"]
 
 OWNER = "antiphon"
 

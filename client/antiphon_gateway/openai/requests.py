@@ -10,19 +10,7 @@ from msgspec import Meta, Struct
 from antiphon.input.request import AgentSpec
 from antiphon.model import CallerTool
 from antiphon_gateway.openai.errors import refused
-from antiphon_gateway.openai.inputs import Given
-
-__all__ = [
-    "CreateResponse",
-    "agent_of",
-    "check",
-    "check_metadata",
-    "conversation_of",
-    "echo_of",
-    "function_tools",
-    "options_of",
-    "schema_of",
-]
+from antiphon_gateway.openai.items import Given
 
 Effort = Literal["none", "low", "medium", "high", "xhigh"]
 

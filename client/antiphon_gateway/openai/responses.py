@@ -15,13 +15,10 @@ from antiphon.session.streams import EventIterator
 from antiphon.wire.editing import forget_turn
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.openai.errors import error_of
-from antiphon_gateway.openai.following import LONGEST_SECONDS, submitted, turn_of
 from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
 from antiphon_gateway.openai.requests import CreateResponse
-from antiphon_gateway.openai.resource import resource, response_id
-from antiphon_gateway.openai.stream import DONE, ResponseStream, encode
-
-__all__ = ["OPERATIONS", "response_events"]
+from antiphon_gateway.openai.stream import DONE, ResponseStream, encode, resource, response_id
+from antiphon_gateway.openai.submission import LONGEST_SECONDS, submitted, turn_of
 
 READ_SECONDS = 5.0
 CANCEL_SECONDS = 10.0

@@ -14,8 +14,6 @@ from starlette.responses import Response
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.problems import Refused
 
-__all__ = ["OPERATIONS", "POLICY"]
-
 FRONT = "index.html"
 TYPES = {
     ".html": "text/html; charset=utf-8",

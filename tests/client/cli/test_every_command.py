@@ -17,12 +17,11 @@ from support.processes import COMMAND
 from support.source_tree import ROOT
 
 from antiphon.cli.arguments import EXIT_CODES, acts_of
+from antiphon.cli.chat import Answer
+from antiphon.cli.completion import parsers
+from antiphon.cli.explain import story_of
 from antiphon.cli.main import commands, main
-from antiphon.cli.terminal import EventLines, counted, printable, safe_json
-from antiphon.cli.watch.answer import Answer
-from antiphon.cli.watch.colour import Paint
-from antiphon.cli.watch.completion import parsers
-from antiphon.cli.watch.story import story_of
+from antiphon.cli.terminal import EventLines, Paint, counted, printable, safe_json
 from antiphon.client import Client
 from antiphon.events import (
     ModelChanged,

@@ -15,9 +15,9 @@ from support.processes import COMMAND
 from support.stage import Stage
 from support.terminal import Terminal
 
+from antiphon.cli.explain import story_of
 from antiphon.cli.main import commands, main
-from antiphon.cli.watch.story import story_of
-from antiphon.cli.watch.view import Rates, View, rates_between
+from antiphon.cli.view import Rates, View, rates_between
 from antiphon.client import Client
 from antiphon.events import (
     StepFinished,
@@ -32,9 +32,8 @@ from antiphon.events import (
     TurnSuspended,
 )
 from antiphon.model import Decision, OpenCall, Usage
-from antiphon.redis.many.operating import Overview, QueueState
-from antiphon.wire.lists.in_flight import TurnRow
-from antiphon.wire.lists.queues import WorkerRow
+from antiphon.redis.deployment import Overview, QueueState
+from antiphon.wire.lists.workers import TurnRow, WorkerRow
 
 pytestmark = pytest.mark.one_server
 

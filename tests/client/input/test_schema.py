@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidOutput, UsageError
-from antiphon.input.schema import output_schema, parse_output, typed
-from antiphon.input.strict_schema import NotStrict, is_strict, strict_schema
+from antiphon.input.schema import NotStrict, is_strict, output_schema, parse_output, strict_schema, typed
 from antiphon.model import Response
 
 

@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import InvalidId
 from antiphon.input.request import AgentSpec
-from antiphon.redis.many.listing import list_due
+from antiphon.redis.listing import list_due
 
 AGENT = AgentSpec(provider="scripted", model="any")
 

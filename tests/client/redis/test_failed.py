@@ -176,7 +176,7 @@ def test_the_commands_list_and_requeue_what_a_filter_selects(redis_url, capsys):
 
 
 async def test_turns_that_failed_in_one_second_come_in_the_order_of_their_ends(redis_url, monkeypatch):
-    monkeypatch.setattr("antiphon.redis.many.failed.PAGE", 2)
+    monkeypatch.setattr("antiphon.redis.failed.PAGE", 2)
     async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
         for turn, queue in (
             ("b", "antiphon"),

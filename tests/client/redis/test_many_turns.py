@@ -21,7 +21,7 @@ from antiphon.errors import (
     UsageError,
 )
 from antiphon.input.request import AgentSpec
-from antiphon.redis.many import ends
+from antiphon.redis import results
 from antiphon.redis.turn import AsyncTurn
 
 AGENT = AgentSpec(provider="scripted", model="m")
@@ -142,7 +142,7 @@ async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(r
 
 async def test_an_end_that_no_notice_tells_is_found_at_the_next_look(redis_url, monkeypatch):
     """As of a worker of an older release."""
-    monkeypatch.setattr(ends, "LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(results, "LOOK_AGAIN_SECONDS", 0.2)
     async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
         await cell.put("t1")
         found = asyncio.create_task(anext(client.results(["t1"])))

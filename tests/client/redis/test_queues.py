@@ -10,7 +10,7 @@ from support.eventually import wait_until
 
 from antiphon import Agent, Client, Session
 from antiphon.errors import CorruptRecord, UsageError
-from antiphon.redis.many import listing
+from antiphon.redis import listing
 from antiphon.session.runtime import local_runtime
 
 

@@ -15,7 +15,7 @@ from antiphon.client import AsyncClient, Client
 from antiphon.errors import StoreUnavailable, StreamGap
 from antiphon.events import Heartbeat
 from antiphon.input.request import AgentSpec
-from antiphon.redis import patience, subscription
+from antiphon.redis import connections, subscription
 
 AGENT = AgentSpec(provider="scripted", model="any")
 
@@ -138,9 +138,9 @@ READERS = {
 
 @pytest.mark.parametrize("read", READERS)
 async def test_a_redis_that_was_never_there_is_not_waited_for_for_ever(read, monkeypatch):
-    monkeypatch.setattr(patience, "REACH_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "REACH_SECONDS", 0.2)
     monkeypatch.setattr(subscription, "SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr(patience, "OUTAGE_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "OUTAGE_RETRY_SECONDS", 0.05)
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", retries=0) as client:
         with pytest.raises(
             StoreUnavailable, match=r"never reached it, and has tried for 0\.2 s: check the URL"
@@ -149,7 +149,7 @@ async def test_a_redis_that_was_never_there_is_not_waited_for_for_ever(read, mon
 
 
 async def test_an_impatient_reader_hears_of_it_too(monkeypatch, caplog):
-    monkeypatch.setattr(patience, "REACH_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "REACH_SECONDS", 0.5)
     monkeypatch.setattr(subscription, "SILENCE_SECONDS", 0.05)
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}/0", retries=0) as client:
         events = client.subscribe("s", 0)
@@ -161,9 +161,9 @@ async def test_an_impatient_reader_hears_of_it_too(monkeypatch, caplog):
 @pytest.mark.one_server
 @pytest.mark.parametrize("reached", ["a turn was submitted", "something was followed"])
 async def test_a_redis_that_was_there_is_waited_for(reached, redis_url, redis_server, monkeypatch):
-    monkeypatch.setattr(patience, "REACH_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "REACH_SECONDS", 0.0)
     monkeypatch.setattr(subscription, "SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr(patience, "OUTAGE_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "OUTAGE_RETRY_SECONDS", 0.02)
     with Proxy(redis_server.port) as proxy:
         async with AsyncClient(redis_url) as writer, AsyncClient(proxy.url) as client:
             if reached == "a turn was submitted":

@@ -12,9 +12,8 @@ from support.eventually import wait_until
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import NotFound, StoreUnavailable, UsageError, WrongTenant
 from antiphon.input.request import AgentSpec
-from antiphon.redis.many import schedules as module
-from antiphon.redis.many.schedules import DueSchedules
-from antiphon.redis.many.times import next_due
+from antiphon.redis import schedules as module
+from antiphon.redis.schedules import DueSchedules, next_due
 from antiphon.wire.lists.schedules import advance, stored, write_schedule
 
 AGENT = AgentSpec(provider="scripted", model="m")

@@ -7,7 +7,7 @@ from support.cells import START_MS, TestCell, open_cell
 
 from antiphon.client import AsyncClient, Client
 from antiphon.model import OpenCall
-from antiphon.redis.many.listing import list_suspended
+from antiphon.redis.listing import list_suspended
 from antiphon.wire.connection.open import open_redis
 
 PAY, LOOK = OpenCall("c1", "pay", {"amount": 3}), OpenCall("c2", "look", kind="tool")

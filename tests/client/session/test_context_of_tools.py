@@ -13,7 +13,7 @@ from antiphon import tool
 from antiphon.errors import AgentError, ProviderRejected, TurnCancelled, TurnFailed
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context
-from antiphon_worker.loop.tools.calls import PAUSE_SECONDS
+from antiphon_worker.loop.toolbox import PAUSE_SECONDS
 
 
 @tool

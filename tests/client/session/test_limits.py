@@ -18,8 +18,7 @@ from antiphon.errors import (
     UnknownPrice,
     UsageError,
 )
-from antiphon.input.request import LIMITED, WAITS
-from antiphon.input.versions import KNOWN
+from antiphon.input.request import KNOWN, LIMITED, WAITS
 from antiphon.model import Usage
 from antiphon.model.usage import Limits, stricter
 from antiphon.testing import answer, script, tool_call

@@ -10,8 +10,7 @@ from support.eventually import wait_until, wait_until_async
 from antiphon import Agent, Client, Message, Session, tool
 from antiphon.errors import MessageNotFound, SessionBusy, SessionExists, UsageError
 from antiphon.model import Text, ToolCall, ToolResult
-from antiphon.redis import edits
-from antiphon.redis.copies import forks
+from antiphon.redis import edits, forks
 from antiphon.session.runtime import Branch, local_runtime
 from antiphon.stores import MemoryStore
 from antiphon.testing import script, tool_call

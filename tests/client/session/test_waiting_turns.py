@@ -202,7 +202,7 @@ def test_a_function_of_the_caller_that_hangs_keeps_no_process_from_ending():
     code = (
         "import asyncio, threading\n"
         "from antiphon.model import OpenCall\n"
-        "from antiphon.tools.decisions import answers\n"
+        "from antiphon.tools.approval import answers\n"
         "async def main():\n"
         "    begun, hang = threading.Event(), threading.Event()\n"
         "    def on_tool(call):\n"

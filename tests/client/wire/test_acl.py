@@ -5,11 +5,11 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 from support.ensemble import agent_spec, open_ensemble
 
-from antiphon.cli.rights import redis_acl
+from antiphon.cli.administration import redis_acl
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnsupported, TurnCancelled, UsageError
+from antiphon.wire.acl import ROLES, user_rule
 from antiphon.wire.connection.open import open_redis
-from antiphon.wire.connection.rights import ROLES, user_rule
 from antiphon.wire.preflight import check_redis, read_redis
 
 

@@ -16,9 +16,9 @@ from support.cells import LEASE_MS, body, open_cell
 from antiphon.errors import AgentError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.archiving import Ending, begin_archiving, take_work
-from antiphon.wire.cell import Emit
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.inspection import failed_turns, session_places, session_rows
+from antiphon.wire.records import Emit
 from antiphon.wire.scripts import load_script
 
 KEYS = [f"ant:{kind}:bad" for kind in ("session", "inbox", "history", "events", "turns")]

@@ -12,8 +12,7 @@ import time
 import pytest
 import uvloop
 
-from antiphon.wire.connection.forks import close_in_forks
-from antiphon.wire.connection.open import open_redis
+from antiphon.wire.connection.open import close_in_forks, open_redis
 
 pytestmark = pytest.mark.main_path
 

@@ -10,7 +10,7 @@ from support.cells import LEASE_MS, TestCell, body, open_cell
 
 from antiphon.errors import StoreFull
 from antiphon.model import OpenCall
-from antiphon.wire.cell import ForeignJob
+from antiphon.wire.records import ForeignJob
 from antiphon.wire.suspension import suspend
 
 

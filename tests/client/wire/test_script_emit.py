@@ -8,7 +8,8 @@ import pytest
 from support.cells import LEASE_MS, START_MS, body, open_cell, stranger
 
 from antiphon.errors import StoreError
-from antiphon.wire.cell import SUPERSEDED, Emit
+from antiphon.wire.cell import SUPERSEDED
+from antiphon.wire.records import Emit
 
 
 async def test_a_window_is_logged_with_dense_seqs_and_the_servers_time(redis_url):

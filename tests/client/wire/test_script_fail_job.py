@@ -8,7 +8,7 @@ from rq.job import Job
 from rq.registry import FailedJobRegistry
 from support.cells import open_cell
 
-from antiphon.wire.cell import ForeignJob
+from antiphon.wire.records import ForeignJob
 
 
 async def test_the_job_stands_in_the_failed_registry_with_its_message(redis_url):

@@ -6,7 +6,7 @@ import pytest
 from support.cells import open_cell
 
 from antiphon.wire.connection.pubsub import LiveFeed
-from antiphon.wire.limiting import admit, limit
+from antiphon.wire.rate_limits import admit, limit
 
 SCOPE = 'p/m "x"\\/0123'
 

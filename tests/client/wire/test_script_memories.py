@@ -7,14 +7,18 @@ from support.cells import START_MS, open_cell
 
 from antiphon.input.ids import SessionId
 from antiphon.wire.editing import Change, change_session, delete_session
-from antiphon.wire.lists.facts import Held, StoredFact, Wording, read_facts, write_facts
 from antiphon.wire.lists.memories import (
+    Held,
     Remembered,
+    StoredFact,
+    Wording,
     announce_turns,
     put_off,
+    read_facts,
     settle_session,
     take_sessions,
     which_known,
+    write_facts,
 )
 
 LEASE_MS = 1000

@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from support.eventually import wait_until_async
 from support.proxy import Proxy
 
-from antiphon.wire.connection import reader as direct
+from antiphon.wire.connection import resp as direct
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.resp import PlainReader
 

@@ -9,7 +9,7 @@ from support.cells import LEASE_MS, START_MS, TestCell, open_cell
 from antiphon.errors import StoreError, TenantLimit
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.model import OpenCall
-from antiphon.redis.many.tenant_limits import TenantLimits, set_tenant_limits
+from antiphon.redis.deployment import TenantLimits, set_tenant_limits
 from antiphon.wire.editing import Change, change_session
 
 

@@ -20,8 +20,8 @@ from support.servers import RedisServer, Sentinel
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreError
 from antiphon.redis import subscription
+from antiphon.wire.acl import user_rule
 from antiphon.wire.connection.open import open_redis
-from antiphon.wire.connection.rights import user_rule
 
 has_tls = pytest.mark.skipif(
     not shutil.which("redis-server") or not shutil.which("openssl"), reason="no redis-server with TLS"

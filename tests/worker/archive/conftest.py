@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from support.archives import OwnStore
 
-from antiphon_worker.archive import archiver
+from antiphon_worker import archive
 
 
 @pytest.fixture
@@ -14,4 +14,4 @@ def own() -> OwnStore:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The archiver looks at once for what ends."""
-    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(archive, "PAUSE_SECONDS", 0.01)

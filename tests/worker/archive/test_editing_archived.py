@@ -20,7 +20,7 @@ from antiphon.errors import (
     WrongTenant,
 )
 from antiphon.model import Message
-from antiphon.redis.copies import restore as restoring
+from antiphon.redis import archived as restoring
 from antiphon.session.runtime import Edit, Opening
 from antiphon.session.session import Session
 

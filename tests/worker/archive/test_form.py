@@ -8,15 +8,14 @@ from support.archives import OwnStore
 
 from antiphon.errors import CorruptRecord, SettingsError
 from antiphon.model import Message, encode, with_ids
-from antiphon.redis.copies.restoration import restoration
+from antiphon.redis.archived import restoration
 from antiphon.redis.edits import Found
 from antiphon.stores import RedisStore, SQLiteStore
 from antiphon.stores.urls import store_at
 from antiphon.wire.archiving import Ending
+from antiphon_worker import archive
 from antiphon_worker.app import App
-from antiphon_worker.archive import store as archive
-from antiphon_worker.archive.form import archived_form, new_copy
-from antiphon_worker.archive.store import Archive, ArchiveUnavailable
+from antiphon_worker.archive import Archive, ArchiveUnavailable, archived_form, new_copy
 from antiphon_worker.settings import Settings
 
 HISTORY = [encode(one) for one in with_ids([Message.user("hello"), Message.assistant("Hello.")])]

@@ -16,11 +16,11 @@ from support.gateway import open_gateway
 from antiphon.client import AsyncClient, Client
 from antiphon.errors import SettingsError, StoreUnavailable, UsageError, WrongTenant
 from antiphon.input.ids import SessionId
-from antiphon.redis.copies import reading
+from antiphon.redis.archived import ArchiveReader
 from antiphon.stores import SQLiteStore
 from antiphon.wire.lists import inspection
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.keys import Key, Keys, hash_of, new_key
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 SOON = 600.0
@@ -246,8 +246,8 @@ async def test_readers_at_once_open_a_store_once(redis_url, monkeypatch, own):
         assert may_open.wait(20)
         return own
 
-    monkeypatch.setattr(reading, "store_at", slow)
-    reader = reading.ArchiveReader("sqlite:///any")
+    monkeypatch.setattr("antiphon.redis.archived.store_at", slow)
+    reader = ArchiveReader("sqlite:///any")
     loading = [asyncio.create_task(reader.load(name)) for name in ("a", "b")]
     await wait_until_async(
         lambda: len([one for one in threading.enumerate() if one.name == "antiphon tool"]) >= 2
@@ -264,7 +264,7 @@ async def test_whatever_a_store_raises_says_that_the_archive_cannot_be_read(own,
 
     monkeypatch.setattr(own, "load", load)
     with pytest.raises(StoreUnavailable, match=f"archive cannot be read now: {raised.__name__}"):
-        await reading.ArchiveReader(own).load("s")
+        await ArchiveReader(own).load("s")
 
 
 def test_a_store_that_never_answers_keeps_no_process_from_ending():

@@ -19,7 +19,7 @@ from support.stage import FIRST_WORDS, reply
 from antiphon import Agent, Client, Session
 from antiphon.errors import CorruptRecord, StreamGap, TurnCancelled, UsageError, WrongTenant
 from antiphon.stores import RedisStore, SQLiteStore
-from antiphon_worker.archive import archiver
+from antiphon_worker import archive
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 
@@ -31,9 +31,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "storage.md"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(archiver, "PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("antiphon_worker.archive.store.FIRST_RETRY_SECONDS", 0.05)
-    monkeypatch.setattr("antiphon_worker.archive.store.LONGEST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(archive, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("antiphon_worker.archive.FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("antiphon_worker.archive.LONGEST_RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -374,7 +374,7 @@ async def test_what_changes_while_the_store_is_asked_is_not_lost(working, own, r
 
 
 async def test_a_store_that_hangs_holds_up_nobody_else(working, own, monkeypatch):
-    monkeypatch.setattr("antiphon_worker.archive.store.STORE_SECONDS", 0.5)
+    monkeypatch.setattr("antiphon_worker.archive.STORE_SECONDS", 0.5)
     async with working() as ensemble:
         await say(ensemble, "hello", "other")
         own.held.add("load")

@@ -15,8 +15,8 @@ from antiphon.model import Message, ToolCall, Usage, encode
 from antiphon.model.usage import Limits
 from antiphon.tools import tool
 from antiphon_worker.app import App
+from antiphon_worker.inline_agents import Allow
 from antiphon_worker.loop.steps import StepEntry, encode_entry
-from antiphon_worker.travelling import Allow
 
 
 @tool

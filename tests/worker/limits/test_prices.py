@@ -12,10 +12,10 @@ from antiphon import Agent
 from antiphon.errors import SettingsError
 from antiphon.model.usage import Limits, Usage
 from antiphon_worker.app import App
-from antiphon_worker.loop.limits.prices import Price, prices_of
+from antiphon_worker.loop.costs import Price, prices_of
 from antiphon_worker.settings import Settings
 
-SHIPPED = json.loads(files("antiphon_worker.loop.limits").joinpath("prices.json").read_text())
+SHIPPED = json.loads(files("antiphon_worker.loop").joinpath("prices.json").read_text())
 
 
 def test_the_table_has_a_date_and_its_sources_and_prices_that_fit_together():

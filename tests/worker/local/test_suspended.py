@@ -13,7 +13,7 @@ from antiphon.model.usage import Limits
 from antiphon.session.runtime import local_runtime
 from antiphon.stores import SQLiteStore
 from antiphon.testing import script, tool_call
-from antiphon_worker.loop.limits.meter import Meter
+from antiphon_worker.loop.costs import Meter
 
 
 @pytest.fixture

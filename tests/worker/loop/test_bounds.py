@@ -14,7 +14,7 @@ from antiphon.tools import Context, tool
 from antiphon_worker import App
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import StepResult
 
 RUN = []

@@ -9,7 +9,7 @@ from antiphon.input.request import AgentSpec, TurnRequest
 from antiphon.model import Message
 from antiphon.window import Window
 from antiphon_worker.loop.input import MAX_STEPS, fill_prompt, loop_input, stamp
-from antiphon_worker.loop.tools.gate import Rules
+from antiphon_worker.loop.step_calls import Rules
 
 HELLO = [Message.user("Hello")]
 

@@ -26,6 +26,7 @@ from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
 from antiphon_worker.loop.steps import (
     StepEntry,
     ToolFinished,
@@ -35,8 +36,7 @@ from antiphon_worker.loop.steps import (
     messages_of,
     usage_of,
 )
-from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import StepResult, TextPiece
 from antiphon_worker.providers.scripted import ScriptedProvider
 

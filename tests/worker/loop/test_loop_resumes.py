@@ -12,10 +12,9 @@ from antiphon.model import Message, ToolCall
 from antiphon.tools import Context, tool
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
 from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry, messages_of
-from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from antiphon.input.versions import NewerRecord, refuse_newer
+from antiphon.input.request import NewerRecord, refuse_newer
 from antiphon.model import CallerTool, Decision, Image, Message, Text, ToolCall
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context, tool
 from antiphon.tools.approval import ApprovalRule
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import Suspended, run_loop
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN, Rules
 from antiphon_worker.loop.steps import ToolFinished, ToolStarted, decode_entry, encode_entry
-from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.gate import Rules
-from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.providers.scripted import ScriptedProvider
 

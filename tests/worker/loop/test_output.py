@@ -18,11 +18,11 @@ from antiphon.input.schema import output_schema
 from antiphon.model import Message, Usage
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
-from antiphon_worker.loop.answers.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
+from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.steps import StepEntry, decode_entry, encode_entry, messages_of, usage_of
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import ReasoningPiece, TextPiece
 from antiphon_worker.providers.scripted import ScriptedProvider
 

@@ -8,13 +8,13 @@ import pytest
 
 from antiphon.errors import TurnFailed
 from antiphon.model import Message, Usage
-from antiphon.session.reentry import own_turns
+from antiphon.session.background import own_turns
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import Context, tool
 from antiphon.window import Summary, Window
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.run_turn import TimeLimit, WindowPlace, run_turn
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.scripted import ScriptedProvider
 

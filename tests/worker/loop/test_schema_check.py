@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from antiphon.input.schema import output_schema
-from antiphon_worker.loop.answers.schema_check import MOST_REASONS, misfits
+from antiphon_worker.loop.answers import MOST_REASONS, misfits
 
 SCHEMA = {
     "type": "object",

@@ -18,8 +18,7 @@ from antiphon.testing import answer, script, tool_call
 from antiphon.tools import tool
 from antiphon.window import SavedSummary, Summary, Window, estimated_tokens, window_of
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
+from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter, visible_history
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 

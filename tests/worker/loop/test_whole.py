@@ -7,7 +7,7 @@ import pytest
 from antiphon import Agent
 from antiphon.model import Message, Text, ToolCall, ToolResult
 from antiphon.testing import script
-from antiphon_worker.loop.whole import NO_RESULT, whole
+from antiphon_worker.loop.visible_history import NO_RESULT, whole
 
 ASKED = Message.assistant([ToolCall("1", "pay"), ToolCall("2", "look")])
 FIRST, SECOND = ToolResult("1", "paid", "pay"), ToolResult("2", "seen", "look")

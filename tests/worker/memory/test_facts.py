@@ -25,15 +25,14 @@ from antiphon.errors import (
 from antiphon.input.request import TurnRequest
 from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
 from antiphon.model import Message, Response, encode
+from antiphon.redis import facts as many_facts
 from antiphon.redis.cells import Cells
-from antiphon.redis.many import facts as many_facts
 from antiphon.testing import script, tool_call
-from antiphon.wire.lists.facts import NOT_HELD, StoredFact, read_facts
-from antiphon.wire.lists.memories import take_sessions, waiting_sessions
+from antiphon.wire.lists.memories import NOT_HELD, StoredFact, read_facts, take_sessions, waiting_sessions
 from antiphon.wire.scripts import load_script
 from antiphon_worker.app import App
 from antiphon_worker.memory import indexer
-from antiphon_worker.memory.distiller import Distiller
+from antiphon_worker.memory.facts import Distiller
 from antiphon_worker.memory.indexer import Indexer
 from antiphon_worker.providers.scripted import ScriptedProvider
 

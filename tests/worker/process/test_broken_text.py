@@ -11,6 +11,7 @@ from support.ensemble import agent_spec, open_ensemble
 from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, TurnCancelled, TurnFailed
 from antiphon.model import Message, Text, Usage
 from antiphon_worker.app import App
+from antiphon_worker.inline_agents import Allow
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.process import turn as turn_module
 from antiphon_worker.process.worker import Worker
@@ -22,7 +23,6 @@ from antiphon_worker.providers.base import (
     ToolCallPiece,
 )
 from antiphon_worker.settings import Settings
-from antiphon_worker.travelling import Allow
 
 HALF = "half \ud800 a character"
 TYPES = {TextPiece: "text_delta", ReasoningPiece: "reasoning_delta", RefusalPiece: "refusal_delta"}

@@ -9,8 +9,7 @@ from antiphon.testing import script
 from antiphon.window import Summary, Window, window_of
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.run_turn import WindowPlace
-from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.loop.visible_history import VisibleHistory, visible_history
+from antiphon_worker.loop.visible_history import SummaryWriter, VisibleHistory, visible_history
 from antiphon_worker.process.history import loaded_history, window_field
 from antiphon_worker.providers.scripted import ScriptedProvider
 

@@ -10,7 +10,7 @@ from support.ensemble import open_ensemble
 from support.stage import FIRST_WORDS, reply
 
 from antiphon.errors import CorruptRecord, TurnCancelled
-from antiphon.input.versions import KNOWN
+from antiphon.input.request import KNOWN
 from antiphon.model import Message, Usage
 from antiphon_worker.loop.steps import StepEntry, encode_entry
 from antiphon_worker.process.outcomes import seconds_until_newer

@@ -14,8 +14,9 @@ from antiphon import Agent
 from antiphon.errors import UnknownAgent, UnknownTool
 from antiphon.input.request import AgentSpec
 from antiphon.model import FallbackModel
+from antiphon.wire.lists.workers import FIELD
 from antiphon_worker.process.worker import Worker
-from antiphon_worker.rq.parts import FIELD, AppParts
+from antiphon_worker.rq.advertised import AppParts
 from antiphon_worker.settings import Settings
 
 ENV = {"ANTIPHON_APP": "support.other_stage:app"}

@@ -1,6 +1,6 @@
 """When delays count as an overload, and when no longer."""
 
-from antiphon_worker.process.publish_lag import Lag
+from antiphon_worker.process.publisher import Lag
 
 
 def seen(*delays: float, every: float = 0.03) -> tuple[Lag, float]:

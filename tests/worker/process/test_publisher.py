@@ -12,8 +12,9 @@ from support.eventually import wait_until_async
 from antiphon.errors import StoreUnavailable
 from antiphon.events import ReasoningDelta, StepFinished, TextDelta, ToolCallDelta
 from antiphon.input.ids import Fence, SessionId, TurnId
-from antiphon.wire.cell import SUPERSEDED, Cell, ClaimedTurn
+from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.process.publisher import EMIT_AT_ONCE, FULL_EVENTS, Publisher, TurnSink
 

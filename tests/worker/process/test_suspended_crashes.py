@@ -10,9 +10,9 @@ import pytest
 from antiphon import Agent, AsyncClient, tool
 from antiphon.tools import CallerTool, Context
 from antiphon_worker.app import App
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
 from antiphon_worker.loop.steps import ToolFinished
-from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN
+from antiphon_worker.loop.toolbox import TurnStopped
 from antiphon_worker.process.journal import TurnJournal
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings

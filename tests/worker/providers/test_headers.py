@@ -12,7 +12,7 @@ from support.services.raw_server import RawConnection, RawServer, answering, beg
 from support.services.wire_server import Reply, WireServer
 
 from antiphon.errors import ProviderRejected, SettingsError
-from antiphon.input.extras import misplaced
+from antiphon.input.parameters import misplaced
 from antiphon_worker.providers.http.headers import framed
 from antiphon_worker.providers.service import ModelService
 

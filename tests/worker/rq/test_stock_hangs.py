@@ -10,7 +10,7 @@ from rq.serializers import JSONSerializer
 from support.ensemble import open_ensemble
 from support.processes import COMMAND
 
-from antiphon_worker.supervisor.pulse import beating_under_rq
+from antiphon_worker.supervisor.watchdog import beating_under_rq
 
 RQ = COMMAND.with_name("rq")
 

@@ -9,8 +9,8 @@ from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until, wait_until_async
 
 from antiphon.errors import TurnFailed
-from antiphon_worker.supervisor import pulse
-from antiphon_worker.supervisor.pulse import Page, Patience, standing_still
+from antiphon_worker.supervisor import watchdog
+from antiphon_worker.supervisor.watchdog import Page, Patience, standing_still
 
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
 
@@ -136,9 +136,9 @@ class Watched:
         self.pauses = []
         self.beats = lambda: None
         self.page = Page(descriptor := Page.new_descriptor())
-        pulse.os.close(descriptor)
-        monkeypatch.setattr(pulse.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(pulse.asyncio, "sleep", self.sleep)
+        watchdog.os.close(descriptor)
+        monkeypatch.setattr(watchdog.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(watchdog.asyncio, "sleep", self.sleep)
 
     async def sleep(self, seconds):
         self.now += seconds + (self.pauses.pop() if self.pauses else 0.0)
@@ -184,7 +184,7 @@ async def test_what_has_never_beaten_is_not_watched(monkeypatch):
 def test_what_does_not_fit_into_the_page_is_left_out():
     descriptor = Page.new_descriptor()
     page = Page(descriptor)
-    pulse.os.close(descriptor)
+    watchdog.os.close(descriptor)
     page.count(1, 7)
     page.write_calls(f"tool {number} in turn é" for number in range(1000))
     assert page.calls.startswith("tool 0 in turn é, tool 1 in")

@@ -11,8 +11,8 @@ import pytest
 
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import supervisor as module
-from antiphon_worker.supervisor.pulse import State
 from antiphon_worker.supervisor.supervisor import Supervisor
+from antiphon_worker.supervisor.watchdog import State
 
 
 class Kept:

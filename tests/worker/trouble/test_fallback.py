@@ -22,15 +22,14 @@ from antiphon.errors import (
     UnknownProvider,
     UsageError,
 )
-from antiphon.input.request import AgentSpec
-from antiphon.input.versions import KNOWN, NewerRecord, refuse_newer
+from antiphon.input.request import KNOWN, AgentSpec, NewerRecord, refuse_newer
 from antiphon.model import FallbackModel, Retry, Usage, encode
 from antiphon.model.usage import Limits
 from antiphon.testing import answer, script, tool_call
 from antiphon_worker.app import App
-from antiphon_worker.loop.limits.prices import Price
+from antiphon_worker.inline_agents import Allow
+from antiphon_worker.loop.costs import Price
 from antiphon_worker.providers.scripted import ScriptedProvider
-from antiphon_worker.travelling import Allow
 
 WHERE = ["here", "worker"]
 
@@ -169,7 +168,7 @@ def test_what_names_no_model_is_refused():
 
 
 def test_an_older_worker_leaves_such_an_agent_to_others(monkeypatch):
-    monkeypatch.setitem(__import__("antiphon.input.versions", fromlist=["KNOWN"]).KNOWN, "agent", 1)
+    monkeypatch.setitem(__import__("antiphon.input.request", fromlist=["KNOWN"]).KNOWN, "agent", 1)
     refuse_newer("agent", encode(Agent("p", "m").spec()))
     with pytest.raises(NewerRecord):
         refuse_newer("agent", encode(Agent("p", "m", fallback=["q/m"]).spec()))

@@ -19,7 +19,7 @@ from antiphon.window import Summary
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
-from antiphon.wire.limiting import limit
+from antiphon.wire.rate_limits import limit
 from antiphon_worker.app import App
 from antiphon_worker.playground.modelserver.directives import Behaviour
 from antiphon_worker.playground.modelserver.server import ModelServer
@@ -27,8 +27,8 @@ from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.providers.http.limits import HeldBack, Pressure
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.scripted import ScriptedProvider
+from antiphon_worker.resilience import AskedLimits, RateLimits
 from antiphon_worker.settings import Settings
-from antiphon_worker.trouble.rate_limits import AskedLimits, RateLimits
 
 
 async def scripts_of(cell):

@@ -26,7 +26,7 @@ from antiphon_worker.playground.modelserver.server import ModelServer
 from antiphon_worker.providers.anthropic.provider import Anthropic
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
-from antiphon_worker.trouble.timeouts import CallTimeouts
+from antiphon_worker.resilience import CallTimeouts
 
 KINDS = {"openai": OpenAIResponses, "openai-chat": OpenAIChat, "anthropic": Anthropic}
 SHORT = 0.2

@@ -22,16 +22,16 @@ from support.here import running_worker
 from support.ports import free_port
 from support.stage import Stage, make_app
 
-from antiphon.cli.serving.logs import FIELDS, JSONFormatter, TextFormatter
 from antiphon.client import AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import AgentError
 from antiphon.input.request import decode_request
+from antiphon.telemetry import FIELDS, JSONFormatter, TextFormatter
+from antiphon_worker.observing import metrics
+from antiphon_worker.observing import observer as observing
+from antiphon_worker.observing.traces import Traces
 from antiphon_worker.process.publisher import TurnSink
 from antiphon_worker.settings import Settings
-from antiphon_worker.upkeep.observing import gauges, metrics
-from antiphon_worker.upkeep.observing import observer as observing
-from antiphon_worker.upkeep.observing.traces import Traces
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 
@@ -124,7 +124,7 @@ def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
     found = imported_by(
         "import antiphon_worker.process.worker, antiphon_worker.commands\n"
         "from antiphon_worker.settings import Settings\n"
-        "from antiphon_worker.upkeep.observing.observer import observer_of\n"
+        "from antiphon_worker.observing.observer import observer_of\n"
         "assert observer_of(Settings()) is None"
     )
     assert "antiphon_worker.process.worker" in found
@@ -245,11 +245,11 @@ async def test_turns_for_queues_that_nobody_knows_make_few_series(redis_url):
     async with AsyncClient(redis_url) as client:
         turns = [
             await client.submit(f"s{number}", "Hello", agent="any", queue=f"q{number}")
-            for number in range(gauges.MOST_QUEUES + 20)
+            for number in range(metrics.MOST_QUEUES + 20)
         ]
-        found = await gauges.Gauges(Settings(redis_url=redis_url))._read()
-        assert len(found.queues) > gauges.MOST_QUEUES
-        for family in gauges._metrics(found):
-            assert len(family.samples) <= gauges.MOST_QUEUES
+        found = await metrics.Gauges(Settings(redis_url=redis_url))._read()
+        assert len(found.queues) > metrics.MOST_QUEUES
+        for family in metrics._metrics(found):
+            assert len(family.samples) <= metrics.MOST_QUEUES
         for turn in turns:
             await turn.cancel()

@@ -20,9 +20,9 @@ from support.receiver import Receiver
 from antiphon.client import AsyncClient
 from antiphon.input.request import AgentSpec
 from antiphon.wire.lists.webhooks import release_webhook, settle, stored_webhooks, take_webhook
+from antiphon_worker import webhooks as module
 from antiphon_worker.providers.http.addresses import is_public
-from antiphon_worker.upkeep import deliverer as module
-from antiphon_worker.upkeep.deliverer import GIVEN_UP_SECONDS, Deliverer, seconds_until_next
+from antiphon_worker.webhooks import GIVEN_UP_SECONDS, Deliverer, seconds_until_next
 
 AGENT = AgentSpec(provider="scripted", model="m")
 pytestmark = pytest.mark.lasting_keys("ant:webhook*", "ant:deliveries:*", "ant:dispatched")

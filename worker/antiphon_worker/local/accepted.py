@@ -11,8 +11,6 @@ from antiphon.session.runtime import SessionRef
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import Work
 
-__all__ = ["request_of", "turn_of"]
-
 
 def turn_of(session: SessionRef, work: Work) -> TurnInfo:
     """Return a new turn of this work, which was accepted now."""

@@ -12,9 +12,7 @@ from antiphon.events import Event, TurnRetrying, TurnStarted
 from antiphon.input.values import now_ms
 from antiphon.model import Retry, ServiceAnswer
 from antiphon.session.turn_info import TurnInfo
-from antiphon_worker.trouble.retries import seconds_until_retry
-
-__all__ = ["Attempts"]
+from antiphon_worker.resilience import seconds_until_retry
 
 T = TypeVar("T")
 

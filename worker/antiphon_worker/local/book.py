@@ -10,8 +10,6 @@ from antiphon.input.values import Asked, now_ms
 from antiphon.model import Message, Response, ServiceAnswer, Status, ToolOutcome
 from antiphon.session.turn_info import LeftNothing, TurnInfo, in_place, shown
 
-__all__ = ["TurnBook"]
-
 KEPT_TURNS = 1000
 UNTOLD_TURNS = 40
 

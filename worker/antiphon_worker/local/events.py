@@ -13,8 +13,6 @@ from antiphon_worker.local.inbox import Inbox, Place
 from antiphon_worker.local.session import LocalSession
 from antiphon_worker.loop.steps import JournalEntry, Steered, Steering, StepEntry
 
-__all__ = ["EventQueue", "MemoryJournal"]
-
 FULL = 1000
 
 

@@ -14,12 +14,10 @@ from msgspec import Struct
 from antiphon.errors import SessionBusy
 from antiphon.input.values import IfBusy, Keep
 from antiphon.model import Message, Response
-from antiphon.session.reentry import own_turns, turns_read_here, waits_for_its_reader, waits_for_itself
+from antiphon.session.background import own_turns, turns_read_here, waits_for_its_reader, waits_for_itself
 from antiphon.session.streams import CLOSING_STEPS
 from antiphon.session.turn_info import TurnInfo
 from antiphon_worker.loop.steps import Steered
-
-__all__ = ["Inbox", "Place"]
 
 
 class Stopped(Struct, frozen=True):

@@ -13,10 +13,8 @@ from antiphon.input.values import Keep, check_keep
 from antiphon.model import Response, Status
 from antiphon.session.streams import EventIterator
 from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.tools.decisions import approval_of, rejection_of, result_of
+from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon_worker.local.session import LocalSession
-
-__all__ = ["OpenTurn"]
 
 
 class OpenTurn:

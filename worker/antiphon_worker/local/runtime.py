@@ -26,7 +26,7 @@ from antiphon.errors import (
     UsageError,
 )
 from antiphon.events import Event
-from antiphon.input.cuts import kept_behind
+from antiphon.input.history_cuts import kept_behind
 from antiphon.input.ids import SessionId, TurnId, check_tenant, other_tenant
 from antiphon.input.values import Asked, Keep, now_ms
 from antiphon.model import Decision, FallbackModel, Message
@@ -52,12 +52,10 @@ from antiphon_worker.local.session import LocalSession, commit, edited, in_store
 from antiphon_worker.local.sessions import LocalSessions
 from antiphon_worker.local.submitted import SubmittedTurn
 from antiphon_worker.local.turn import LocalTurn
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import BUILT_IN
 from antiphon_worker.providers.scripted import ScriptedProvider
-
-__all__ = ["LocalRuntime"]
 
 
 class LocalRuntime:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from antiphon.errors import AgentError, StoreError
 from antiphon.events import Event, TurnFailedEvent
-from antiphon.input.cuts import kept_behind, shared_beginning
+from antiphon.input.history_cuts import kept_behind, shared_beginning
 from antiphon.input.values import now_ms
 from antiphon.model import Decision
 from antiphon.session.runtime import (
@@ -29,14 +29,12 @@ from antiphon.session.runtime import (
 from antiphon.session.saved import ListedFields, SavedSession, read_saved
 from antiphon.session.turn_info import TurnInfo
 from antiphon.stores.base import SessionStore
-from antiphon.stores.sealed import SealedStore
+from antiphon.stores.encrypted import SealedStore
 from antiphon_worker.local.book import TurnBook
 from antiphon_worker.local.inbox import Inbox
 from antiphon_worker.local.suspension import Suspension, not_suspended
 from antiphon_worker.loop.run_turn import WindowPlace
-from antiphon_worker.loop.tools.calls import described
-
-__all__ = ["LocalSession", "commit", "edited", "in_store", "refresh"]
+from antiphon_worker.loop.toolbox import described
 
 KEPT_SUSPENSIONS = 1000
 

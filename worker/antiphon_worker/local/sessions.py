@@ -14,8 +14,6 @@ from antiphon_worker.local.book import TurnBook
 from antiphon_worker.local.inbox import Inbox
 from antiphon_worker.local.session import LocalSession
 
-__all__ = ["LocalSessions"]
-
 SWEEP_SECONDS = 60.0
 RECENT = 256
 

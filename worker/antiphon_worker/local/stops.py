@@ -9,8 +9,6 @@ from typing import Any
 
 from antiphon.input.values import Keep
 
-__all__ = ["StoppedError", "canceller", "end"]
-
 
 class StoppedError(Exception):
     """The turn is to be cancelled."""

@@ -27,8 +27,6 @@ from antiphon_worker.local.suspension import Suspension
 from antiphon_worker.local.turn import BEGUN, LocalTurn
 from antiphon_worker.loop.unfinished import outcomes_of
 
-__all__ = ["SubmittedTurn"]
-
 
 class SubmittedTurn(OpenTurn):
     """A turn that runs independently of its caller, and the task that runs it."""

@@ -13,8 +13,6 @@ from antiphon.errors import AlreadyDecided, NotSuspended, TurnFailed, UsageError
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, OpenCall
 
-__all__ = ["LONGEST_WAIT_SECONDS", "Suspension"]
-
 LONGEST_WAIT_SECONDS = 30 * 86400.0
 IN_TIME = "Nobody decided within the time limit."
 NOT_DECIDED = "Nobody decided about a tool call of this turn within its time limit."

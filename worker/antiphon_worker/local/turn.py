@@ -22,7 +22,7 @@ from antiphon.events import (
     TurnSuspended,
     VariablesChanged,
 )
-from antiphon.input.cuts import Revision, revision_of
+from antiphon.input.history_cuts import Revision, revision_of
 from antiphon.input.values import Keep
 from antiphon.model import Decision, Message, Response, Status, ToolOutcome
 from antiphon.model.usage import NO_LIMITS, Usage
@@ -37,21 +37,17 @@ from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.session import LocalSession, commit, refresh
 from antiphon_worker.local.stops import StoppedError, canceller, end
 from antiphon_worker.local.suspension import Suspension
+from antiphon_worker.loop.costs import Meter, prices_in, stop_functions, used_by
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.limits.meter import Meter, stop_functions, used_by
-from antiphon_worker.loop.limits.prices import prices_in
 from antiphon_worker.loop.loop import Suspended
 from antiphon_worker.loop.run_turn import TimeLimit, TurnResult, WindowPlace, run_turn
+from antiphon_worker.loop.step_calls import Rules
 from antiphon_worker.loop.steps import JournalEntry, Steered
-from antiphon_worker.loop.tools.calls import described, is_stop
-from antiphon_worker.loop.tools.gate import Rules
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import ToolBox, described, is_stop
 from antiphon_worker.loop.unfinished import Unfinished, note_of
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.providers.base import Provider
-from antiphon_worker.trouble.fallback import Fallback
-
-__all__ = ["BEGUN", "LocalTurn"]
+from antiphon_worker.resilience import Fallback
 
 BEGUN = ("running", "retrying", "suspended")
 

@@ -21,10 +21,11 @@ from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
 from antiphon.model import Message, ToolCall, ToolResult
 from antiphon.tools import Context
-from antiphon_worker.loop.answers.form import check_form
-from antiphon_worker.loop.answers.output import ExpectedOutput
+from antiphon_worker.loop.answers import check_form
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult
+from antiphon_worker.loop.output import ExpectedOutput
+from antiphon_worker.loop.step_calls import Rules, error_result, result_event
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import (
     Journal,
@@ -37,15 +38,10 @@ from antiphon_worker.loop.steps import (
     variables_of,
     with_distinct_calls,
 )
-from antiphon_worker.loop.tools.calls import RunningCall, described, is_stop
-from antiphon_worker.loop.tools.gate import Rules
-from antiphon_worker.loop.tools.step_calls import error_result, result_event
-from antiphon_worker.loop.tools.toolbox import ToolBox
-from antiphon_worker.loop.whole import whole
+from antiphon_worker.loop.toolbox import RunningCall, ToolBox, described, is_stop
+from antiphon_worker.loop.visible_history import whole
 from antiphon_worker.providers.errors import error_of_exception
-from antiphon_worker.trouble.timeouts import CallTimeouts
-
-__all__ = ["run_function"]
+from antiphon_worker.resilience import CallTimeouts
 
 NO_RESULT = "The result of this call is not known."
 

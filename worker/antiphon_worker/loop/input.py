@@ -16,14 +16,12 @@ from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Tool
 from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
-from antiphon_worker.loop.limits.meter import Meter
-from antiphon_worker.loop.tools.gate import Rules
-from antiphon_worker.loop.tools.toolbox import tool_specs
+from antiphon_worker.loop.costs import Meter
+from antiphon_worker.loop.step_calls import Rules
+from antiphon_worker.loop.toolbox import tool_specs
 from antiphon_worker.providers.base import ToolSpec
 from antiphon_worker.providers.http.limits import Gate
-from antiphon_worker.trouble.fallback import Fallback
-
-__all__ = ["MAX_STEPS", "LoopInput", "fill_prompt", "loop_input", "stamp"]
+from antiphon_worker.resilience import Fallback
 
 MAX_STEPS = 32
 

@@ -47,9 +47,10 @@ from antiphon.model import (
     Usage,
 )
 from antiphon.tools import Context
-from antiphon_worker.loop.answers.bounds import check_answer
-from antiphon_worker.loop.answers.output import ExpectedOutput, OutputEvents
+from antiphon_worker.loop.answers import check_answer
 from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN, Gate, StepCalls, error_result, result_event
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
     Journal,
@@ -62,15 +63,10 @@ from antiphon_worker.loop.steps import (
     variables_of,
     with_distinct_calls,
 )
-from antiphon_worker.loop.tools.gate import Gate
-from antiphon_worker.loop.tools.step_calls import UNKNOWN_WHETHER_RUN, StepCalls, error_result, result_event
-from antiphon_worker.loop.tools.toolbox import ToolBox
-from antiphon_worker.loop.whole import whole
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import whole
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
-from antiphon_worker.trouble.fallback import Fallback, ModelChoice, changed
-from antiphon_worker.trouble.timeouts import CallTimeouts
-
-__all__ = ["LoopResult", "Suspended", "run_loop"]
+from antiphon_worker.resilience import CallTimeouts, Fallback, ModelChoice, changed
 
 RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.errors import AgentError, LimitReached, TurnFailed
 from antiphon.ext.turns import TurnFunction
 from antiphon.model import Decision
-from antiphon.session.reentry import within
+from antiphon.session.background import within
 from antiphon.tools import Context
 from antiphon.window import SavedSummary
 from antiphon_worker.loop.function import run_function
@@ -20,12 +20,9 @@ from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import Journal, plain_variables
-from antiphon_worker.loop.summaries import SummaryWriter
-from antiphon_worker.loop.tools.toolbox import ToolBox
-from antiphon_worker.loop.visible_history import LoadedHistory, visible_history
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter, visible_history
 from antiphon_worker.providers.base import Provider
-
-__all__ = ["TimeLimit", "TurnResult", "WindowPlace", "run_turn"]
 
 
 class WindowPlace(Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from antiphon.errors import ProviderStreamBroken
 from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta
-from antiphon_worker.loop.answers.form import check_form
+from antiphon_worker.loop.answers import check_form
 from antiphon_worker.providers.base import (
     Increment,
     ItemPart,
@@ -18,8 +18,6 @@ from antiphon_worker.providers.base import (
     TextPiece,
     ToolCallPiece,
 )
-
-__all__ = ["Sink", "StepEvents", "answered"]
 
 
 class Sink(Protocol):

@@ -11,33 +11,9 @@ from msgspec import Struct
 from antiphon.errors import CorruptRecord, TurnFailed
 from antiphon.events import Event
 from antiphon.input.limits import check_size
-from antiphon.input.versions import refuse_newer
+from antiphon.input.request import refuse_newer
 from antiphon.model import Decision, Message, StopReason, ToolCall, ToolResult, TurnStep, Usage
-from antiphon.tools.unanswered import at_the_end, noted
-
-__all__ = [
-    "CallsOpened",
-    "Journal",
-    "JournalEntry",
-    "Steered",
-    "Steering",
-    "Step",
-    "StepEntry",
-    "ToolFinished",
-    "ToolStarted",
-    "decode_entry",
-    "encode_entry",
-    "messages_of",
-    "plain_variables",
-    "steered_of",
-    "steps_of",
-    "tools_to_run",
-    "turn_steps",
-    "usage_of",
-    "variables_of",
-    "with_distinct_calls",
-]
-
+from antiphon.tools.results import at_the_end, noted
 
 REPAIR = "Your answer cannot be used: {reason} Answer again, with nothing but JSON that fits the schema."
 

@@ -11,10 +11,8 @@ from antiphon.model import Decision, Message, Response, Text, ToolOutcome, Usage
 from antiphon_worker.loop.input import stamp
 from antiphon_worker.loop.loop import LoopResult
 from antiphon_worker.loop.steps import JournalEntry, messages_of, steered_of, steps_of, usage_of, variables_of
-from antiphon_worker.loop.tools.toolbox import shorten
+from antiphon_worker.loop.toolbox import shorten
 from antiphon_worker.providers.stream.json_text import valid
-
-__all__ = ["NOTE", "Unfinished", "note_of", "outcomes_of"]
 
 MOST_CALLS = 20
 CALL_CHARACTERS = 500

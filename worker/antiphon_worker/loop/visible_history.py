@@ -1,16 +1,171 @@
-"""Selects the part of a session's history for the model: the agent's window, and a summary of the rest."""
+"""Selects and repairs the part of the history that the model receives, with a summary of the rest.
+
+A summary is one model call between the claim and the first step. Its request begins like the previous request of the
+session (system prompt, tools, older turns), so that the model services can use their caches. The summary is saved when
+the turn finishes. If the turn is retried after a crash or a provider error, the summary is written again, which costs
+tokens but is harmless.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
 
-from antiphon.model import Message
-from antiphon.window import SavedSummary, Window, window_start
-from antiphon_worker.loop.summaries import SummaryWriter
+from antiphon.errors import AgentError, ProviderRejected
+from antiphon.model import Message, ToolCall, ToolResult, Usage
+from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts, window_start
+from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.step_events import answered
+from antiphon_worker.loop.steps import Journal
+from antiphon_worker.loop.toolbox import is_stop
+from antiphon_worker.providers.base import Increment, ModelRequest, Provider
+from antiphon_worker.providers.http.limits import HeldBack
 
-__all__ = ["LoadedHistory", "VisibleHistory", "visible_history"]
+NO_RESULT = "The result of this call is not known."
+
+
+def whole(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with a result for each tool call, and without results that have no call."""
+    return _repaired(messages) if _has_tools(messages) else [*messages]
+
+
+def _has_tools(messages: Sequence[Message]) -> bool:
+    for message in messages:
+        if message.role == "tool":
+            return True
+        if message.role == "assistant":
+            for part in message.parts:
+                if type(part) is ToolCall:
+                    return True
+    return False
+
+
+def _repaired(messages: Sequence[Message]) -> list[Message]:
+    found: list[Message] = []
+    open_calls: dict[str, str] = {}  # names by ids
+    for message in messages:
+        if message.role != "tool":
+            found += _closed(open_calls)
+            open_calls = {call.call_id: call.name for call in message.tool_calls}
+            found.append(message)
+            continue
+        parts = [
+            part for part in message.parts if not isinstance(part, ToolResult) or part.call_id in open_calls
+        ]
+        for result in message.tool_results:
+            open_calls.pop(result.call_id, None)
+        if len(parts) == len(message.parts):
+            found.append(message)
+        elif parts:
+            found.append(msgspec.structs.replace(message, parts=parts))
+    return found + _closed(open_calls)
+
+
+def _closed(open_calls: dict[str, str]) -> list[Message]:
+    results = [ToolResult(call_id, NO_RESULT, name, is_error=True) for call_id, name in open_calls.items()]
+    return [Message.tool(results)] if results else []
+
+
+log = logging.getLogger("antiphon.summary")
+
+INSTRUCTION = (
+    "Write a summary of our conversation so far, in its language and in at most {words} words. It will take the place"
+    " of these messages: you will be shown the summary and what is said after it, and nothing else. Keep what later"
+    " answers may need: what I want and have told you, names, numbers and decisions, what the tools found and did,"
+    " and what is still open. Write the summary alone, without an answer to anything. {instructions}"
+)
+TOKENS_PER_WORD_OF_SUMMARY = 10  # of the window's limit
+LEAST_WORDS, MOST_WORDS = 50, 1_000
+PORTION_TOKENS = 50_000  # for a window without a limit of tokens
+COMPLETE = ("end", "stop_sequence", "max_tokens")
+# Parameters that apply to an agent's answers, but not to a summary.
+ABOUT_ANSWERS = {
+    "max_completion_tokens", "max_output_tokens", "max_tokens", "parallel_tool_calls", "response_format", "stop",
+    "stop_sequences", "text", "tool_choice", "verbosity",
+}  # fmt: skip
+
+
+class SummaryWriter:
+    """Writes summaries with the provider and the model of a turn. ``usage`` is the total usage of these calls."""
+
+    def __init__(self, provider: Provider, inp: LoopInput, journal: Journal, session_id: str) -> None:
+        self.usage = Usage()
+        self._provider = provider
+        self._inp = inp
+        self._journal = journal
+        self._session_id = session_id
+
+    async def write(
+        self, window: Window, summary: SavedSummary | None, older: Sequence[Message]
+    ) -> SavedSummary | None:
+        """Summarise the last summary and these messages, in portions that fit into the window.
+
+        If a call fails, return the last summary that was written: the turn continues without the rest. Raises
+        ``HeldBack`` if a rate limit is known.
+        """
+        limit = window.tokens or PORTION_TOKENS
+        words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
+        asked = INSTRUCTION.format(words=words, instructions=window.instructions or "").strip()
+        for portion in _portions(older, limit):
+            await self._journal.checkpoint()
+            head = [summary.message] if summary else []
+            try:
+                text = await self._ask([*head, *portion, Message.user(asked)])
+            except BaseException as exc:
+                if is_stop(exc) or isinstance(exc, HeldBack):
+                    raise  # a turn that waits for a rate limit keeps its older turns
+                log.warning(
+                    "session %s: no summary could be written, so the model will not see the older turns: %s",
+                    self._session_id, exc.code if isinstance(exc, AgentError) else type(exc).__name__,
+                )  # fmt: skip
+                log.debug("session %s: no summary could be written", self._session_id, exc_info=exc)
+                break
+            summary = SavedSummary((summary.messages if summary else 0) + len(portion), text)
+        return summary
+
+    async def _ask(self, messages: list[Message]) -> str:
+        """Call the model without tools. Raises the provider's errors, and ``ProviderRejected`` if there is no text."""
+        inp = self._inp
+        params = {name: value for name, value in inp.params.items() if name not in ABOUT_ANSWERS}
+        request = ModelRequest(
+            inp.model, whole(messages), inp.system, inp.offered, params=params | {"tool_choice": "none"},
+            gate=inp.gate,
+        )  # fmt: skip
+        result = await answered(self._provider.stream(request), _Discard())
+        self.usage += inp.meter.count(result.usage, result.model, inp.model)
+        text = result.message.text.strip()
+        if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:
+            raise ProviderRejected(f"The model wrote no summary (its stop reason is {result.stop_reason!r}).")
+        return text
+
+
+class _Discard:
+    """An outlet that discards increments. The text of a summary comes from the result of the call."""
+
+    full = False
+
+    def append(self, increment: Increment) -> None:
+        """Discard the increment."""
+
+    async def drain(self) -> None:
+        """Return at once, because this outlet is never full."""
+
+
+def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message]]:
+    """Yield groups of whole turns. Each has as many turns as fit into this many tokens, and at least one."""
+    portion: list[Message] = []
+    for begin, end in pairwise([*turn_starts(messages), len(messages)]):
+        turn = messages[begin:end]
+        if portion and estimated_tokens(portion) + estimated_tokens(turn) > tokens:
+            yield portion
+            portion = []
+        portion += turn
+    if portion:
+        yield portion
 
 
 class LoadedHistory(Struct):

@@ -11,12 +11,10 @@ from langchain_core.documents import Document
 from antiphon.errors import StoreUnavailable
 from antiphon.memory.declaration import Memory
 from antiphon.wire.lists.memories import TakenSession
-from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.passages import MOST_PASSAGES, TurnText, document_id
 from antiphon_worker.memory.plan import Plan
-
-__all__ = ["Documents"]
 
 log = logging.getLogger("antiphon.memory")
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from antiphon.memory.declaration import Memory
 
-__all__ = ["Index"]
-
 
 class Index:
     """Writes, deletes and finds documents. Raises what the store raises."""

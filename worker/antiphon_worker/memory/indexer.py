@@ -23,17 +23,15 @@ from antiphon.input.request import shown_request
 from antiphon.memory.declaration import Memory
 from antiphon.model import decode_history
 from antiphon.redis.edits import found_in
-from antiphon.redis.turn_info import response_of
+from antiphon.redis.turn_records import response_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.memories import TakenSession, put_off, settle_session, take_over, take_sessions
 from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord
-from antiphon_worker.loop.tools.calls import is_stop, text_of
+from antiphon_worker.loop.toolbox import is_stop, text_of
 from antiphon_worker.memory.documents import Documents
 from antiphon_worker.memory.passages import TurnText, texts_of_history, texts_of_turn
 from antiphon_worker.memory.plan import Plan, Work
-
-__all__ = ["Indexer"]
 
 log = logging.getLogger("antiphon.memory")
 

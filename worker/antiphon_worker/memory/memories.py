@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from antiphon.errors import SettingsError
 from antiphon.input.values import is_a
-from antiphon.memory.fact_model import fact_cursor
+from antiphon.memory.declaration import fact_cursor
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.input.request import AgentSpec
     from antiphon.memory.declaration import Memory
-
-__all__ = ["RECALL", "Memories"]
 
 RECALL = "recall"
 """The name of the tool."""

@@ -12,8 +12,6 @@ from msgspec import Struct
 from antiphon.memory.declaration import Memory
 from antiphon.model import Message
 
-__all__ = ["MOST_PASSAGES", "TurnText", "document_id", "texts_of_history", "texts_of_turn"]
-
 PASSAGE_CHARACTERS = 2000
 MOST_PASSAGES = 16
 _SAYS = {"user": "User", "assistant": "Assistant"}

@@ -11,8 +11,6 @@ from antiphon_worker.memory.passages import TurnText
 if TYPE_CHECKING:
     from antiphon.memory.declaration import Memory
 
-__all__ = ["Plan", "Work"]
-
 
 class Plan(NamedTuple):
     """Turns of which something else stood there before, the texts to write now, and what Redis is to keep of each turn.

@@ -16,15 +16,14 @@ from antiphon.errors import ToolError
 from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon.redis.cells import Cells
-from antiphon.redis.many.facts import facts_home, known_wordings
-from antiphon.redis.many.remembered import remembered
+from antiphon.redis.facts import facts_home, known_wordings, remembered
 from antiphon.tools import Tool
 from antiphon.window import estimated_tokens, window_start
-from antiphon.wire.cell import Cell, ClaimedTurn
-from antiphon.wire.lists.facts import read_facts
-from antiphon.wire.lists.memories import Remembered, has_taken_over, tenant_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.memories import Remembered, has_taken_over, read_facts, tenant_of
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.memories import Memories
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from langchain_core.documents import Document
 
     from antiphon.memory.declaration import Memory
-
-__all__ = ["NOTE", "Recalls"]
 
 log = logging.getLogger("antiphon.memory")
 

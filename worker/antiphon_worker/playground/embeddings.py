@@ -8,8 +8,6 @@ from typing import Any, cast
 
 from antiphon.memory.word_vectors import word_vector
 
-__all__ = ["EMBEDDINGS_PATHS", "embeddings"]
-
 EMBEDDINGS_PATHS = ("/v1/embeddings", "/embeddings")
 DIMENSIONS = 512
 

@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
-__all__ = ["Guard", "Watchdog"]
-
 _WATCH = """
 import os, shutil, signal, sys
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

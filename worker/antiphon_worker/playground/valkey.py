@@ -10,8 +10,6 @@ from pathlib import Path
 from antiphon.errors import MissingPackage, StoreError, UsageError
 from antiphon_worker.playground.process_guard import Guard
 
-__all__ = ["EmbeddedValkey"]
-
 HOST = "127.0.0.1"
 START_SECONDS = 20.0
 POLL_SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""Takes turns: waits for a doorbell while there is room, claims in batches, starts what was claimed."""
+"""Takes turns: waits while there is room, claims in batches, starts what was claimed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,55 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from antiphon.cli.serving.faults import log_fault
-from antiphon.errors import StoreError
+from antiphon.encryption import KEYS_VARIABLE
+from antiphon.encryption.values import Sealer
+from antiphon.errors import AgentError, KeyMissing, StoreError
 from antiphon.input.ids import TurnId
-from antiphon.wire.cell import Cell, ClaimedTurn, Claims, ForeignJob
+from antiphon.input.request import NewerRecord
+from antiphon.telemetry import log_fault
+from antiphon.wire.cell import Cell
+from antiphon.wire.records import ClaimedTurn, Claims, ForeignJob, is_in_the_clear, open_claimed
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
+from antiphon_worker.process.outcomes import GivenBack, seconds_until_newer
 from antiphon_worker.settings import Settings
 
-__all__ = ["Consumer"]
+turn_log = logging.getLogger("antiphon.turn")
+
+FOR_OTHERS = (NewerRecord, KeyMissing)
+"""What a worker raises for a turn that another worker can run: one of a newer release, or one that has the key."""
+
+
+class Opening:
+    """Opens the turns of a process, which has these keys."""
+
+    def __init__(self, seal: Sealer) -> None:
+        self._seal = seal
+        self._said: set[str] = set()
+
+    def open(self, turn: ClaimedTurn) -> ClaimedTurn:
+        """Open a turn. One that was submitted without a key is run: it stands in the clear already.
+
+        Raises ``KeyMissing`` and ``SealBroken``.
+        """
+        if is_in_the_clear(self._seal, turn):
+            self._say(
+                f"A turn of session {turn.session_id} was submitted in the clear: "
+                f"give all clients {KEYS_VARIABLE}.",
+                "submitted_in_the_clear",
+            )
+        return open_claimed(self._seal, turn)
+
+    def leave(self, why: AgentError, turn: ClaimedTurn) -> GivenBack:
+        """Return the outcome of a turn that stays as it is, for others."""
+        code = "newer_release" if isinstance(why, NewerRecord) else str(why.code)
+        self._say(f"{why.message} This worker gives such turns back.", code)
+        return GivenBack(why.message, code, seconds_until_newer(turn))
+
+    def _say(self, text: str, action: str) -> None:
+        if action not in self._said:
+            self._said.add(action)
+            turn_log.warning("%s", text, extra={"action": action})
+
 
 log = logging.getLogger("antiphon.consumer")
 

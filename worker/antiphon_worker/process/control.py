@@ -19,8 +19,6 @@ from antiphon.wire.keys import rq_key
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.lease import Stop
 
-__all__ = ["Control"]
-
 log = logging.getLogger("antiphon.control")
 
 SILENCE_SECONDS = 3600.0

@@ -13,35 +13,23 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import CorruptRecord, MessageNotFound, StoreError, TurnNotFound, UsageError, WrongTenant
-from antiphon.input.cuts import Revision, revision_of
+from antiphon.input.history_cuts import Revision, revision_of
 from antiphon.input.ids import TurnId
 from antiphon.input.limits import check_size
-from antiphon.input.request import AgentSpec, TurnRequest
-from antiphon.input.versions import refuse_newer
+from antiphon.input.request import AgentSpec, TurnRequest, refuse_newer
 from antiphon.model import TERMINAL, Message, ToolOutcome, decode_history, decode_message
-from antiphon.redis.copies.restore import restore
+from antiphon.redis.archived import restore
 from antiphon.redis.edits import found_in
-from antiphon.redis.turn_info import runs_of
+from antiphon.redis.turn_records import runs_of
 from antiphon.window import SavedSummary
-from antiphon.wire.cell import Cell, ClaimedTurn
-from antiphon.wire.records import readable
-from antiphon_worker.archive.store import Archive, ArchiveUnavailable
+from antiphon.wire.cell import Cell
+from antiphon.wire.records import ClaimedTurn, readable
+from antiphon_worker.archive import Archive, ArchiveUnavailable
 from antiphon_worker.loop.run_turn import WindowPlace
 from antiphon_worker.loop.unfinished import note_of, outcomes_of
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.process.journal import patiently
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
-
-__all__ = [
-    "asked_agent",
-    "loaded_history",
-    "own_system",
-    "restore_before",
-    "revised",
-    "untold_calls",
-    "variables_of_session",
-    "window_field",
-]
 
 RETRY_SECONDS = 1.0
 

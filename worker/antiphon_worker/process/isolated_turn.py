@@ -14,17 +14,16 @@ from typing import Any
 
 from antiphon.errors import KeyMissing, StoreError, TurnFailed
 from antiphon.input.ids import TurnId
-from antiphon.wire.cell import Cell, ClaimedTurn, TurnRecord
+from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
+from antiphon.wire.records import ClaimedTurn, TurnRecord
 from antiphon_worker.app import App
+from antiphon_worker.observing.observer import observer_of
 from antiphon_worker.process.lease import Lease, LeaseKeeper, Stop
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.turn import TurnRunner
+from antiphon_worker.resilience import AskedLimits
 from antiphon_worker.settings import Settings
-from antiphon_worker.trouble.rate_limits import AskedLimits
-from antiphon_worker.upkeep.observing.observer import observer_of
-
-__all__ = ["run_isolated_turns", "run_one_turn", "run_turn_alone"]
 
 log = logging.getLogger("antiphon.alone")
 

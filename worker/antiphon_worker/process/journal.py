@@ -19,9 +19,10 @@ from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.events import Event
 from antiphon.model import Message, encode
 from antiphon.model.usage import Usage
-from antiphon.wire.cell import STEER, SUPERSEDED, Cell, ClaimedTurn
+from antiphon.wire.cell import STEER, SUPERSEDED, Cell
 from antiphon.wire.errors import JournalShorter
 from antiphon.wire.preflight import wait_for_disk
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.steps import (
     JournalEntry,
     StepEntry,
@@ -33,8 +34,6 @@ from antiphon_worker.loop.steps import (
 )
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
 from antiphon_worker.process.publisher import TurnSink
-
-__all__ = ["TurnJournal", "patiently", "used_before", "used_with"]
 
 log = logging.getLogger("antiphon.journal")
 

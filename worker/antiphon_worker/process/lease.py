@@ -15,14 +15,12 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import StoreError
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.input.values import Keep
+from antiphon.telemetry import log_fault
 from antiphon.wire.cell import SUPERSEDED, Cell
-from antiphon_worker.loop.tools.calls import TurnStopped
-
-__all__ = ["Lease", "LeaseKeeper", "Stop", "StopSignal"]
+from antiphon_worker.loop.toolbox import TurnStopped
 
 log = logging.getLogger("antiphon.lease")
 

@@ -10,39 +10,18 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.cli.serving.faults import log_fault
 from antiphon.errors import AgentError, InvalidOutput, ProviderError
 from antiphon.input.request import AgentSpec
 from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
 from antiphon.model import Retry as RetryPolicy
-from antiphon.wire.cell import ClaimedTurn
+from antiphon.telemetry import log_fault
+from antiphon.wire.records import ClaimedTurn
+from antiphon_worker import resilience
 from antiphon_worker.app import App
 from antiphon_worker.process.lease import Lease, Stop
 from antiphon_worker.providers.stream.json_text import valid
+from antiphon_worker.resilience import Fallback
 from antiphon_worker.settings import Settings
-from antiphon_worker.trouble import retries
-from antiphon_worker.trouble.fallback import Fallback
-
-__all__ = [
-    "Cancelled",
-    "Failed",
-    "Finished",
-    "GivenBack",
-    "Outcome",
-    "Retry",
-    "Superseded",
-    "Tries",
-    "Waiting",
-    "broken",
-    "code_of",
-    "encodable",
-    "facts_of",
-    "log_end",
-    "said_by",
-    "seconds_until_newer",
-    "seconds_until_retry",
-    "stopped",
-]
 
 log = logging.getLogger("antiphon.turn")
 
@@ -192,7 +171,7 @@ def seconds_until_retry(
 ) -> float | None:
     """Seconds until the next try, or None where the model is given up. ``took`` is how long this attempt has taken."""
     failing = 0.0 if turn.failing_ms is None else turn.failing_ms / 1000 + took
-    return retries.seconds_until_retry(error, turn.errors, failing, _policy(settings, retry))
+    return resilience.seconds_until_retry(error, turn.errors, failing, _policy(settings, retry))
 
 
 def _policy(settings: Settings, retry: RetryPolicy | None) -> RetryPolicy:
@@ -222,7 +201,7 @@ class Tries:
     def fallback(self, agent: AgentSpec, app: App) -> Fallback:
         """The agent's fallbacks. A model that has one is tried again for as long as the agent says, or a short time."""
         models = agent.fallback
-        shortly = agent.retry or RetryPolicy(min(retries.FALLBACK_SECONDS, self._settings.retry_seconds))
+        shortly = agent.retry or RetryPolicy(min(resilience.FALLBACK_SECONDS, self._settings.retry_seconds))
 
         def gives_up(error: ProviderError) -> bool:
             delay = self._pause(error, shortly)

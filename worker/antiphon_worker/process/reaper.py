@@ -11,8 +11,6 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.preflight import seconds_up
 from antiphon_worker.settings import Settings
 
-__all__ = ["Reaper"]
-
 log = logging.getLogger("antiphon.reaper")
 
 PAUSE_SECONDS = 0.25

@@ -13,27 +13,29 @@ import msgspec
 
 from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
-from antiphon.input.cuts import Revision
+from antiphon.input.history_cuts import Revision
 from antiphon.input.request import TurnRequest, check_request, decode_request
 from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
 from antiphon.model.usage import Usage
 from antiphon.redis.cells import Cells
 from antiphon.tools import Context
-from antiphon.wire.cell import Cell, ClaimedTurn
+from antiphon.wire.cell import Cell
 from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.inspection import keep_of
-from antiphon.wire.records import open_stopped
+from antiphon.wire.records import ClaimedTurn, open_stopped
 from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
-from antiphon_worker.archive.store import ArchiveUnavailable
+from antiphon_worker.archive import ArchiveUnavailable
+from antiphon_worker.loop.costs import Meter
 from antiphon_worker.loop.input import loop_input, stamp
-from antiphon_worker.loop.limits.meter import Meter
 from antiphon_worker.loop.loop import Suspended
 from antiphon_worker.loop.run_turn import TimeLimit, run_turn
 from antiphon_worker.loop.steps import decode_entry, tools_to_run
-from antiphon_worker.loop.tools.calls import is_stop
+from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.loop.unfinished import Unfinished
 from antiphon_worker.memory.recall import Recalls
+from antiphon_worker.observing.observer import Observer
+from antiphon_worker.process.consumer import FOR_OTHERS, Opening
 from antiphon_worker.process.history import (
     asked_agent,
     loaded_history,
@@ -46,7 +48,6 @@ from antiphon_worker.process.history import (
 )
 from antiphon_worker.process.journal import TurnJournal, patiently, used_before, used_with
 from antiphon_worker.process.lease import Lease, StopSignal
-from antiphon_worker.process.opening import FOR_OTHERS, Opening
 from antiphon_worker.process.outcomes import (
     Cancelled,
     Failed,
@@ -67,11 +68,8 @@ from antiphon_worker.process.outcomes import (
 )
 from antiphon_worker.process.publisher import Publisher, TurnSink, WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
-from antiphon_worker.rq.parts import AppParts, how_to_start, workers_with
+from antiphon_worker.rq.advertised import AppParts, how_to_start, workers_with
 from antiphon_worker.settings import Settings
-from antiphon_worker.upkeep.observing.observer import Observer
-
-__all__ = ["TurnRunner"]
 
 log = logging.getLogger("antiphon.turn")
 

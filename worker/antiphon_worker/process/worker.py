@@ -15,7 +15,8 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.app import App
-from antiphon_worker.archive.archiver import Archiver
+from antiphon_worker.archive import Archiver
+from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.control import Control
 from antiphon_worker.process.lease import LeaseKeeper
@@ -23,20 +24,17 @@ from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.providers.http.limits import Gate
+from antiphon_worker.resilience import RateLimits
 from antiphon_worker.rq.foreign_jobs import ForeignJobs
 from antiphon_worker.rq.presence import Presence
+from antiphon_worker.scheduler import Scheduler
 from antiphon_worker.settings import Settings, describe
 from antiphon_worker.supervisor.child import Given
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
-from antiphon_worker.trouble.rate_limits import RateLimits
-from antiphon_worker.upkeep.deliverer import Deliverer
-from antiphon_worker.upkeep.observing.observer import observer_of, watch_redis
-from antiphon_worker.upkeep.scheduler import Scheduler
+from antiphon_worker.webhooks import Deliverer
 
 if TYPE_CHECKING:
     from antiphon_worker.memory.indexer import Indexer
-
-__all__ = ["Worker", "worker_name"]
 
 log = logging.getLogger("antiphon.worker")
 
@@ -167,7 +165,7 @@ class Worker:
         memories = self._app.memories
         if not [*memories]:
             return []
-        from antiphon_worker.memory.distiller import Distiller
+        from antiphon_worker.memory.facts import Distiller
         from antiphon_worker.memory.indexer import Indexer
 
         works = [

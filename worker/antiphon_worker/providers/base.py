@@ -17,22 +17,6 @@ from msgspec import Struct, field
 from antiphon.model import Message, StopReason, Usage
 from antiphon_worker.providers.http.limits import Gate
 
-__all__ = [
-    "Increment",
-    "Increments",
-    "ItemPart",
-    "ModelRequest",
-    "Outlet",
-    "OutputSchema",
-    "Provider",
-    "ReasoningPiece",
-    "RefusalPiece",
-    "StepResult",
-    "TextPiece",
-    "ToolCallPiece",
-    "ToolSpec",
-]
-
 
 class ToolSpec(Struct, frozen=True):
     """The description of a tool for a model. ``parameters`` is a JSON schema of the type object."""

@@ -22,8 +22,6 @@ from antiphon.errors import (
 )
 from antiphon_worker.providers.secrets import without_keys
 
-__all__ = ["Failure", "error_of_body", "error_of_exception", "error_of_status", "retry_after"]
-
 _LONGEST_MESSAGE = 600
 _LONGEST_KIND = 100
 _MOST_READ = 16 * _LONGEST_MESSAGE  # of a service's message, before it is cleaned

@@ -17,8 +17,6 @@ try:
 except ImportError as exc:
     raise MissingPackage("This provider needs the openai package: pip install 'antiphon[worker]'.") from exc
 
-__all__ = ["OpenAIConnection", "map_openai_error"]
-
 
 class OpenAIConnection(Connection):
     """Sends requests with ``openai.AsyncOpenAI``. Key and base URL come from the options, or from OPENAI_*."""

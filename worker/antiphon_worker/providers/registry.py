@@ -8,8 +8,6 @@ from typing import Any, cast
 from antiphon.errors import SettingsError, UnknownProvider
 from antiphon_worker.providers.base import Provider
 
-__all__ = ["BUILT_IN", "check_provider", "checked_providers", "close_providers", "provider_for"]
-
 
 def _openai() -> Provider:
     from antiphon_worker.providers.openai_responses.provider import OpenAIResponses

@@ -18,20 +18,8 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import InvalidMessage, ProviderRejected
-from antiphon.input.extras import misplaced
+from antiphon.input.parameters import misplaced
 from antiphon.model import File, Image, Message, ToolResult
-
-__all__ = [
-    "Extras",
-    "data_url",
-    "encode_body",
-    "fitting_id",
-    "function_name",
-    "media",
-    "plain_text",
-    "settled",
-    "split_params",
-]
 
 NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")

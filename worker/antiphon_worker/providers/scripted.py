@@ -41,8 +41,6 @@ from antiphon_worker.providers.base import (
     ToolCallPiece,
 )
 
-__all__ = ["ScriptedProvider"]
-
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
 _ARGUMENT_CHARACTERS = 24
 _CHARACTERS_PER_TOKEN = 4

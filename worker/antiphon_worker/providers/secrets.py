@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from antiphon.input.extras import is_credential
-
-__all__ = ["Secrets", "UrlFilter", "secrets_in_url", "without_keys"]
+from antiphon.input.parameters import is_credential
 
 MASK = "[key]"
 SHORTEST = 6

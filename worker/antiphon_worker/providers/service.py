@@ -14,8 +14,6 @@ from antiphon_worker.providers.http.connection import ApiKey, Call, Connection, 
 from antiphon_worker.providers.http.headers import check_allowed, check_own_headers
 from antiphon_worker.providers.stream.increments import AnswerStream, Decoder
 
-__all__ = ["ModelService", "OptionFields"]
-
 
 class OptionFields(TypedDict, total=False):
     """The fields of ``Options`` as keywords of all providers."""

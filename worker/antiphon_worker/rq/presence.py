@@ -15,9 +15,7 @@ from redis.exceptions import RedisError
 
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import rq_key
-from antiphon.wire.lists.apps import FIELD
-
-__all__ = ["Presence"]
+from antiphon.wire.lists.workers import FIELD
 
 HEARTBEAT_SECONDS = 15.0
 LOOK_SECONDS = 1.0

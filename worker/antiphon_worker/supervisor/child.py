@@ -17,10 +17,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon.wire.connection.forks import close_in_forks
-from antiphon_worker.supervisor.pulse import STALL_SIGNAL, Page, Patience, State, standing_still
-
-__all__ = ["ALONE", "WORK", "Given", "Lifeline", "Started", "start_process", "tell"]
+from antiphon.wire.connection.open import close_in_forks
+from antiphon_worker.supervisor.watchdog import STALL_SIGNAL, Page, Patience, State, standing_still
 
 log = logging.getLogger("antiphon.supervisor")
 

@@ -9,9 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from antiphon.cli.serving.faults import log_fault
-
-__all__ = ["run_to_its_end"]
+from antiphon.telemetry import log_fault
 
 log = logging.getLogger("antiphon.process")
 

@@ -1,4 +1,4 @@
-"""The parent of the worker processes.
+"""The parent of the worker processes: it starts, watches and replaces them.
 
 1. It starts them, and replaces those that die or stand still.  2. It hands back the turns of a dead process at once.
 3. It passes on SIGTERM, which drains them, and a second one, which aborts them.  4. It kills those that do not end in
@@ -13,18 +13,43 @@ import resource
 import signal
 import time
 
+from antiphon.errors import StoreError
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.child import WORK, Started, tell
-from antiphon_worker.supervisor.hand_back import LOOP_STALLED, WORKER_DIED, hand_back
-from antiphon_worker.supervisor.pulse import Patience, State
-from antiphon_worker.supervisor.spares import Spares, host_name
-
-__all__ = ["Supervisor", "is_of_this_host", "killed_after"]
+from antiphon_worker.supervisor.standby import Spares, host_name
+from antiphon_worker.supervisor.watchdog import Patience, State
 
 log = logging.getLogger("antiphon.supervisor")
+
+WORKER_DIED = ("worker_died", "The worker died.")
+LOOP_STALLED = ("loop_stalled", "The event loop of its worker stood still.")
+
+
+async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str, str]) -> int:
+    """Hand back all turns of the dead process of this name, and close the cell.
+
+    ``cause`` says how the process ended, as a code and a sentence. Returns the number of turns, or 0 if Redis cannot be
+    reached; then their leases have to expire.
+    """
+    code, reason = cause
+    try:
+        acts = await cell.reap(
+            holder=name, crash_limit=settings.crash_limit, queues=settings.queues, code=code, reason=reason
+        )
+    except StoreError as exc:
+        log.warning("the turns of worker %s wait for their leases to expire: %s", name, exc)
+        return 0
+    finally:
+        await cell.redis.aclose()
+    turns = f": {', '.join(act.turn_id for act in acts)}" if acts else ""
+    log.info(
+        "%d turns of worker %s are handed back%s", len(acts), name, turns, extra={"action": "handed_back"}
+    )
+    return len(acts)
+
 
 WRONG_SETTINGS = 2  # the exit code
 OPEN_FILES = 65_536

@@ -1,4 +1,4 @@
-"""The only module that opens Redis connections.
+"""Opens Redis connections; no other module does.
 
 A URL is ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://host1,host2/name/db``. Its user and password are
 those of the primary; those of the Sentinels are ``?sentinel_username=…&sentinel_password=…``. ``rediss+sentinel://``
@@ -8,10 +8,12 @@ uses TLS for both, with redis-py's options (``ssl_ca_certs=…``). Connections a
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import signature
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
@@ -23,10 +25,37 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import SettingsError
-from antiphon.wire.connection.forks import close_in_forks
 from antiphon.wire.connection.pipeline import ScriptRedis
 
-__all__ = ["database_of", "open_like", "open_redis", "redact", "url_like"]
+
+class HasNumber(Protocol):
+    def fileno(self) -> int:
+        """Return the number of the open file, or -1."""
+        ...
+
+
+_open: weakref.WeakSet[HasNumber] = weakref.WeakSet()
+
+
+def close_in_forks(one: HasNumber) -> None:
+    """Close this socket in every process that is forked from this one, as ``multiprocessing`` does."""
+    os.set_inheritable(one.fileno(), False)  # an executed program does not get it either
+    _open.add(one)
+
+
+def _close_all() -> None:
+    """Replace each with an empty file, which keeps the number in use, so that a second close hits no other file."""
+    empty = os.open(os.devnull, os.O_RDWR)
+    for one in list(_open):
+        number = one.fileno()
+        if number >= 0:
+            os.dup2(empty, number, inheritable=False)
+    os.close(empty)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
+
 
 _PERCENT_ENCODE = "percent-encode the special characters of the password"
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
@@ -60,7 +89,7 @@ def open_redis(
     try:
         _check_encoded(url)
         _check_database(url)
-        redis = (_open_sentinel if scheme.endswith("+sentinel") else _open)(url, max_connections, options)
+        redis = (_open_sentinel if scheme.endswith("+sentinel") else _opened)(url, max_connections, options)
         redis.connection_pool.make_connection()  # does not connect, and refuses unknown options
     except ValueError as exc:
         why = f"{exc}" if "@" not in url else _PERCENT_ENCODE
@@ -73,7 +102,7 @@ def open_redis(
     return redis
 
 
-def _open(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
+def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
     pool = _Pool.from_url(url, max_connections=max_connections, timeout=20, **options)
     pool.connection_class = _cancellable(pool.connection_class)
     return ScriptRedis.from_pool(pool)

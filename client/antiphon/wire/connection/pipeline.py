@@ -15,10 +15,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from antiphon.wire.connection.reader import DirectConnection
-
-__all__ = ["Line", "ScriptRedis"]
-
+from antiphon.wire.connection.resp import DirectConnection
 
 SHARED = frozenset({"EVALSHA", "EVAL", "HGET", "HMGET"})
 

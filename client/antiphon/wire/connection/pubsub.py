@@ -22,10 +22,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from antiphon.errors import ClientClosed
-from antiphon.wire.connection.reader import DirectConnection
+from antiphon.wire.connection.resp import DirectConnection
 from antiphon.wire.errors import store_error
-
-__all__ = ["RESYNC", "Listener", "LiveFeed"]
 
 log = logging.getLogger("antiphon.live")
 

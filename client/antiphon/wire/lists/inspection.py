@@ -1,4 +1,4 @@
-"""Reads of a cell for people and tools: its sessions, workers, failed turns and the places of turns."""
+"""Reads a cell for people and tools: sessions, workers, failed turns and the timeline of a turn."""
 
 from __future__ import annotations
 
@@ -8,34 +8,103 @@ from typing import Any, TypeVar, cast, get_args
 
 from msgspec import Struct, field
 
-from antiphon.encryption.contents import open_field, open_reason
+from antiphon.encryption.records import open_event, open_field, open_reason
 from antiphon.errors import CorruptRecord
+from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
-from antiphon.wire.records import TurnRecord
+from antiphon.wire.records import TurnRecord, decode_published
+from antiphon.wire.scripts import KEEP_TURN_SECONDS
 
-__all__ = [
-    "DueTurn",
-    "FailedTurn",
-    "SessionRow",
-    "due_turns",
-    "end_is_kept",
-    "failed_turns",
-    "keep_of",
-    "place_of_turn",
-    "session_places",
-    "session_rows",
-    "session_turns",
-    "statuses",
-    "turn_ids",
-    "turn_places",
-    "unserved",
-    "work_left",
-    "workers",
-]
+Place = tuple[int, str]
+"""Where a failed turn stands in the list of its queue: when it leaves the list, in seconds, and its id."""
+
+
+async def queues_of(cell: Cell) -> list[str]:
+    """Return the queues of a cell."""
+    stem = rq_key("rq_queue", "")
+    names: Any = await asked(cell.redis.smembers(rq_key("rq_queues")))
+    return sorted(name.decode(errors="replace").removeprefix(stem) for name in names)
+
+
+async def failed_places(
+    cell: Cell, queue: str, after: Place | None, since: int, until: int | None, count: int
+) -> list[Place]:
+    """Return up to ``count`` places behind a place, of turns that failed between two times (ms, to the second)."""
+    lowest = since // 1000 + KEEP_TURN_SECONDS - 1
+    highest: int | str = "+inf" if until is None else until // 1000 + KEEP_TURN_SECONDS + 1
+    if after is not None:
+        highest = after[0]
+    skipped = 0
+    while True:
+        found: Any = await asked(
+            cell.redis.zrevrangebyscore(
+                rq_key("rq_failed", queue), highest, lowest, start=skipped, num=count, withscores=True
+            )
+        )
+        places = [(int(score), job.decode(errors="replace")) for job, score in found]
+        places = [place for place in places if after is None or place < after]
+        if places or len(found) < count:
+            return places
+        skipped += count
+
+
+async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:
+    """Read the agents of sessions in JSON; empty for those that cannot be opened."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for session in sessions:
+        pipe.hget(cell.keys.session(session), "agent")
+    answers: Any = await asked(pipe.execute(raise_on_error=False))
+    stored = [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
+    return [_opened(cell, session, raw) for session, raw in zip(sessions, stored, strict=True)]
+
+
+def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
+    try:
+        return open_field(cell.seal, session, "agent", agent)
+    except CorruptRecord:
+        return b""
+
+
+PAGE = 1000
+MOST_PAGES = 100
+
+
+async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
+    """Read the events of a turn's last run that are kept, but for deltas, in pages. Raises ``StoreError``."""
+    after = await place_of_turn(cell, turn.session_id, turn.turn_id)
+    found: list[Event] = []
+    for _ in range(MOST_PAGES):
+        page = await asked(
+            cell.redis.xrange(cell.keys.events(turn.session_id), f"({after}-0", _end(turn), count=PAGE)
+        )
+        for place, fields in page:
+            event = _event(cell, turn, fields.get(b"e", b""))
+            found += [event] if event else []
+            after = int(place.partition(b"-")[0])
+        if len(page) < PAGE:
+            break
+    return found
+
+
+def _end(turn: TurnRecord) -> str:
+    """The place of its last event, or the end of the log while it runs."""
+    return f"{turn.last_seq}-0" if turn.status in ("finished", "failed", "cancelled") else "+"
+
+
+def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
+    """Read an event of this turn; None for a delta, one of another turn, and a damaged one."""
+    try:
+        known = decode_published(body)
+        if known.turn_id != turn.turn_id or known.type.endswith("_delta"):
+            return None
+        return decode_event(open_event(cell.seal, turn.session_id, body))
+    except CorruptRecord:
+        return None
+
 
 T = TypeVar("T")
 

@@ -6,25 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from antiphon.encryption.contents import open_event, open_field, open_turn_field
+from antiphon.encryption.records import open_event, open_field, open_turn_field
 from antiphon.errors import CorruptRecord, SealBroken, StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.records import TurnRecord, turn_record
-
-__all__ = [
-    "BEGAN",
-    "KEEP_SECONDS",
-    "OLDEST",
-    "Notice",
-    "agents_of",
-    "ends_of",
-    "follow",
-    "noticed_events",
-    "read_notices",
-    "turn_records",
-]
 
 BEGAN = "began"
 """The kind of a log's first entry, which is no notice."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from antiphon.encryption.contents import open_plan, open_reason, seal_plan, seal_reason
+from antiphon.encryption.records import open_plan, open_reason, seal_plan, seal_reason
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
-
-__all__ = ["PAUSED", "StoredSchedule", "advance", "due_schedules", "schedule_ids", "stored", "write_schedule"]
 
 PAUSED = "inf"
 

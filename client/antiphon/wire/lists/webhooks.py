@@ -6,25 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from antiphon.encryption.contents import open_webhook, seal_webhook
+from antiphon.encryption.records import open_webhook, seal_webhook
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
-
-__all__ = [
-    "MOST_WEBHOOKS",
-    "Delivery",
-    "StoredWebhook",
-    "Taken",
-    "What",
-    "release_webhook",
-    "settle",
-    "stored_webhooks",
-    "take_webhook",
-    "write_webhook",
-]
 
 What = Literal["delivered", "dropped", "skipped", "later"]
 """What became of a delivery; ``skipped``: the webhook had not asked for it."""

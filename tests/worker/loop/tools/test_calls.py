@@ -13,11 +13,10 @@ from antiphon.events import CustomEvent, TextDelta, ToolProgress, ToolResultEven
 from antiphon.model import Message, ToolCall
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context, tool
+from antiphon_worker.loop import step_calls
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import run_loop
-from antiphon_worker.loop.tools import step_calls
-from antiphon_worker.loop.tools.calls import PAUSE_SECONDS, RunningCall
-from antiphon_worker.loop.tools.toolbox import ToolBox
+from antiphon_worker.loop.toolbox import PAUSE_SECONDS, RunningCall, ToolBox
 from antiphon_worker.providers.scripted import ScriptedProvider
 
 

@@ -15,8 +15,7 @@ from antiphon.errors import InvalidTool, SettingsError, ToolRaised
 from antiphon.model import Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, tool
 from antiphon.tools.threads import Threads
-from antiphon_worker.loop.tools.calls import TurnStopped
-from antiphon_worker.loop.tools.toolbox import ToolBox, shorten, tool_specs
+from antiphon_worker.loop.toolbox import ToolBox, TurnStopped, shorten, tool_specs
 
 flavour: contextvars.ContextVar[str] = contextvars.ContextVar("flavour", default="none")
 
@@ -582,7 +581,7 @@ def test_a_fork_that_comes_back_from_its_tool_ends(kind, end):
         "import asyncio, os\n"
         "from antiphon.model import ToolCall\n"
         "from antiphon.tools import Context, tool\n"
-        "from antiphon_worker.loop.tools.toolbox import ToolBox\n"
+        "from antiphon_worker.loop.toolbox import ToolBox\n"
         "children = []\n"
         "@tool\n"
         f"{kind} beget() -> None:\n"

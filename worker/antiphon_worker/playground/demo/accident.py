@@ -14,8 +14,6 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.lists.inspection import workers
 from antiphon_worker.playground.demo.record import PlayedTurn, SessionRecord
 
-__all__ = ["Accident", "kill_a_worker"]
-
 MID_ANSWER_CHARACTERS = 60
 LOOK_SECONDS = 0.01
 TRIES = 5

@@ -9,8 +9,6 @@ from antiphon.events import Event, TextDelta, TurnFinished
 from antiphon.model import Message, Refusal
 from antiphon_worker.playground.demo.record import SessionRecord
 
-__all__ = ["Expected", "check_events", "check_history"]
-
 Expected = Callable[[Sequence[tuple[str, str]]], str]
 """Returns the expected answer of our own model to a conversation that ends with the user's message."""
 

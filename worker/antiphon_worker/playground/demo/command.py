@@ -13,8 +13,7 @@ from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO, cast
 
-from antiphon.cli.arguments import Parser, add_json, command_parser
-from antiphon.cli.lists import print_json
+from antiphon.cli.arguments import Parser, add_json, command_parser, print_json
 from antiphon.cli.terminal import counted
 from antiphon.errors import AgentError, MissingPackage, UsageError
 from antiphon_worker.playground.demo.conversations import read_conversations
@@ -26,8 +25,6 @@ from antiphon_worker.playground.demo.stage import ANSWER_LENGTH, Stage
 from antiphon_worker.playground.demo.verdict import judge
 from antiphon_worker.playground.modelserver import reply_to
 from antiphon_worker.playground.process_guard import Guard
-
-__all__ = ["demo"]
 
 OWN_SESSIONS = 8
 PACE = 25.0

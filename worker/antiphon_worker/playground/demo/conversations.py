@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from antiphon.errors import UsageError
 
-__all__ = ["Conversation", "read_conversations"]
-
 OWN = "conversations.jsonl"
 NAMES = ("name", "question_id", "id")
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from antiphon_worker.playground.demo.accident import Accident
 from antiphon_worker.playground.demo.record import SessionRecord
 
-__all__ = ["figure_lines", "percentile"]
-
 
 def figure_lines(records: Sequence[SessionRecord], accident: Accident | None, seconds: float) -> list[str]:
     """Return the table, one name and number per line."""

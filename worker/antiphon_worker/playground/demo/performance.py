@@ -16,8 +16,6 @@ from antiphon_worker.playground.demo.record import SessionRecord
 from antiphon_worker.playground.demo.screen import Screen
 from antiphon_worker.playground.demo.stage import Stage
 
-__all__ = ["Performance", "perform"]
-
 SILENCE_SECONDS = 120.0
 
 

@@ -11,8 +11,6 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon_worker.playground.demo.record import Follower, SessionRecord
 
-__all__ = ["play", "raise_when_silent"]
-
 FEW_CHARACTERS = 10
 AWAY_EVENTS = 8
 

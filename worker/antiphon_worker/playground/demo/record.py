@@ -13,8 +13,6 @@ from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon_worker.playground.demo.conversations import Conversation
 
-__all__ = ["Follower", "PlayedTurn", "SessionRecord"]
-
 
 class PlayedTurn(Struct):
     """One turn as its user saw it. Times are of this process's monotonic clock.

@@ -15,8 +15,6 @@ from typing import Protocol, TextIO
 from antiphon.events import Event
 from antiphon_worker.playground.demo.record import SessionRecord
 
-__all__ = ["LiveScreen", "PlainScreen", "Screen", "fit", "print_wrapped", "screen_for", "tail"]
-
 FRAMES_A_SECOND = 12
 NARROW = 60
 WIDE = 100

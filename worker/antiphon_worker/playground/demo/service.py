@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from antiphon.input.request import AgentSpec
 
-__all__ = ["PROVIDERS", "Service", "choose_service", "own_service_environment"]
-
 PROVIDERS = ("openai", "openai-chat", "anthropic")
 KEYS = {"openai": "OPENAI_API_KEY", "openai-chat": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 MODELS = {"openai": "gpt-4.1-mini", "openai-chat": "gpt-4.1-mini", "anthropic": "claude-haiku-4-5"}

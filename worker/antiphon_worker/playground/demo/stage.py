@@ -20,8 +20,6 @@ from antiphon_worker.playground.demo.service import Service, own_service_environ
 from antiphon_worker.playground.process_guard import Guard
 from antiphon_worker.playground.valkey import EmbeddedValkey
 
-__all__ = ["ANSWER_LENGTH", "Stage"]
-
 ANSWER_LENGTH = 60  # pieces in an answer of our own model server
 READY_SECONDS = 60.0
 LOOK_SECONDS = 0.02

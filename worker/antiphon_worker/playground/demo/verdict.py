@@ -10,8 +10,6 @@ from antiphon_worker.playground.demo.figures import figure_lines
 from antiphon_worker.playground.demo.performance import Performance
 from antiphon_worker.playground.demo.record import SessionRecord
 
-__all__ = ["judge"]
-
 MOST_SHOWN = 8
 
 

@@ -18,8 +18,6 @@ import msgspec
 from antiphon_worker.playground.modelserver.directives import DEFAULT_LENGTH, Call, read_calls, read_length
 from antiphon_worker.playground.modelserver.examples import example_of
 
-__all__ = ["Ask", "Conversation", "Reply", "answer", "reply_to"]
-
 
 @dataclass(slots=True)
 class Conversation:

@@ -9,8 +9,6 @@ from typing import Any
 from antiphon_worker.playground.modelserver.answers import Ask, Conversation, Reply
 from antiphon_worker.playground.modelserver.formats import at, encode, new_id, text_of
 
-__all__ = ["STREAM_ERROR", "Chat", "arguments_pieces", "bearer", "openai_error"]
-
 _FINISH = {"end": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 STREAM_ERROR = "The server had an error while it answered."

@@ -22,19 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-__all__ = [
-    "DEFAULT_LENGTH",
-    "Behaviour",
-    "Call",
-    "Directives",
-    "Fault",
-    "read_calls",
-    "read_directives",
-    "read_fault",
-    "read_length",
-]
-
-
 DEFAULT_LENGTH = 40
 
 

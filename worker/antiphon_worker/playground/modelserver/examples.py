@@ -7,8 +7,6 @@ from typing import Any
 
 from antiphon_worker.providers.stream.json_text import is_list
 
-__all__ = ["example_of"]
-
 
 def example_of(schema: Mapping[str, Any], text: str) -> Any:
     """Return the same value every time. Strings without restrictions are ``text``."""

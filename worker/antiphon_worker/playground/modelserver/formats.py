@@ -11,8 +11,6 @@ import msgspec
 from antiphon_worker.playground.modelserver.answers import Ask, Reply
 from antiphon_worker.providers.stream.json_text import is_list, is_object
 
-__all__ = ["Format", "at", "encode", "event", "new_id", "text_of"]
-
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol, cast
 
-__all__ = ["Connection", "Request", "Server"]
-
 MAX_HEAD = 64 * 1024
 MAX_BODY = 256 * 1024 * 1024
 _STREAM_HEAD = (

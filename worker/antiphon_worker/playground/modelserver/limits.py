@@ -6,8 +6,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-__all__ = ["RateLimit"]
-
 
 class RateLimit:
     """Lets ``calls`` requests in ``seconds`` through, continuously replenished. 0 calls are no limit.

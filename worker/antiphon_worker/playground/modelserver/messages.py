@@ -12,8 +12,6 @@ from antiphon_worker.playground.modelserver.chat import arguments_pieces, bearer
 from antiphon_worker.playground.modelserver.directives import Call
 from antiphon_worker.playground.modelserver.formats import at, encode, event, new_id, text_of
 
-__all__ = ["Messages"]
-
 _STOP = {"end": "end_turn", "max_tokens": "max_tokens", "tool_use": "tool_use"}
 _KINDS = {
     400: "invalid_request_error",

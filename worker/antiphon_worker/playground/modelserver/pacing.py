@@ -6,8 +6,6 @@ import asyncio
 import heapq
 from collections.abc import Callable
 
-__all__ = ["Wheel"]
-
 
 class Wheel:
     """Coarse timers, which are never early and at most one tick late while the loop keeps up."""

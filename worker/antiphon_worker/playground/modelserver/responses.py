@@ -11,8 +11,6 @@ from antiphon_worker.playground.modelserver.chat import arguments_pieces, bearer
 from antiphon_worker.playground.modelserver.directives import Call
 from antiphon_worker.playground.modelserver.formats import at, encode, event, new_id, text_of
 
-__all__ = ["Responses"]
-
 
 class Responses:
     path = "/v1/responses"

@@ -24,8 +24,6 @@ from antiphon_worker.playground.modelserver.pacing import Wheel
 from antiphon_worker.playground.modelserver.responses import Responses
 from antiphon_worker.playground.modelserver.streams import AnswerStream
 
-__all__ = ["ModelServer", "RecordedRequest", "Statistics"]
-
 UNKNOWN_MODEL = "no-such-model"
 WRONG_KEY = "wrong"
 _FORMATS: tuple[Format, ...] = (Chat(), Responses(), Messages())

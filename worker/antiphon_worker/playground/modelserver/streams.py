@@ -9,8 +9,6 @@ from itertools import islice
 from antiphon_worker.playground.modelserver.http import Connection
 from antiphon_worker.playground.modelserver.pacing import Wheel
 
-__all__ = ["AnswerStream"]
-
 # How many pieces to send at once without a pace, before other streams continue.
 _BATCH = 32
 

@@ -11,8 +11,6 @@ from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.service import ModelService, OptionFields
 from antiphon_worker.providers.stream.increments import AnswerStream
 
-__all__ = ["Anthropic"]
-
 
 class Anthropic(ModelService):
     """``max_tokens`` is the default limit of an answer, because the service requires one."""

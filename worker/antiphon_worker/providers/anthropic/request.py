@@ -18,8 +18,6 @@ from antiphon_worker.providers.request import (
     split_params,
 )
 
-__all__ = ["anthropic_call"]
-
 LONGEST_CALL_ID = 64
 # Names of other services' parameters, so that an agent's parameters stay valid when its model changes.
 _UNKNOWN = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.errors import MissingPackage, ProviderError, ProviderRejected, ProviderUnauthorized
-from antiphon.input.extras import is_credential
+from antiphon.input.parameters import is_credential
 from antiphon_worker.providers.http.connection import Call, Connection, HttpClient
 from antiphon_worker.providers.http.failures import RawResponse, map_sdk_error
 from antiphon_worker.providers.secrets import without_keys
@@ -16,8 +16,6 @@ except ImportError as exc:
     raise MissingPackage(
         "This provider needs the anthropic package: pip install 'antiphon[worker]'."
     ) from exc
-
-__all__ = ["AnthropicConnection", "map_anthropic_error"]
 
 _NO_KEY = "There is no key for Anthropic: set ANTHROPIC_API_KEY in the environment of the process that runs the turns."
 

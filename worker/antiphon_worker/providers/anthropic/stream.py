@@ -30,8 +30,6 @@ from antiphon_worker.providers.stream.json_text import (
     read_any,
 )
 
-__all__ = ["AnthropicDecoder"]
-
 _STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",
     "max_tokens": "max_tokens",

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
-__all__ = ["is_public", "reached"]
-
 Address: TypeAlias = tuple[int, int, int, str, Any]
 HEAD_START_SECONDS = 0.25  # the time for an address before the next one is tried as well
 

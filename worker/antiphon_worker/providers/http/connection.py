@@ -22,7 +22,7 @@ from antiphon.errors import (
     ProviderRejected,
     ProviderUnauthorized,
 )
-from antiphon.input.extras import is_credential
+from antiphon.input.parameters import is_credential
 from antiphon_worker.providers.errors import retry_after
 from antiphon_worker.providers.http.limits import Gate, pressure_of, pressure_of_error, scope_of
 from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url
@@ -45,16 +45,6 @@ except ImportError as exc:
     raise MissingPackage(
         "Model services need the worker's packages: pip install 'antiphon[worker]'."
     ) from exc
-
-__all__ = [
-    "NO_KEY",
-    "Answer",
-    "ApiKey",
-    "Call",
-    "Connection",
-    "HttpClient",
-    "Options",
-]
 
 ApiKey: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """A key, or a function that returns the key of each request (for rotation)."""

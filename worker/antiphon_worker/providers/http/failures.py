@@ -17,16 +17,6 @@ from antiphon.errors import (
 from antiphon_worker.providers.errors import error_of_body, error_of_status
 from antiphon_worker.providers.secrets import without_keys
 
-__all__ = [
-    "OURS",
-    "SHOULD_RETRY",
-    "RawResponse",
-    "TransportErrors",
-    "headers_of_error",
-    "map_sdk_error",
-    "map_transport_error",
-]
-
 RawResponse: TypeAlias = httpx2.Response
 
 SHOULD_RETRY = "x-should-retry"

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from antiphon.errors import ProviderRejected, SettingsError
-from antiphon.input.extras import is_header_name, is_transport_header
-
-__all__ = ["check_allowed", "check_own_headers", "framed"]
+from antiphon.input.parameters import is_header_name, is_transport_header
 
 ALLOWED = (
     "anthropic-beta", "anthropic-version", "openai-beta", "idempotency-key",

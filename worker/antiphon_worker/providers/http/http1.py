@@ -14,8 +14,6 @@ from typing import cast
 import httptools
 import httpx2
 
-__all__ = ["Exchange", "Http1Connection"]
-
 HIGH_WATER_BYTES = 256 * 1024
 MOST_HEAD_BYTES = 1024 * 1024
 MOST_ERROR_BYTES = 1024 * 1024

@@ -17,8 +17,6 @@ from msgspec import Struct
 from antiphon.errors import ProviderError, ProviderRateLimited
 from antiphon_worker.providers.errors import retry_after
 
-__all__ = ["Gate", "HeldBack", "Pressure", "pressure_of", "pressure_of_error", "scope_of"]
-
 NEAR = 0.05
 """A limit is near when less than this part of it is left."""
 UNKNOWN_WAIT_SECONDS = 1.0

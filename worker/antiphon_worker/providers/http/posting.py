@@ -15,8 +15,6 @@ from antiphon_worker.providers.http.failures import TransportErrors
 from antiphon_worker.providers.http.proxies import ProxyRoutes, proxies_of
 from antiphon_worker.providers.http.transport import DirectTransport
 
-__all__ = ["Posted", "Poster"]
-
 MOST_CONNECTIONS = 1024
 KEEPALIVE_SECONDS = 30.0
 MOST_BYTES = 16_384  # of an answer, which nobody reads

@@ -8,8 +8,6 @@ import httpx2
 
 from antiphon.errors import ProviderRejected
 
-__all__ = ["ProxyRoutes", "proxies_of"]
-
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
 

@@ -20,8 +20,6 @@ from antiphon_worker.providers.http.addresses import reached
 from antiphon_worker.providers.http.headers import framed
 from antiphon_worker.providers.http.http1 import Exchange, Http1Connection
 
-__all__ = ["DirectTransport", "exchange_of"]
-
 Origin: TypeAlias = tuple[str, str, int]
 _EXCHANGE = "antiphon.exchange"
 _PORTS = {"http": 80, "https": 443}

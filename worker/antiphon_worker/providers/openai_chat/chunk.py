@@ -25,22 +25,6 @@ from antiphon_worker.providers.stream.json_text import (
     read_any,
 )
 
-__all__ = [
-    "CallDelta",
-    "Choice",
-    "Chunk",
-    "Delta",
-    "Function",
-    "merged",
-    "merged_details",
-    "plain_text",
-    "read_chunk",
-    "real",
-    "real_function",
-    "reasoning_of_details",
-    "usage_of",
-]
-
 
 class Function(Struct, gc=False):
     name: str | None = None

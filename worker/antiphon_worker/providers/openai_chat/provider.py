@@ -11,8 +11,6 @@ from antiphon_worker.providers.openai_sdk import OpenAIConnection
 from antiphon_worker.providers.service import ModelService, OptionFields
 from antiphon_worker.providers.stream.increments import AnswerStream
 
-__all__ = ["OpenAIChat"]
-
 
 class OpenAIChat(ModelService):
     """A server of Chat Completions: ``OpenAIChat(base_url="https://api.groq.com/openai/v1", api_key=…)``.

@@ -18,8 +18,6 @@ from antiphon_worker.providers.request import (
 )
 from antiphon_worker.providers.stream.json_text import is_object
 
-__all__ = ["chat_call"]
-
 LONGEST_CALL_ID = 40
 
 

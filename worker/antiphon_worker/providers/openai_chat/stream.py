@@ -36,8 +36,6 @@ from antiphon_worker.providers.openai_chat.chunk import (
 from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_text, is_list, is_object, read_any
 from antiphon_worker.providers.stream.parts import CallPieces, PartList, TextPieces
 
-__all__ = ["ChatDecoder"]
-
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
     "length": "max_tokens",

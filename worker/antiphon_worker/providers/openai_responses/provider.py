@@ -11,8 +11,6 @@ from antiphon_worker.providers.openai_sdk import OpenAIConnection
 from antiphon_worker.providers.service import ModelService, OptionFields
 from antiphon_worker.providers.stream.increments import AnswerStream
 
-__all__ = ["OpenAIResponses"]
-
 
 class OpenAIResponses(ModelService):
     """OpenAI's Responses API. The service stores nothing: the history contains the reasoning in encrypted form."""

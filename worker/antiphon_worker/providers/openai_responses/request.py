@@ -17,8 +17,6 @@ from antiphon_worker.providers.request import (
     split_params,
 )
 
-__all__ = ["responses_call"]
-
 LONGEST_CALL_ID = 64
 # Names of other services' parameters, so that an agent's parameters stay valid when its model changes.
 _UNKNOWN = ("stop", "stop_sequences", "seed", "n", "frequency_penalty", "presence_penalty", "logit_bias")

@@ -32,8 +32,6 @@ from antiphon_worker.providers.stream.json_text import (
     read_any,
 )
 
-__all__ = ["ResponsesDecoder"]
-
 _INCOMPLETE: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "content_filter"}
 _PLAIN_CALL = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
 _ENDINGS = (

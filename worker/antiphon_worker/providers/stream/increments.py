@@ -19,8 +19,6 @@ from antiphon_worker.providers.http.connection import Answer, Call, Connection, 
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
 from antiphon_worker.providers.stream.sse import EventSplitter
 
-__all__ = ["AnswerStream", "Decoder"]
-
 log = logging.getLogger("antiphon.providers")
 
 # How long to wait for the end of a complete answer's body, so that its connection can be used again.

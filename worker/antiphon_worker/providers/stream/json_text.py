@@ -6,21 +6,6 @@ import json
 from math import isfinite
 from typing import Any, TypeGuard
 
-__all__ = [
-    "Mending",
-    "as_dict",
-    "as_dicts",
-    "as_int",
-    "as_list",
-    "as_text",
-    "as_torn_text",
-    "cost_of",
-    "is_list",
-    "is_object",
-    "read_any",
-    "valid",
-]
-
 TICKS_PER_DOLLAR = 10_000_000_000
 
 

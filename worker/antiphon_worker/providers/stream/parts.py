@@ -6,8 +6,6 @@ from typing import Any
 
 from antiphon.model import Item, Part, Reasoning, Refusal, Text, ToolCall
 
-__all__ = ["CallPieces", "PartList", "TextPieces"]
-
 
 class TextPieces:
     """A text, a reasoning or a refusal that is being streamed."""

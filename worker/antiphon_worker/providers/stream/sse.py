@@ -6,8 +6,6 @@ with or without an ``event:`` line before it, is looked at line by line.
 
 from __future__ import annotations
 
-__all__ = ["EventSplitter", "EventTooLong"]
-
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 

@@ -1,0 +1,394 @@
+"""The commands for what an operator configures in Redis: tenant limits, schedules, webhooks, facts, users."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from antiphon.cli.arguments import (
+    add_agent,
+    add_json,
+    add_redis,
+    agent_of,
+    command_parser,
+    first,
+    list_parser,
+    open_client,
+    print_json,
+    print_table,
+    with_acts,
+)
+from antiphon.cli.terminal import clock_time, table
+from antiphon.client import AsyncClient, AsyncFacts, Fact, TenantLimits
+from antiphon.redis.cells import prefix_of
+from antiphon.wire.acl import ROLES, user_rule
+
+SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
+
+
+def limits(argv: list[str]) -> int:
+    """Show or set how many turns a tenant may have
+
+    Without a tenant it shows or sets the defaults of all tenants. With any option it sets all three limits: one that
+    is left out is the default again. Turns beyond --in-flight wait; those beyond the others are refused.
+    """
+    parser = command_parser(limits)
+    parser.add_argument("tenant", nargs="?", help="the name of a tenant")
+    parser.add_argument("--in-flight", metavar="N", type=int, help="turns that stand in a queue or run")
+    parser.add_argument("--waiting", metavar="N", type=int, help="turns that were accepted and wait")
+    parser.add_argument("--per-minute", metavar="N", type=int, help="turns submitted in any 60 seconds")
+    parser.add_argument("--none", action="store_true", help="take all its limits away")
+    add_json(parser, "print the limits as a line of JSON")
+    add_redis(parser)
+    return asyncio.run(_limits(parser.parse_args(argv)))
+
+
+async def _limits(options: argparse.Namespace) -> int:
+    async with open_client(options) as client:
+        asked = {name: getattr(options, name) for name in TenantLimits.__struct_fields__}
+        if options.none or any(number is not None for number in asked.values()):
+            await client.set_tenant_limits(options.tenant, **{} if options.none else asked)
+        found = msgspec.structs.asdict(await client.tenant_limits(options.tenant))
+    if options.json:
+        print_json([found])
+        return 0
+    rows = [(name.replace("_", " "), "none" if number is None else number) for name, number in found.items()]
+    print("\n".join(table(["limit", "turns"], rows)))
+    return 0
+
+
+def _add_schedule(argv: list[str]) -> int:
+    """Submit a turn again and again, or replace the schedule of this name
+
+    Times are seconds (--every 3600) or cron text (--cron '0 18 * * 1-5') in a time zone. Workers submit the turns.
+    """
+    parser = command_parser(_add_schedule, "schedules add")
+    parser.add_argument("session", help="the session's id")
+    parser.add_argument("name", help="the schedule's name: letters, digits, '_', '.' and '-'")
+    parser.add_argument("text", help="the user's text of each turn")
+    times = parser.add_mutually_exclusive_group(required=True)
+    times.add_argument("--every", metavar="SECONDS", type=float)
+    times.add_argument("--cron", metavar="TEXT", help="minute, hour, day, month and weekday")
+    parser.add_argument("--tz", metavar="ZONE", default="UTC", help="the time zone of --cron; by default UTC")
+    add_agent(parser)
+    parser.add_argument("--queue", help="the queue of the turns")
+    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
+    parser.add_argument(
+        "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
+    )
+    add_json(parser, "print the schedule as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    agent = agent_of(options, parser)
+
+    async def add() -> None:
+        async with open_client(options) as client:
+            schedules = client.schedules(options.session, tenant=options.tenant)
+            await schedules.set(
+                options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent,
+                queue=options.queue, priority=options.priority,
+            )  # fmt: skip
+            if options.json:
+                print_json([one async for one in schedules if one.name == options.name])
+
+    asyncio.run(add())
+    return 0
+
+
+def _remove_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Delete a schedule; the turns that it has submitted stay"""
+    return schedules.delete(name)
+
+
+def _pause_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Submit no turns of a schedule until it is resumed"""
+    return schedules.pause(name)
+
+
+def _resume_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
+    """Submit turns of a paused schedule again, from its next time on"""
+    return schedules.resume(name)
+
+
+def _act_on_schedule(argv: list[str], act: Callable[[Any, str], Coroutine[Any, Any, None]]) -> int:
+    parser = command_parser(act, f"schedules {act.__name__.removeprefix('_').partition('_')[0]}")
+    parser.add_argument("session", help="the session's id")
+    parser.add_argument("name", help="the schedule's name")
+    parser.add_argument("--tenant", metavar="NAME", help="refuse if the schedule is not one of this tenant")
+    add_json(parser, "print the schedule as it is then as a line of JSON; nothing of one that is removed")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def run() -> None:
+        async with open_client(options) as client:
+            schedules = client.schedules(options.session, tenant=options.tenant)
+            await act(schedules, options.name)
+            if options.json:
+                print_json([one async for one in schedules if one.name == options.name])
+
+    asyncio.run(run())
+    return 0
+
+
+@with_acts(
+    {
+        "add": _add_schedule,
+        "remove": lambda argv: _act_on_schedule(argv, _remove_schedule),
+        "pause": lambda argv: _act_on_schedule(argv, _pause_schedule),
+        "resume": lambda argv: _act_on_schedule(argv, _resume_schedule),
+    }
+)
+def schedules(argv: list[str]) -> int:
+    """List the schedules, those that are due next first; `schedules add` sets one
+
+    `antiphon schedules add SESSION NAME TEXT` sets a schedule, `remove SESSION NAME` deletes it, and `pause` and
+    `resume` stop it for a time. Each has a --help of its own.
+    """
+    parser = list_parser(schedules, "schedules")
+    parser.add_argument("--session", metavar="ID", help="show only schedules of this session")
+    parser.add_argument("--tenant", metavar="NAME", help="show only schedules of this tenant")
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Any]:
+        async with open_client(options) as client:
+            return await first(options.limit, client.schedules(options.session, tenant=options.tenant))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [
+            one.session_id, one.name, one.cron or f"every {one.every:g} s",
+            "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
+        ]
+        for one in found
+    ]  # fmt: skip
+    print_table(["session", "name", "when", "due", "last turn", "error"], rows, "There is no schedule.")
+    return 0
+
+
+def _add_webhook(argv: list[str]) -> int:
+    """Tell a URL of the ends of turns, or replace the webhook of this name; prints the secret
+
+    The receiver checks the signature with the secret. Give one of your own in ANTIPHON_WEBHOOK_SECRET; without it, one
+    is made. It is shown only now.
+    """
+    parser = command_parser(_add_webhook, "webhooks add")
+    parser.add_argument("name", help="the webhook's name: letters, digits, '_', '.' and '-'")
+    parser.add_argument("url", help="https://… of the receiver")
+    parser.add_argument("--types", metavar="A,B", help="only these events, such as turn_failed")
+    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
+    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
+    parser.add_argument(
+        "--private", action="store_true", help="the receiver may have a private address, and http://"
+    )
+    add_json(parser, "print the webhook's name and its secret as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    types = options.types and [one.strip() for one in options.types.split(",")]
+
+    async def add() -> str:
+        async with open_client(options) as client:
+            return await client.webhooks(tenant=options.tenant).set(
+                options.name, options.url, types=types, agent=options.agent, private=options.private,
+                secret=os.environ.get(SECRET_VARIABLE) or None,
+            )  # fmt: skip
+
+    secret = asyncio.run(add())
+    if options.json:
+        print_json([{"name": options.name, "secret": secret}])
+    else:
+        print(secret)
+    return 0
+
+
+def _remove_webhook(argv: list[str]) -> int:
+    """Delete a webhook, with the deliveries that wait"""
+    parser = command_parser(_remove_webhook, "webhooks remove")
+    parser.add_argument("name", help="the webhook's name")
+    parser.add_argument("--tenant", metavar="NAME", help="refuse if the webhook is not one of this tenant")
+    add_json(parser, "print the name as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def remove() -> None:
+        async with open_client(options) as client:
+            await client.webhooks(tenant=options.tenant).delete(options.name)
+
+    asyncio.run(remove())
+    if options.json:
+        print_json([{"name": options.name, "removed": True}])
+    return 0
+
+
+@with_acts({"add": _add_webhook, "remove": _remove_webhook})
+def webhooks(argv: list[str]) -> int:
+    """List the webhooks and how they fare; `webhooks add` sets one
+
+    `antiphon webhooks add NAME URL` sets a webhook, and `remove NAME` deletes it. Each has a --help of its own.
+    """
+    parser = list_parser(webhooks, "webhooks")
+    parser.add_argument("--tenant", metavar="NAME", help="show only webhooks of this tenant")
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Any]:
+        async with open_client(options) as client:
+            return await first(options.limit, client.webhooks(tenant=options.tenant))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [one.name, one.url, one.tenant or "-", one.agent or "-", one.waiting, one.dropped, one.error or ""]
+        for one in found
+    ]
+    print_table(
+        ["name", "url", "tenant", "agent", "waiting", "dropped", "last error"], rows, "There is no webhook."
+    )
+    return 0
+
+
+def _add_fact(argv: list[str]) -> int:
+    """Add a fact"""
+    parser = _facts_parser(_add_fact, "facts add")
+    parser.add_argument("text", help="one sentence")
+    options = parser.parse_args(argv)
+    return _print_fact(options, lambda known: known.add(options.text))
+
+
+def _edit_fact(argv: list[str]) -> int:
+    """Let a fact read differently"""
+    parser = _facts_parser(_edit_fact, "facts edit")
+    parser.add_argument("fact", help="the fact's id")
+    parser.add_argument("text", help="one sentence")
+    options = parser.parse_args(argv)
+    return _print_fact(options, lambda known: known.edit(options.fact, options.text))
+
+
+def _remove_fact(argv: list[str]) -> int:
+    """Delete a fact; the turns that said it are not distilled again"""
+    parser = _facts_parser(_remove_fact, "facts remove")
+    parser.add_argument("fact", help="the fact's id")
+    options = parser.parse_args(argv)
+
+    async def remove() -> None:
+        async with open_client(options) as client:
+            await _known(client, options).delete(options.fact)
+
+    asyncio.run(remove())
+    if options.json:
+        print_json([{"id": options.fact, "removed": True}])
+    return 0
+
+
+@with_acts({"add": _add_fact, "edit": _edit_fact, "remove": _remove_fact})
+def facts(argv: list[str]) -> int:
+    """List what a memory knows; `facts add` adds to it
+
+    `antiphon facts add TEXT` adds a fact, `edit ID TEXT` lets one read differently, and `remove ID` deletes it. Each
+    has a --help of its own. --agent and --session are for memories of these scopes.
+    """
+    parser = list_parser(facts, "facts")
+    _add_scope(parser)
+    options = parser.parse_args(_listed(argv))
+
+    async def find() -> list[Fact]:
+        async with open_client(options) as client:
+            return await first(options.limit, _known(client, options))
+
+    found = asyncio.run(find())
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [
+        [one.id, one.error, "-", "-"] if one.error else [one.id, one.text, one.by, clock_time(one.updated)]
+        for one in found
+    ]
+    print_table(["fact", "text", "by", "since"], rows, "Nothing is known.")
+    return 0
+
+
+def _print_fact(options: argparse.Namespace, act: Callable[[AsyncFacts], Coroutine[Any, Any, Fact]]) -> int:
+    async def change() -> Fact:
+        async with open_client(options) as client:
+            return await act(_known(client, options))
+
+    fact = asyncio.run(change())
+    if options.json:
+        print_json([fact])
+    else:
+        print(fact.id)
+    return 0
+
+
+def _facts_parser(command: Callable[[list[str]], int], name: str) -> argparse.ArgumentParser:
+    parser = command_parser(command, name)
+    _add_scope(parser)
+    add_json(parser, "print the fact as a line of JSON")
+    add_redis(parser)
+    return parser
+
+
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", metavar="NAME", help="whose facts")
+    parser.add_argument("--agent", metavar="NAME", help="facts of a memory of an agent's scope")
+    parser.add_argument("--session", metavar="ID", help="facts of a memory of a session's scope")
+    parser.add_argument(
+        "--memory", metavar="NAME", default="memory", help="the name of the facts; by default memory"
+    )
+
+
+def _known(client: AsyncClient, options: argparse.Namespace) -> AsyncFacts:
+    return client.memory(options.memory, tenant=options.tenant, agent=options.agent, session=options.session)
+
+
+def _listed(argv: list[str]) -> list[str]:
+    return argv[1:] if argv[:1] == ["list"] else argv
+
+
+PASSWORD_VARIABLE = "ANTIPHON_ACL_PASSWORD"
+
+
+def redis_acl(argv: list[str]) -> int:
+    """Write a user of Redis that may do what its role needs, and nothing else
+
+    Pass the line to redis-cli, or write it into the server's ACL file with --file. The password is that of
+    ANTIPHON_ACL_PASSWORD. Without it, one is made and shown on standard error: the line has only its hash.
+    """
+    parser = command_parser(redis_acl, "redis acl")
+    parser.add_argument("role", choices=ROLES)
+    parser.add_argument("--name", help="the user's name; by default the role")
+    parser.add_argument(
+        "--sessions", metavar="BEGINNING", help="what the ids of a subscriber's sessions begin with"
+    )
+    parser.add_argument(
+        "--database", metavar="N", type=int, default=0, help="the subscriber's database; by default 0"
+    )
+    parser.add_argument("--prefix", help="first part of every key; by default ANTIPHON_PREFIX or ant")
+    parser.add_argument("--file", action="store_true", help="write a line of an ACL file, not a command")
+    add_json(parser, "print the user, the password if it was made, and the line as a line of JSON")
+    options = parser.parse_args(argv)
+    name = options.name or options.role
+    given = os.environ.get(PASSWORD_VARIABLE)
+    password = given or secrets.token_urlsafe(32)
+    rule = user_rule(
+        options.role, name, password,
+        prefix=prefix_of(options.prefix), sessions=options.sessions, database=options.database,
+    )  # fmt: skip
+    line = f"{'user' if options.file else 'ACL SETUSER'} {rule}"
+    if options.json:
+        print_json([{"user": name, "password": None if given else password, "line": line}])
+        return 0
+    if not given:
+        print(f"The password of {name}: {password}", file=sys.stderr)
+    print(line)
+    return 0

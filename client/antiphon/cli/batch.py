@@ -1,0 +1,362 @@
+"""``antiphon batch``: runs a turn for each line of a file, and appends the outcomes to another file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import hashlib
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, aclosing
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.cli.arguments import (
+    INTERRUPTED,
+    add_agent,
+    add_json,
+    add_redis,
+    agent_of,
+    command_parser,
+    positive,
+    print_json,
+    redis_urls,
+)
+from antiphon.cli.terminal import counted, printable
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError, StoreUnavailable, StoreUnsupported, UsageError
+from antiphon.input.ids import TurnId, session_id
+from antiphon.input.request import AgentSpec
+from antiphon.redis.results import Ends, outcome_of
+from antiphon.redis.submission import Submission
+from antiphon.redis.turn import AsyncTurn
+
+
+class _Given(Struct, forbid_unknown_fields=True):
+    """A line as it stands in the file."""
+
+    text: Any
+    id: str | int | None = None
+    session: str | None = None
+    agent: str | None = None
+    params: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Line(Struct):
+    """One turn to run. ``key`` is made from all that it depends on, so that another run of the command finds it."""
+
+    id: str
+    key: str
+    session: str
+    text: Any
+    agent: str | None = None
+    params: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class _Outcome(Struct):
+    """What must stand in a line of the outcomes."""
+
+    id: str
+    key: str
+    status: str
+
+
+def read_lines(path: Path, common: Sequence[Any]) -> list[Line]:
+    """Read the lines to run. ``common`` is what else their turns depend on. Raises ``UsageError``.
+
+    A line without an id is named after its contents; equal ones are numbered.
+    """
+    try:
+        raw = path.read_bytes().splitlines()
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be read: {exc.strerror}.") from exc
+    lines: list[Line] = []
+    equal: Counter[str] = Counter()
+    names: set[str] = set()
+    for number, text in enumerate(raw, 1):
+        if not text.strip():
+            continue
+        given = _given(path, number, text)
+        key = hashlib.sha256(msgspec.json.encode([given, common], order="sorted")).hexdigest()[:32]
+        equal[key] += 1
+        if equal[key] > 1 and given.id is None:
+            key = f"{key}-{equal[key]}"
+        name = key if given.id is None else str(given.id)
+        if name in names:
+            raise UsageError(f"{path}, line {number}: the id {name!r} was used before.")
+        names.add(name)
+        where = given.session or f"batch-{key}"
+        lines.append(Line(name, key, where, given.text, given.agent, given.params, given.metadata))
+    return lines
+
+
+def _given(path: Path, number: int, text: bytes) -> _Given:
+    try:
+        given = msgspec.json.decode(text, type=_Given)
+        if given.session is not None:
+            session_id(given.session)
+    except (msgspec.DecodeError, UnicodeError, UsageError) as exc:
+        raise UsageError(f"{path}, line {number}: {exc}") from exc
+    return given
+
+
+class OutFile:
+    """The outcomes so far, to which more are appended. One command at a time writes to it."""
+
+    def __init__(self, path: Path, lines: Sequence[Line], retry_failed: bool) -> None:
+        self._path = path
+        self._last: dict[str, _Outcome] = {}
+        self._retry_failed = retry_failed
+        self._keys = {line.id: line.key for line in lines}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            try:
+                self._file = stack.enter_context(self._path.open("a+b"))
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"Another command writes to {self._path}: wait for its end.") from None
+            except OSError as exc:
+                raise UsageError(f"{self._path} cannot be written: {exc.strerror}.") from exc
+            self._read()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def done(self) -> int:
+        """How many lines need not run."""
+        return sum(map(self._is_done, self._last.values()))
+
+    @property
+    def failed(self) -> int:
+        """How many of these have not finished."""
+        return sum(self._is_done(one) and one.status != "finished" for one in self._last.values())
+
+    def has(self, line: Line) -> bool:
+        """Whether this line need not run."""
+        return line.id in self._last and self._is_done(self._last[line.id])
+
+    def write(self, outcome: dict[str, Any]) -> None:
+        """Append one outcome, whole."""
+        self._file.write(msgspec.json.encode(outcome) + b"\n")
+        self._file.flush()
+
+    def _is_done(self, outcome: _Outcome) -> bool:
+        return outcome.status == "finished" or not self._retry_failed
+
+    def _read(self) -> None:
+        """Check what is there; the beginning of a line that a crash has left is cut off."""
+        self._file.seek(0)
+        whole, _, rest = self._file.read().rpartition(b"\n")
+        if rest:
+            self._file.truncate(len(whole) + 1 if whole else 0)
+        for number, text in enumerate(whole.splitlines(), 1):
+            try:
+                found = msgspec.json.decode(text, type=_Outcome)
+            except (msgspec.DecodeError, UnicodeError) as exc:
+                raise UsageError(f"{self._path}, line {number} is no outcome of a batch: {exc}") from exc
+            if self._keys.get(found.id) != found.key:
+                raise UsageError(
+                    f"{self._path}, line {number} is the outcome of another line, agent or option ({found.id!r}): "
+                    "repeat the command that wrote it, or choose another file for --out."
+                )
+            self._last[found.id] = found
+
+
+EVERY_SECONDS = 0.1
+WIDTH = 30
+
+
+class Progress:
+    """How many of ``total`` are done and have failed. A terminal gets a bar of one line, a pipe nothing."""
+
+    def __init__(self, out: TextIO, total: int, done: int = 0, failed: int = 0) -> None:
+        self.done = done
+        self.failed = failed
+        self._out = out
+        self._total = total
+        self._before = done
+        self._shown = out.isatty()
+        self._began = time.monotonic()
+        self._next = 0.0
+
+    def advance(self, *, failed: bool) -> None:
+        """One more is done."""
+        self.done += 1
+        self.failed += failed
+        if self._shown and time.monotonic() >= self._next:
+            self._show()
+
+    def note(self, text: str) -> None:
+        """Say why it does not go on, above the bar."""
+        if self._shown:
+            self._out.write(f"\r\x1b[K{printable(text)}\n")
+            self._show()
+
+    def end(self) -> None:
+        """Leave the line as it is now."""
+        if self._shown:
+            self._show()
+            self._out.write("\n")
+            self._out.flush()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        self._next = now + EVERY_SECONDS
+        rate = (self.done - self._before) / max(now - self._began, 0.001)
+        filled = WIDTH * self.done // max(self._total, 1)
+        text = f"[{'#' * filled}{'.' * (WIDTH - filled)}] {self.done:,}/{self._total:,}  {rate:,.0f}/s"
+        if self.failed:
+            text += f"  {self.failed:,} failed"
+        if rate and self.done < self._total:
+            seconds = (self._total - self.done) / rate
+            text += f"  {seconds // 60:.0f}:{seconds % 60:02.0f} left"
+        self._out.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+        self._out.flush()
+
+
+AT_ONCE = 200
+PAUSE_SECONDS = 1.0
+
+
+def batch(argv: list[str]) -> int:
+    """Run a turn for each line of a file; the same command again goes on where it stopped
+
+    A line is a JSON object: {"text": "…"}, and if you like "id", "session", "agent", "params" and "metadata". A line
+    without a session gets a session of its own. Each outcome becomes a line of --out: id, session_id, turn_id, status,
+    and text, output and usage or code and error.
+    Run the same command again after Ctrl-C or a crash: lines that have their outcome are left out, and turns that were
+    submitted are not submitted again. Exit code 1 if some have not finished.
+    """
+    parser = command_parser(batch)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a JSON object on each line")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file of the outcomes")
+    add_agent(parser)
+    parser.add_argument("--queue", help="the queue of all turns")
+    parser.add_argument("--tenant", metavar="NAME", help="whose sessions they are")
+    parser.add_argument(
+        "--name", default="", help="makes the same lines other turns: without it they are the same for a week"
+    )
+    parser.add_argument(
+        "--at-once",
+        type=positive,
+        default=1000,
+        metavar="N",
+        help="so many turns are accepted at once; by default 1000",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="run the lines again whose outcome is not finished"
+    )
+    add_json(parser, "print at the end how many lines there are, are done and have failed, as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    agent = agent_of(options, parser)
+    lines = read_lines(options.file, [options.name, agent, options.queue, options.tenant])
+    with OutFile(options.out, lines, options.retry_failed) as out:
+        progress = Progress(sys.stderr, len(lines), out.done, out.failed)
+        try:
+            asyncio.run(_Batch(options, agent, out, progress).run(lines))
+        except KeyboardInterrupt:
+            progress.end()
+            print(
+                f"{progress.done} of {counted(len(lines), 'line')} have their outcome. "
+                "Run the same command again to go on.",
+                file=sys.stderr,
+            )
+            return INTERRUPTED
+        finally:
+            if options.json:
+                print_json([{"lines": len(lines), "done": progress.done, "failed": progress.failed}])
+        progress.end()
+    return 1 if progress.failed else 0
+
+
+class _Batch:
+    """One run of the command."""
+
+    def __init__(
+        self, options: argparse.Namespace, agent: str | AgentSpec | None, out: OutFile, progress: Progress
+    ) -> None:
+        self._options = options
+        self._agent = agent
+        self._out = out
+        self._progress = progress
+        self._open: dict[TurnId, tuple[AsyncTurn, Line]] = {}
+
+    async def run(self, lines: list[Line]) -> None:
+        waiting = iter([line for line in lines if not self._out.has(line)])
+        again: list[Line] = []  # refused for the moment
+        async with AsyncClient(redis_urls(self._options.redis_url), prefix=self._options.prefix) as client:
+            ends = Ends(client.connections)
+            async with aclosing(ends):
+                while True:
+                    room = min(AT_ONCE, self._options.at_once - len(self._open))
+                    some = [*again, *islice(waiting, max(room - len(again), 0))]
+                    again = await self._submit(client, ends, some)
+                    if self._open and (len(self._open) >= self._options.at_once or again or not some):
+                        await self._collect(ends)
+                    elif again:
+                        await asyncio.sleep(PAUSE_SECONDS)
+                    elif not some:
+                        return
+
+    async def _submit(self, client: AsyncClient, ends: Ends, lines: list[Line]) -> list[Line]:
+        """Submit these, and return those that are to be tried again."""
+        asked: list[tuple[Line, Submission]] = []
+        for line in lines:
+            try:
+                asked.append((line, self._submission(line)))
+            except AgentError as error:
+                self._write(line, error, status="refused")
+        again: list[Line] = []
+        told = await client.submit_many([submission for _, submission in asked])
+        for turn in told:
+            if isinstance(turn, StoreUnsupported):  # of no line, but of the Redis, for each of them
+                raise turn
+        for (line, _), turn in zip(asked, told, strict=True):
+            if isinstance(turn, AsyncTurn):
+                self._open[turn.id] = turn, line
+            elif turn.retryable:
+                again.append(line)
+            else:
+                self._write(line, turn, status="refused")
+        if told and isinstance(told[-1], StoreUnavailable):
+            self._progress.note(told[-1].message)
+        ends.add(self._open)
+        return again
+
+    def _submission(self, line: Line) -> Submission:
+        return Submission(
+            line.session, line.text, agent=line.agent or self._agent, key=line.key, params=line.params,
+            metadata=line.metadata, queue=self._options.queue, tenant=self._options.tenant,
+            retry_failed=self._options.retry_failed,
+        )  # fmt: skip
+
+    async def _collect(self, ends: Ends) -> None:
+        """Wait for ends, and write their outcomes."""
+        for known, record in (await ends.records(await ends.ended())).items():
+            turn, line = self._open.pop(known)
+            status = getattr(record, "status", "gone")
+            self._write(line, outcome_of(turn, known, record), status=status, turn=known)
+
+    def _write(self, line: Line, outcome: object, *, status: str, turn: str | None = None) -> None:
+        told = {"id": line.id, "key": line.key, "session_id": line.session, "turn_id": turn, "status": status}
+        if isinstance(outcome, AgentError):
+            told |= {"code": str(outcome.code), "error": outcome.message}
+        else:
+            told |= {name: getattr(outcome, name) for name in ("text", "output", "usage", "stop_reason")}
+        self._out.write(told)
+        self._progress.advance(failed=status != "finished")

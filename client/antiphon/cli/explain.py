@@ -1,0 +1,326 @@
+"""``antiphon explain``: the timeline of a turn in sentences."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from antiphon.cli.arguments import add_json, add_redis, command_parser, open_client, print_json
+from antiphon.cli.terminal import Paint, clock_time, counted, one_line
+from antiphon.client import AsyncClient
+from antiphon.events import (
+    Event,
+    ModelChanged,
+    StepFinished,
+    ToolCallEvent,
+    ToolResultEvent,
+    TurnCancelledEvent,
+    TurnFailedEvent,
+    TurnFinished,
+    TurnQueued,
+    TurnResumed,
+    TurnRetrying,
+    TurnStarted,
+    TurnSteered,
+    TurnSuspended,
+)
+from antiphon.input.ids import turn_id
+from antiphon.model import TERMINAL
+from antiphon.redis.turn_records import runs_of, turn_info
+from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.wire.lists.inspection import turn_log, unserved
+from antiphon.wire.records import TurnRecord
+
+MOST_IN_A_SENTENCE = 500
+WORKER, MODEL, TOOLS, PAUSE, PEOPLE, OTHERS = (
+    "waiting for a worker",
+    "in model calls",
+    "in tools",
+    "waiting for its next attempt",
+    "waiting for decisions",
+    "waiting behind other turns",
+)
+
+
+class Sentence(Struct):
+    """What happened at a time, in ms since 1970. ``style`` is a colour, or nothing."""
+
+    at: int
+    text: str
+    style: str = ""
+
+
+class Story(Struct):
+    """What happened to a turn, and how many seconds it spent with what."""
+
+    sentences: list[Sentence] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def duration(seconds: float) -> str:
+    """Format a duration with the precision that a reader needs.
+
+    >>> duration(0.0421), duration(75), duration(7300)
+    ('0.04 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds % 60:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def story_of(events: Iterable[Event], now: int) -> Story:
+    """Tell the life of a turn from its events, in their order. ``now`` ends what has not ended."""
+    teller = _Teller()
+    for event in events:
+        teller.hear(event)
+    if not teller.ended:
+        teller.pass_until(now)
+    return Story(teller.sentences, teller.seconds)
+
+
+class _Teller:
+    """Hears the events of a turn one after the other."""
+
+    def __init__(self) -> None:
+        self.sentences: list[Sentence] = []
+        self.seconds: dict[str, float] = {}
+        self.ended = False
+        self._at = 0
+        self._doing = ""  # what it spends its time with
+        self._began = 0  # when that began
+        self._worker = ""
+        self._tools: dict[str, int] = {}  # calls that run, and since when
+
+    def hear(self, event: Event) -> None:
+        before = self._doing
+        self.pass_until(event.at)
+        tell = _TELL.get(type(event))
+        if tell is None:
+            return
+        tell(self, event)
+        if self._doing != before:
+            self._began = event.at
+        self.ended = self.ended or event.terminal
+
+    def pass_until(self, at: int) -> None:
+        """Count the time since the last event."""
+        if self._doing and self._at and at > self._at:
+            self.seconds[self._doing] = round(self.seconds.get(self._doing, 0.0) + (at - self._at) / 1000, 3)
+        self._at = max(self._at, at)
+
+    def _say(self, text: str, style: str = "") -> None:
+        self.sentences.append(Sentence(self._at, one_line(text, MOST_IN_A_SENTENCE), style))
+
+    def _since(self) -> str:
+        return duration((self._at - self._began) / 1000)
+
+    def queued(self, event: TurnQueued) -> None:
+        self._doing = OTHERS if event.position else WORKER
+        behind = f" behind {counted(event.position, 'other turn')} of its session" if event.position else ""
+        self._say(f"It was accepted{behind}.")
+
+    def started(self, event: TurnStarted) -> None:
+        again = " again" if event.worker == self._worker else ""
+        took = f" after {self._since()} of {self._doing}" if self._doing else ""
+        self._say(f"Worker {event.worker} took it{again}{took}: attempt {event.attempt}.")
+        self._worker, self._doing = event.worker, MODEL
+        self._tools.clear()
+
+    def stepped(self, event: StepFinished) -> None:
+        used = event.usage
+        cost = "" if used.cost is None else f", ${used.cost:.4g}"
+        self._say(
+            f"Model call {event.step} ({event.model or 'model'}) answered: {counted(used.input_tokens, 'token')} in, "
+            f"{used.output_tokens:,} out{cost}; it stopped for {event.stop_reason}."
+        )
+        if event.rejected:
+            self._say("The answer did not match its schema: the model is asked again.", "yellow")
+        self._doing = MODEL
+
+    def called(self, event: ToolCallEvent) -> None:
+        self._tools[event.call_id] = event.at
+        self._doing = TOOLS
+        self._say(f"The model called the tool {event.name} ({event.call_id}).", "cyan")
+
+    def returned(self, event: ToolResultEvent) -> None:
+        since = self._tools.pop(event.call_id, None)
+        if not self._tools:
+            self._doing = MODEL
+        how, style = ("failed", "red") if event.is_error else ("returned", "cyan")
+        after = "" if since is None else f" after {duration((event.at - since) / 1000)}"
+        self._say(f"The tool {event.name} {how}{after}.", style)
+
+    def changed(self, event: ModelChanged) -> None:
+        self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
+
+    def retried(self, event: TurnRetrying) -> None:
+        said = (
+            f" The service answered {event.service.status}." if event.service and event.service.status else ""
+        )
+        again = max(event.retry_at - event.at, 0) / 1000
+        when = f"in {duration(again)}" if again else "at once"
+        self._say(
+            f"Attempt {event.attempt} ended ({event.code or 'no code'}): {event.reason}{said}", "yellow"
+        )
+        self._say(f"It was to be tried again {when}.", "yellow")
+        self._doing = PAUSE if again else WORKER
+        self._tools.clear()
+
+    def suspended(self, event: TurnSuspended) -> None:
+        calls = ", ".join(f"{call.kind} of {call.name} ({call.call_id})" for call in event.calls)
+        self._say(f"It was suspended, to wait for: {calls}. No worker held it.", "yellow")
+        self._doing = PEOPLE
+        self._tools.clear()
+
+    def resumed(self, event: TurnResumed) -> None:
+        made = ", ".join(
+            f"{one.kind} of {one.call_id} by {one.by or 'nobody named or the time limit'}"
+            for one in event.decisions
+        )
+        self._say(f"It was decided after {self._since()}: {made}.")
+        self._doing = WORKER
+
+    def steered(self, event: TurnSteered) -> None:
+        self._say(f"It took the input of turn {event.steered_id} into its next model call.")
+
+    def finished(self, event: TurnFinished) -> None:
+        into = event.steered_into
+        self._say(f"It finished: turn {into} took its input." if into else "It finished.", "green")
+
+    def failed(self, event: TurnFailedEvent) -> None:
+        self._say(f"It failed ({event.code}): {event.message}", "red")
+
+    def cancelled(self, event: TurnCancelledEvent) -> None:
+        stay = "1 message of it stays" if event.kept == 1 else f"{event.kept} messages of it stay"
+        self._say(f"It was cancelled ({event.reason}); {stay}.", "yellow")
+
+
+_TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignment]
+    TurnQueued: _Teller.queued,
+    TurnStarted: _Teller.started,
+    StepFinished: _Teller.stepped,
+    ToolCallEvent: _Teller.called,
+    ToolResultEvent: _Teller.returned,
+    ModelChanged: _Teller.changed,
+    TurnRetrying: _Teller.retried,
+    TurnSuspended: _Teller.suspended,
+    TurnResumed: _Teller.resumed,
+    TurnSteered: _Teller.steered,
+    TurnFinished: _Teller.finished,
+    TurnFailedEvent: _Teller.failed,
+    TurnCancelledEvent: _Teller.cancelled,
+}
+
+
+def explain(argv: list[str]) -> int:
+    """Tell the life of a turn: who held it, why it was tried again, where the time went
+
+    It shows no text of users, models or tools. A turn is known for a week after its end, and its story for as long as
+    its session keeps the events.
+    """
+    parser = command_parser(explain)
+    parser.add_argument("turn", help="the turn's id")
+    add_json(parser, "print one JSON object")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+
+    async def run() -> int:
+        async with open_client(options) as client:
+            told = await _told(client, options.turn)
+        if options.json:
+            print_json([told.plain()])
+        else:
+            told.show()
+        return 0
+
+    return asyncio.run(run())
+
+
+async def _told(client: AsyncClient, turn: str) -> _Told:
+    known = turn_id(turn)
+    cell = client.connections.cell_of_turn(known)
+    record = await cell.turn(known)
+    story = story_of(await turn_log(cell, record), await cell.server_ms())
+    return _Told(record, turn_info(record), runs_of(record), story, await unserved(cell, known))
+
+
+class _Told:
+    """What is known of a turn."""
+
+    def __init__(
+        self, record: TurnRecord, info: TurnInfo, runs: list[TurnRun], story: Story, hint: str
+    ) -> None:
+        self._info = info
+        self._runs = runs
+        self._story = story
+        self._hint = hint
+        fields = {name: value.decode(errors="replace") for name, value in record.fields.items()}
+        self._queue = fields.get("queue", "")
+        self._tenant = fields.get("tenant") or None
+        self._worker = fields.get("worker") or None
+        self._crashes, self._errors = (int(fields.get(name) or 0) for name in ("crashes", "errors"))
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain data, with fields that stay."""
+        info = self._info
+        return {
+            "turn_id": info.turn_id, "session_id": info.session_id, "status": info.status, "queue": self._queue,
+            "tenant": self._tenant, "agent": info.agent, "run": info.run, "attempt": info.attempt,
+            "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
+            "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
+            "usage": info.usage, "seconds": self._story.seconds,
+            "story": [{"at": one.at, "text": one.text} for one in self._story.sentences],
+        }  # fmt: skip
+
+    def show(self) -> None:
+        info, paint = self._info, Paint(sys.stdout)
+        agent = f", for the agent {info.agent}" if info.agent else ""
+        tenant = f" of the tenant {self._tenant}" if self._tenant else ""
+        print(paint(f"Turn {info.turn_id} is {info.status}.", "bold"))
+        where = f"session {info.session_id}{tenant} and the queue {self._queue}{agent}"
+        print(paint(f"It was submitted to {where},"))
+        print(f"at {clock_time(info.created)}.")
+        for run in self._runs[:-1]:
+            ended = f"at {clock_time(run.ended or 0)} ({run.code}): {run.error}"
+            print(paint(f"Run {run.run} {run.status} {ended}"))
+        if info.run > 1:
+            print(f"This is run {info.run}.")
+        print()
+        for one in self._story.sentences:
+            print(f"{paint(clock_time(one.at), 'dim')}  {paint(one.text, *filter(None, [one.style]))}")
+        if not self._story.sentences:
+            print("Its events are no longer kept.")
+        print()
+        print(self._time())
+        self._next(paint)
+
+    def _time(self) -> str:
+        spent = {what: seconds for what, seconds in self._story.seconds.items() if seconds >= 0.001}
+        if not spent:
+            return "It has taken no time yet."
+        parts = ", ".join(
+            f"{duration(seconds)} {what}"
+            for what, seconds in sorted(spent.items(), key=lambda item: -item[1])
+        )
+        verb = "took" if self._info.status in TERMINAL else "has taken"
+        return f"It {verb} {duration(sum(spent.values()))}: {parts}."
+
+    def _next(self, paint: Paint) -> None:
+        """Say what can be done now."""
+        info = self._info
+        if self._crashes or self._errors:
+            died, failed = counted(self._crashes, "time"), counted(self._errors, "time")
+            print(f"Its workers died {died}, and its model service failed {failed}.")
+        for call in info.calls:
+            print(paint(f"It waits: antiphon approve {info.turn_id} {call.call_id}", "yellow"))
+        if info.status == "failed":
+            print(f"To run it again: antiphon requeue {info.turn_id}")
+        if self._hint:
+            print(paint(self._hint, "yellow"))

@@ -1,0 +1,139 @@
+"""``antiphon failed`` and ``antiphon requeue``: what has failed, and its next try."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from antiphon.cli.arguments import (
+    add_json,
+    add_redis,
+    command_parser,
+    first,
+    list_parser,
+    open_client,
+    print_json,
+    print_table,
+)
+from antiphon.cli.terminal import clock_time
+from antiphon.errors import AgentError
+from antiphon.input.ids import turn_id
+from antiphon.redis.failed import FailedFilter
+from antiphon.wire.lists.inspection import failed_turns
+
+_AGO = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+NO_TURNS = ("no_turn", "quarantined")
+
+
+def failed(argv: list[str]) -> int:
+    """List the failed turns, the most recent first
+
+    Without a filter, failed jobs that are no turns and sessions that were set aside are listed as well. --json shows
+    what was asked, and all runs with their errors.
+    """
+    parser = list_parser(failed, "turns")
+    _add_filter(parser)
+    options = parser.parse_args(argv)
+    turns = asyncio.run(_failed(options))
+    if options.json:
+        print_json(turns)
+    else:
+        rows = [
+            [
+                one.turn_id,
+                one.session_id or "-",
+                getattr(one, "run", 1),
+                clock_time(one.ended or 0),
+                one.code,
+                one.error,
+            ]
+            for one in turns
+        ]
+        print_table(["turn", "session", "run", "ended", "code", "error"], rows, "No turn has failed.")
+    return 0
+
+
+async def _failed(options: argparse.Namespace) -> list[Any]:
+    which = _filter(options)
+    async with open_client(options) as client:
+        found: list[Any] = await first(options.limit, client.failed(**which))
+        if not which:
+            found += [
+                one
+                for cell in client.connections.cells
+                for one in await failed_turns(cell, options.limit)
+                if one.code in NO_TURNS
+            ]
+    return sorted(found, key=lambda one: -(one.ended or 0))[: options.limit]
+
+
+def requeue(argv: list[str]) -> int:
+    """Run failed turns again
+
+    Each is added to the end of its session's inbox as a new run, with new counters. Name the turns, or select them with
+    the filters of `antiphon failed`; --all selects all. Exit code 1 if one of them could not be requeued.
+    """
+    parser = command_parser(requeue)
+    parser.add_argument("turn", nargs="*", help="the ids of failed turns")
+    parser.add_argument("--all", action="store_true", help="all failed turns")
+    add_json(parser, "print a line of JSON for each")
+    _add_filter(parser)
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    which = _filter(options)
+    if options.all:
+        which["since"] = 0
+    if bool(options.turn) == bool(which):
+        parser.error("name the turns, or select them with a filter or --all")
+    return asyncio.run(_requeue(options, which))
+
+
+async def _requeue(options: argparse.Namespace, which: FailedFilter) -> int:
+    async with open_client(options) as client:
+        known = [turn_id(one) for one in options.turn]
+        told = await client.requeue_many(known or None, **which)
+    refused = [one for one in told if isinstance(one, AgentError)]
+    for number, one in enumerate(told):
+        name = known[number] if known else one.turn_id if isinstance(one, AgentError) else one.id
+        error = one.message if isinstance(one, AgentError) else None
+        if options.json:
+            print_json([{"turn_id": name, "requeued": error is None, "error": error}])
+        elif error is None:
+            print(name, flush=True)
+    if refused and not options.json:
+        raise refused[0]
+    return 1 if refused else 0
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
+    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
+    parser.add_argument("--code", help="only turns that failed with this code, such as provider_rejected")
+    parser.add_argument("--queue", metavar="NAME", help="only turns of this queue")
+    parser.add_argument(
+        "--since", metavar="TIME", type=_time, help="failed since then: 30m, 2h, 7d ago, or an ISO time"
+    )
+    parser.add_argument("--until", metavar="TIME", type=_time, help="failed before then")
+
+
+def _filter(options: argparse.Namespace) -> FailedFilter:
+    names = ("tenant", "agent", "code", "queue", "since", "until")
+    found: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return found
+
+
+def _time(text: str) -> datetime:
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: write 30m, 2h, 7d or 2026-11-22T09:00"
+        ) from None
+    return found if found.tzinfo else found.astimezone()

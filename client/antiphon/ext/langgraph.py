@@ -1,0 +1,505 @@
+"""LangGraph: a checkpointer on Redis, and graphs that run the turns of an agent.
+
+A thread has two keys. A hash holds its checkpoints, the values of its channels and its pending writes; a sorted set
+names the checkpoints and the writes in their order. Each change is one transaction. All keys of a thread live and
+expire together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from msgspec import UNSET, UnsetType
+
+from antiphon.encryption.values import sealer_of
+from antiphon.errors import TurnFailed, UsageError
+from antiphon.ext.histories import outcome_of
+from antiphon.ext.langchain import langchain_messages, messages_of
+from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
+from antiphon.input.ids import SessionId
+from antiphon.input.values import lifetime
+from antiphon.model import Message, StopReason, Usage
+from antiphon.redis.cells import prefix_of
+from antiphon.redis.connections import ConnectionsByLoop
+from antiphon.session.background import call, iterate
+from antiphon.session.runtime import DEFAULT_TTL_SECONDS
+from antiphon.wire.keys import Keys
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+__all__ = ["AntiphonSaver", "GraphRunner"]
+
+
+PAGE = 100
+END = "\x00"  # of a part of a name
+CHECKPOINT, VALUE, WRITE = "c", "v", "w"
+KIND, SEALED = "graph", b"1:graph:"
+
+
+class AntiphonSaver(BaseCheckpointSaver[str]):
+    """A checkpointer for ``graph.compile(checkpointer=…)`` on the Redis or Valkey that workers use.
+
+    >>> from langgraph.graph import START, MessagesState, StateGraph
+    >>> from antiphon.ext.langgraph import AntiphonSaver
+    >>> graph = StateGraph(MessagesState)
+    >>> graph = graph.add_node("hear", lambda state: {"messages": []}).add_edge(START, "hear")
+    >>> graph = graph.compile(checkpointer=AntiphonSaver("redis://localhost:6379/0"))
+    >>> thread = {"configurable": {"thread_id": "user-123"}}
+    >>> for text in ("I am Alice", "Who am I?"):
+    ...     state = graph.invoke({"messages": [("user", text)]}, thread)
+    >>> [message.content for message in state["messages"]]
+    ['I am Alice', 'Who am I?']
+
+    ``redis`` is a URL, a list of URLs (a thread has one of these servers) or a redis-py client. ``ttl`` (seconds or a
+    timedelta) is how long a thread is kept without being written, by default 30 days; None keeps it forever. All
+    methods exist in both forms; the synchronous ones may be used from any thread. A checkpoint is stored whole or not
+    at all, and what a server has acknowledged survives a crash as its settings say. Errors are those of redis-py. With
+    ``ANTIPHON_ENCRYPTION_KEYS``, values and metadata are sealed; names of threads, channels and tasks are not. Reading
+    them raises ``KeyMissing`` and ``SealBroken``.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        *,
+        prefix: str | None = None,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        self._keys = Keys(prefix_of(prefix))
+        self._connections = ConnectionsByLoop(redis, self._keys.prefix)
+        self._seal = sealer_of()
+        seconds = lifetime(ttl)
+        seconds = DEFAULT_TTL_SECONDS if isinstance(seconds, UnsetType) else seconds
+        self._ttl_ms = None if seconds is None else int(seconds * 1000)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that the config names, or the newest one of its thread; None if there is none."""
+        thread, space = _thread(config), _space(config)
+        redis = await self._redis(thread)
+        checkpoint_id = get_checkpoint_id(config)
+        if checkpoint_id is None:
+            low, high = _within(CHECKPOINT, space)
+            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=1)
+            if not names:
+                return None
+            checkpoint_id = _last_part(names[0])
+        return await self._read(redis, thread, space, checkpoint_id)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Iterate over checkpoints, the newest one of a thread first. Without a config, over those of all threads."""
+        if limit is not None and limit <= 0:
+            return
+        found = 0
+        before_id = get_checkpoint_id(before) if before else None
+        only = get_checkpoint_id(config) if config else None
+        async for thread, space, checkpoint_id in self._named(config):
+            if (only and checkpoint_id != only) or (before_id and checkpoint_id >= before_id):
+                continue
+            one = await self._read(await self._redis(thread), thread, space, checkpoint_id)
+            metadata = cast("dict[str, Any]", one.metadata) if one else {}
+            if one is None or any(metadata.get(name) != value for name, value in (filter or {}).items()):
+                continue
+            yield one
+            found += 1
+            if found == limit:
+                return
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint with the new values of its channels. Returns the config that names it."""
+        thread, space = _thread(config), _space(config)
+        bare = cast("dict[str, Any]", checkpoint.copy())
+        values: dict[str, Any] = bare.pop("channel_values")
+        name = _name(CHECKPOINT, space, checkpoint["id"])
+        parent = config.get("configurable", {}).get("checkpoint_id")
+        kept = [self._dumped(bare), self._dumped(get_checkpoint_metadata(config, metadata)), parent]
+        fields = {name: msgspec.msgpack.encode(kept)}
+        for channel, version in new_versions.items():
+            if channel in values:
+                data = msgspec.msgpack.encode(self._dumped(values[channel]))
+                fields[_name(VALUE, space, channel, str(version))] = data
+        await self._write(thread, fields, [name])
+        return _config(thread, space, checkpoint["id"])
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task has written beside a checkpoint. A write that is there stays, if it is no special one."""
+        thread, space = _thread(config), _space(config)
+        checkpoint_id = config.get("configurable", {})["checkpoint_id"]
+        kept: dict[str, bytes] = {}
+        once: dict[str, bytes] = {}
+        for number, (channel, value) in enumerate(writes):
+            place = WRITES_IDX_MAP.get(channel, number)
+            name = _name(WRITE, space, checkpoint_id, task_id, str(place))
+            data = [task_path, task_id, place, channel, self._dumped(value)]
+            (once if place >= 0 else kept)[name] = msgspec.msgpack.encode(data)
+        await self._write(thread, kept, [*kept, *once], once)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete all that belongs to a thread."""
+        redis = await self._redis(thread_id)
+        await redis.delete(self._keys.graph_data(thread_id), self._keys.graph_index(thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all that belongs to a thread to another one, also between servers."""
+        redis = await self._redis(source_thread_id)
+        fields = await redis.hgetall(self._keys.graph_data(source_thread_id))
+        names = await redis.zrange(self._keys.graph_index(source_thread_id), 0, -1)
+        if fields:
+            opened = {name: self._opened(source_thread_id, value) for name, value in fields.items()}
+            await self._write(target_thread_id, opened, names)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop. They also close when the loop ends."""
+        await self._connections.aclose()
+
+    # The synchronous forms.
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return call(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        return iterate(cast("Any", self.alist(config, filter=filter, before=before, limit=limit)))
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return call(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        call(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        call(self.adelete_thread(thread_id))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        call(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """Return the next version of a channel: versions of a thread are in the order of their text."""
+        return f"{int((current or '0').split('.')[0]) + 1:032}"
+
+    # How it is stored.
+
+    async def _redis(self, thread: str) -> Any:
+        return (await self._connections.here()).cell_of_session(SessionId(thread)).redis
+
+    async def _write(
+        self,
+        thread: str,
+        fields: dict[Any, bytes],
+        names: Sequence[Any],
+        once: dict[str, bytes] | None = None,
+    ) -> None:
+        redis = await self._redis(thread)
+        pipe = redis.pipeline(transaction=True)
+        if fields:
+            sealed = {name: self._sealed(thread, one) for name, one in fields.items()}
+            pipe.hset(self._keys.graph_data(thread), mapping=sealed)
+        for name, data in (once or {}).items():
+            pipe.hsetnx(self._keys.graph_data(thread), name, self._sealed(thread, data))
+        if names:
+            pipe.zadd(self._keys.graph_index(thread), dict.fromkeys(names, 0))
+        for key in (self._keys.graph_data(thread), self._keys.graph_index(thread)):
+            if self._ttl_ms is None:
+                pipe.persist(key)
+            else:
+                pipe.pexpire(key, self._ttl_ms)
+        await outcome_of(pipe.execute())
+
+    async def _named(self, config: RunnableConfig | None) -> AsyncIterator[tuple[str, str, str]]:
+        """Yield thread, namespace and id of checkpoints, the newest one of each thread first."""
+        if config is not None:
+            space = config.get("configurable", {}).get("checkpoint_ns")
+            async for one in self._of_thread(_thread(config), space):
+                yield one
+            return
+        beginning = self._keys.graph_index("")
+        for cell in (await self._connections.here()).cells:
+            async for key in cast(
+                "AsyncIterator[bytes]", cell.redis.scan_iter(match=f"{beginning}*", count=PAGE)
+            ):
+                async for one in self._of_thread(key.decode()[len(beginning) :], None):
+                    yield one
+
+    async def _of_thread(self, thread: str, space: str | None) -> AsyncIterator[tuple[str, str, str]]:
+        low, high = _within(CHECKPOINT) if space is None else _within(CHECKPOINT, space)
+        redis = await self._redis(thread)
+        while True:
+            names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=PAGE)
+            for name in names:
+                _, found, checkpoint_id = name.decode().split(END)
+                yield thread, found, checkpoint_id
+            if len(names) < PAGE:
+                return
+            high = b"(" + names[-1]
+
+    async def _read(self, redis: Any, thread: str, space: str, checkpoint_id: str) -> CheckpointTuple | None:
+        key = self._keys.graph_data(thread)
+        low, high = _within(WRITE, space, checkpoint_id)
+        pipe = redis.pipeline(transaction=True)
+        pipe.hget(key, _name(CHECKPOINT, space, checkpoint_id))
+        pipe.zrangebylex(self._keys.graph_index(thread), low, high)
+        data, names = await pipe.execute()
+        if data is None:
+            return None
+        kept, metadata, parent = msgspec.msgpack.decode(self._opened(thread, data))
+        checkpoint = self._loaded(kept)
+        versions: dict[str, Any] = checkpoint["channel_versions"]
+        values = [_name(VALUE, space, channel, str(version)) for channel, version in versions.items()]
+        raw: list[bytes | None] = await redis.hmget(key, [*values, *names]) if values or names else []
+        found = [one and self._opened(thread, one) for one in raw]
+        writes = sorted(msgspec.msgpack.decode(one) for one in found[len(values) :] if one is not None)
+        checkpoint["channel_values"] = {
+            channel: self._loaded(msgspec.msgpack.decode(one))
+            for channel, one in zip(versions, found, strict=False)
+            if one is not None
+        }
+        return CheckpointTuple(
+            config=_config(thread, space, checkpoint_id),
+            checkpoint=checkpoint,
+            metadata=self._loaded(metadata),
+            parent_config=_config(thread, space, parent) if parent else None,
+            pending_writes=[(task, channel, self._loaded(one)) for _, task, _, channel, one in writes],
+        )
+
+    def _sealed(self, thread: str, data: bytes) -> bytes:
+        return self._seal.seal_bytes(thread, KIND, data).encode() if self._seal.on else data
+
+    def _opened(self, thread: str, data: bytes) -> bytes:
+        """Open what was sealed; msgpack of ours never begins as that does."""
+        return self._seal.open_bytes(thread, KIND, data.decode()) if data.startswith(SEALED) else data
+
+    def _dumped(self, value: Any) -> tuple[str, bytes]:
+        return self.serde.dumps_typed(value)
+
+    def _loaded(self, kept: Any) -> Any:
+        return self.serde.loads_typed((kept[0], kept[1]))
+
+
+def _thread(config: RunnableConfig) -> str:
+    return str(config.get("configurable", {})["thread_id"])
+
+
+def _space(config: RunnableConfig) -> str:
+    return str(config.get("configurable", {}).get("checkpoint_ns") or "")
+
+
+def _config(thread: str, space: str, checkpoint_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": space, "checkpoint_id": checkpoint_id}}
+
+
+def _name(*parts: str) -> str:
+    return END.join(parts)
+
+
+def _within(*parts: str) -> tuple[bytes, bytes]:
+    """Return the range of the names that begin with these parts."""
+    return b"[" + (_name(*parts) + END).encode(), b"(" + (_name(*parts) + "\x01").encode()
+
+
+def _last_part(name: bytes) -> str:
+    return name.decode().rpartition(END)[2]
+
+
+GIVEN = "antiphon-"  # begins the ids of the messages that a run is given
+
+
+class GraphRunner(TurnFunction):
+    """Runs turns with a compiled graph: ``App(providers={"support": GraphRunner(graph)})``.
+
+    >>> from langgraph.graph import START, MessagesState, StateGraph
+    >>> from antiphon import Agent
+    >>> from antiphon.ext.langgraph import AntiphonSaver, GraphRunner
+    >>> graph = StateGraph(MessagesState)
+    >>> graph = graph.add_node("greet", lambda state: {"messages": [("assistant", "Hello")]}).add_edge(START, "greet")
+    >>> graph = graph.compile(checkpointer=AntiphonSaver("redis://localhost:6379/0", ttl=86400))
+    >>> Agent(provider=GraphRunner(graph), model="any").session().run("Hi").text
+    'Hello'
+
+    The state has ``messages``, as ``MessagesState`` does. A run is given the session's history, and each run of a turn
+    has a thread of its own in the checkpointer: a failed turn leaves nothing in the history. After a crash the graph
+    goes on from its last checkpoint, on any worker that reaches the same checkpointer. A node that had not finished
+    runs again. Messages enter the journal when they are in a checkpoint.
+
+    Tokens are published as they come. Each new answer in ``messages`` is a step, and limits are looked at behind it;
+    an answer that a node keeps to itself is neither a step nor counted. Nodes and tools find ``turn.context`` as the
+    ``context`` of their ``Runtime``. ``make_input`` makes the input of the graph from our turn, and ``answer`` the text
+    of the answer from the last state; by default both are the messages. ``config`` is merged into that of the run.
+
+    Raises ``UsageError`` if the graph has no checkpointer. A graph that stops at an ``interrupt`` fails the turn
+    (``turn_function``).
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        *,
+        make_input: Callable[[FunctionTurn], Mapping[str, Any]] | None = None,
+        answer: Callable[[Mapping[str, Any]], str] | None = None,
+        config: RunnableConfig | None = None,
+        name: str = "langgraph",
+    ) -> None:
+        if not graph.checkpointer:
+            raise UsageError(
+                "Compile the graph with a checkpointer: a turn goes on from there after a crash."
+            )
+        super().__init__(self._run, name)
+        self._graph = graph
+        self._make_input = make_input
+        self._answer = answer
+        self._config = config
+
+    async def _run(self, turn: FunctionTurn) -> str | None:
+        config = self._config_of(turn)
+        told = _Told(turn)
+        before = await self._graph.aget_state(config)
+        begun = before.created_at is not None
+        if not begun or before.tasks:  # also those that ran, and whose checkpoint was not written
+            given = None if begun else self._input(turn)
+            await self._follow(told, self._events(turn, given, config))
+        state = await self._graph.aget_state(config)
+        await told.messages(state.values)
+        if state.tasks:
+            waiting = ", ".join(task.name for task in state.tasks)
+            raise TurnFailed(
+                f"The graph stopped before {waiting}, which a turn cannot do.",
+                code="turn_function",
+            )
+        return self._answer(state.values) if self._answer else None
+
+    async def _follow(self, told: _Told, events: AsyncIterator[tuple[str, Any]]) -> None:
+        async for mode, data in events:
+            if mode == "messages":
+                await told.piece(data[0])
+            else:
+                await told.messages(data)
+
+    def _events(self, turn: FunctionTurn, given: Any, config: Any) -> AsyncIterator[tuple[str, Any]]:
+        """The events of the run. State is told when its checkpoint is stored: such is ``sync``."""
+        return self._graph.astream(
+            given, config, context=turn.context, stream_mode=["messages", "values"], durability="sync"
+        )
+
+    def _input(self, turn: FunctionTurn) -> Mapping[str, Any]:
+        if self._make_input is not None:
+            return self._make_input(turn)
+        system = [Message.system(turn.system)] if turn.system else []
+        given = langchain_messages([*system, *turn.messages])
+        for number, message in enumerate(given):
+            message.id = f"{GIVEN}{number}"
+        return {"messages": given}
+
+    def _config_of(self, turn: FunctionTurn) -> dict[str, Any]:
+        own = cast("dict[str, Any]", self._config or {})
+        place = f"{turn.context.session_id}:{turn.context.turn_id}:{turn.context.run}"
+        return {**own, "configurable": {**own.get("configurable", {}), "thread_id": place}}
+
+
+class _Told:
+    """What the turn was told of the run."""
+
+    def __init__(self, turn: FunctionTurn) -> None:
+        self._turn = turn
+        self._seen: set[str] = set()  # messages
+        self._calls: dict[str, str] = {}  # the ids that the turn gave to calls of the last answer
+        self._names: dict[tuple[str | None, Any], str] = {}  # calls whose arguments come
+
+    async def messages(self, state: Mapping[str, Any]) -> None:
+        """Keep the new messages of a state that is in a checkpoint."""
+        for message in cast("Sequence[BaseMessage]", state.get("messages") or ()):
+            one = message.id or ""
+            if one in self._seen or one.startswith(GIVEN):
+                continue
+            self._seen.add(one)
+            if isinstance(message, AIMessage):
+                await self._step(message)
+            elif isinstance(message, ToolMessage):
+                call_id = self._calls.get(message.tool_call_id, message.tool_call_id)
+                await self._turn.settle({call_id: str(message.text)})
+
+    async def _step(self, message: AIMessage) -> None:
+        async def ask() -> ModelAnswer:
+            return _answer_of(message)
+
+        kept = await self._turn.model_call(ask)
+        calls = zip(message.tool_calls, kept.message.tool_calls, strict=False)
+        self._calls = {str(theirs["id"]): ours.call_id for theirs, ours in calls}
+
+    async def piece(self, message: BaseMessage) -> None:
+        """Publish a piece of an answer."""
+        if not isinstance(message, AIMessage):
+            return
+        await self._turn.text(str(message.text))
+        for block in message.content_blocks:
+            if block["type"] == "reasoning" and (text := block.get("reasoning")):
+                await self._turn.reasoning(text)
+        chunks = message.tool_call_chunks if isinstance(message, AIMessageChunk) else []
+        for chunk in chunks:
+            place = (message.id, chunk["index"])
+            self._names[place] = chunk["id"] or self._names.get(place, "")
+            await self._turn.call_delta(self._names[place], chunk["name"] or "", chunk["args"] or "")
+
+
+def _answer_of(message: AIMessage) -> ModelAnswer:
+    (ours,) = messages_of([message])
+    said = cast("dict[str, Any]", message.response_metadata)
+    cut = said.get("finish_reason", said.get("stop_reason")) in ("length", "max_tokens")
+    reason: StopReason = "tool_use" if ours.tool_calls else "max_tokens" if cut else "end"
+    return ModelAnswer(ours, _usage_of(message), reason, str(said.get("model_name") or ""))
+
+
+def _usage_of(message: AIMessage) -> Usage:
+    used = message.usage_metadata
+    if used is None:
+        return Usage()
+    return Usage(
+        used["input_tokens"],
+        used["output_tokens"],
+        cached_input_tokens=used.get("input_token_details", {}).get("cache_read", 0),
+        reasoning_tokens=used.get("output_token_details", {}).get("reasoning", 0),
+    )

@@ -1,0 +1,552 @@
+"""The OpenAI Agents SDK: its sessions on Redis, and its ``Runner`` inside a turn.
+
+A message that holds items keeps them as they came, in its last part; its other parts are what they say, for people and
+for models of other services. Messages of our own turns become the items that say the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from agents import Agent, FunctionTool, Model, ModelProvider, ModelResponse, RunConfig, RunHooks, Runner
+from agents import Usage as SDKUsage
+from agents.models.multi_provider import MultiProvider
+from msgspec import UNSET, UnsetType
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFunctionCallArgumentsDeltaEvent,
+    ResponseIncompleteEvent,
+    ResponseOutputItem,
+    ResponseOutputItemAddedEvent,
+    ResponseReasoningSummaryTextDeltaEvent,
+    ResponseReasoningTextDeltaEvent,
+    ResponseTextDeltaEvent,
+)
+from pydantic import TypeAdapter
+
+from antiphon import agent as antiphon_agent
+from antiphon.errors import ProviderStreamBroken, TurnFailed
+from antiphon.ext.histories import kept_by, outcome_of
+from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
+from antiphon.input.values import lifetime
+from antiphon.model import (
+    File,
+    Image,
+    Item,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from antiphon.session.runtime import Edit, SessionRef
+
+if TYPE_CHECKING:
+    from agents import SessionSettings, TResponseInputItem
+    from agents.models.interface import ModelTracing
+    from agents.tool_context import ToolContext
+
+__all__ = ["AgentsRunner", "AntiphonSession"]
+
+
+PROVIDER = "openai-agents"
+
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "system": "system",
+    "developer": "system",
+    "assistant": "assistant",
+}
+
+
+def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """Return items as messages. What a model says at once is one message, and so are the results of its calls."""
+    groups: list[list[dict[str, Any]]] = []
+    for item in items:
+        role = _role(item)
+        if groups and role in ("assistant", "tool") and _role(groups[-1][-1]) == role:
+            groups[-1].append(dict(item))
+        else:
+            groups.append([dict(item)])
+    return [message_of(group) for group in groups]
+
+
+def message_of(items: Sequence[Mapping[str, Any]], before: Message | None = None) -> Message:
+    """Return the message that holds these items, which have one role. It takes the place of ``before``."""
+    parts = [part for item in items for part in _parts(item)]
+    parts.append(Item(PROVIDER, {"items": list(items)}))
+    message = Message(_role(items[0]), parts, provider=PROVIDER)
+    if before is not None:
+        message.id, message.turn_id, message.created = before.id, before.turn_id, before.created
+    return message
+
+
+def items_of(message: Message) -> list[dict[str, Any]]:
+    """Return the items of a message: those that it holds, or those that say the same."""
+    kept = kept_by(PROVIDER, message)
+    if kept is not None:
+        return cast("list[dict[str, Any]]", kept["items"])
+    if message.role == "tool":
+        return [_output(result) for result in message.tool_results]
+    if message.role == "assistant":
+        return list(_said(message))
+    content = [one for part in message.parts for one in _content(part)]
+    if all(isinstance(part, Text) for part in message.parts):
+        return [{"role": message.role, "content": message.text}]
+    return [{"role": message.role, "content": content}]
+
+
+def _role(item: Mapping[str, Any]) -> Role:
+    kind = str(item.get("type") or "message")
+    if kind == "message":
+        return _ROLES.get(str(item.get("role")), "user")
+    return "tool" if kind.endswith("_output") else "assistant"
+
+
+def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
+    """What an item says, in parts that every provider reads."""
+    match item.get("type") or "message":
+        case "message":
+            yield from _parts_of_content(item.get("content"))
+        case "function_call" | "custom_tool_call":
+            text = item.get("arguments", item.get("input"))
+            yield ToolCall.from_text(str(item["call_id"]), str(item.get("name") or ""), _text(text))
+        case "reasoning":
+            pieces = cast("Sequence[Mapping[str, Any]]", item.get("summary") or item.get("content") or ())
+            yield Reasoning("".join(str(piece.get("text") or "") for piece in pieces))
+        case kind if str(kind).endswith("_output") and item.get("call_id"):
+            yield ToolResult(str(item["call_id"]), _result(item.get("output")))
+        case _:
+            return
+
+
+def _parts_of_content(content: Any) -> Iterator[Part]:
+    if isinstance(content, str):
+        yield Text(content)
+        return
+    for piece in cast("Sequence[Mapping[str, Any]]", content or ()):
+        if piece.get("type") == "refusal":
+            yield Refusal(str(piece.get("refusal") or ""))
+        elif isinstance(text := piece.get("text"), str):
+            yield Text(text)
+        elif isinstance(url := piece.get("image_url"), str):
+            yield Image(url=url)
+        elif piece.get("file_id") or piece.get("file_url"):
+            yield File(url=piece.get("file_url"), file_id=piece.get("file_id"), name=piece.get("filename"))
+
+
+def _result(output: Any) -> str | list[Text | Image | File]:
+    if not isinstance(output, list):
+        return _text(output)
+    pieces = _parts_of_content(cast("list[Any]", output))
+    return [part for part in pieces if isinstance(part, Text | Image | File)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _said(message: Message) -> Iterator[dict[str, Any]]:
+    texts = [one for part in message.parts for one in _content(part, said=True)]
+    if texts:
+        said = {"type": "message", "role": "assistant", "status": "completed", "content": texts}
+        yield {"id": message.id or "msg", **said}
+    for call in message.tool_calls:
+        yield {
+            "type": "function_call",
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": call.arguments_text,
+        }
+
+
+def _output(result: ToolResult) -> dict[str, Any]:
+    if isinstance(result.content, str):
+        output: Any = result.content
+    else:
+        output = [one for part in result.content for one in _content(part)]
+    return {"type": "function_call_output", "call_id": result.call_id, "output": output}
+
+
+def _content(part: Part, *, said: bool = False) -> Iterator[dict[str, Any]]:
+    match part:
+        case Text(text=text) if text:
+            yield (
+                {"type": "output_text", "text": text, "annotations": []}
+                if said
+                else {
+                    "type": "input_text",
+                    "text": text,
+                }
+            )
+        case Refusal(text=text):
+            yield {"type": "refusal", "refusal": text} if said else {"type": "input_text", "text": text}
+        case Image() if not said:
+            url = part.url or f"data:{part.media_type or 'image/png'};base64,{part.data or ''}"
+            yield {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
+        case File(file_id=str(file_id)) if not said:
+            yield {"type": "input_file", "file_id": file_id}
+        case File(url=str(url)) if not said:
+            yield {"type": "input_file", "file_url": url}
+        case File() if not said:
+            data = f"data:{part.media_type or 'application/octet-stream'};base64,{part.data or ''}"
+            yield {"type": "input_file", "filename": part.name or "file", "file_data": data}
+        case _:
+            return
+
+
+class AntiphonSession:
+    """A session of the Agents SDK, for ``Runner.run(…, session=…)``, whose items are the history of one of ours.
+
+    >>> from antiphon.ext.openai_agents import AntiphonSession
+    >>> session = AntiphonSession("user-123", ttl=3600)
+    >>> await session.add_items([{"role": "user", "content": "Hello"}])
+    >>> await session.get_items()
+    [{'role': 'user', 'content': 'Hello'}]
+    >>> await session.pop_item()
+    {'role': 'user', 'content': 'Hello'}
+
+    ``redis`` is a URL, a list of URLs or a redis-py client; without it, the session lives in this process. ``ttl``
+    (seconds or a timedelta) is how long it is kept without being used, by default 30 days. With a ``tenant``, a session
+    of another one raises ``WrongTenant``.
+
+    Items come back as they were added, in their order. Each change is one atomic step on the server: of two callers
+    that pop, each gets another item, and what one call adds stays together. A change that is cancelled is waited for,
+    so that no item gets lost. It may be used from any event loop and thread, also with ``Runner.run_sync``. The history
+    is that of a session: a turn of ours that runs in it reads what the SDK has added, and the SDK reads what our turns
+    have said. A change waits for a turn that runs. Raises ``AgentError`` (``store_unavailable``, …).
+    """
+
+    session_settings: SessionSettings | None = None
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        redis: Any = None,
+        prefix: str | None = None,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+        tenant: str | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        agent = antiphon_agent.Agent(PROVIDER, "any", redis=redis, prefix=prefix)
+        self._session = agent.session(session_id, ttl=ttl, tenant=tenant)
+        self._runtime = agent.runtime
+        self._ref = SessionRef(self._session.session_id, None, lifetime(ttl), tenant)
+        self.session_id: str = self._session.session_id
+        self.session_settings = _settings(session_settings)
+
+    def __repr__(self) -> str:
+        return f"AntiphonSession({self.session_id!r})"
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the items in their order, or the last ``limit`` of them.
+
+        Without ``limit``, that of ``session_settings`` counts.
+
+        >>> await AntiphonSession("new").get_items(limit=10)
+        []
+        """
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        if limit is None:
+            return _typed(_items(await self._session.messages_async()))
+        if limit <= 0:
+            return []
+        return _typed(_items(await self._session.history_async(-limit))[-limit:])
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Add items at the end, all in one step.
+
+        >>> await AntiphonSession("new").add_items([])
+        """
+        if items:
+            messages = messages_of(cast("list[dict[str, Any]]", items))
+            await outcome_of(self._session.add_message_async(*messages))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Remove the last item and return it, or None if there is none. No other caller gets it.
+
+        >>> await AntiphonSession("new").pop_item()
+        """
+        popped: list[dict[str, Any]] = []
+
+        def shortened(last: Message | None) -> list[Message]:
+            items = [] if last is None else items_of(last) or [{}]
+            popped[:] = items[-1:]
+            return [message_of(items[:-1], last)] if items[1:] else []
+
+        while True:
+            await outcome_of(self._runtime.edit(self._ref, Edit(ends_with=shortened)))
+            if not popped or popped[0]:  # a message that says nothing to the SDK goes with the next one
+                return _typed(popped)[0] if popped else None
+
+    async def clear_session(self) -> None:
+        """Remove all items.
+
+        >>> await AntiphonSession("new").clear_session()
+        """
+        await outcome_of(self._session.clear_async())
+
+
+def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:
+    from agents import SessionSettings
+    from agents.memory.session_settings import coerce_session_settings
+
+    return SessionSettings() if settings is None else coerce_session_settings(settings)
+
+
+def _items(messages: list[Message]) -> list[dict[str, Any]]:
+    return [item for message in messages for item in items_of(message)]
+
+
+def _typed(items: list[dict[str, Any]]) -> list[TResponseInputItem]:
+    return cast("list[TResponseInputItem]", items)
+
+
+_turn: ContextVar[FunctionTurn | None] = ContextVar("antiphon_turn", default=None)
+_outputs: TypeAdapter[list[Any]] = TypeAdapter(list[ResponseOutputItem])
+
+
+class AgentsRunner(TurnFunction):
+    """Runs turns with the SDK's ``Runner``: ``App(providers={"support": AgentsRunner(sdk_agent)})``.
+
+    >>> from agents import Agent as SDKAgent
+    >>> from agents.testing import ScriptedModel, assistant_message
+    >>> from antiphon import Agent
+    >>> from antiphon.ext.openai_agents import AgentsRunner
+    >>> model = ScriptedModel([[assistant_message("Hello")]])
+    >>> runner = AgentsRunner(SDKAgent(name="parrot", model=model))
+    >>> Agent(provider=runner, model="any").session().run("Hi").text
+    'Hello'
+
+    The turn has our lease, stream, journal, limits and cancel (see ``TurnFunction``). Agents keep their own models,
+    tools, guardrails and handoffs. Each model call of the run is a step, and each result of a tool is in the journal:
+    after a crash, the ``Runner`` begins again, and is given the answers and results that it has had. Guardrails and
+    hooks run again. A result that is not text is written as JSON. The input is the session's history; do not give a
+    ``Session`` of the SDK as well.
+
+    ``context`` makes the SDK's context from our turn; by default it is ``turn.context``, so that tools change the
+    session's variables. ``run_config`` and ``hooks`` go to the ``Runner``. Turns begin with ``agent``, whichever one
+    has answered last. A tool of the SDK that needs an approval fails the turn (``turn_function``).
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        *,
+        run_config: RunConfig | None = None,
+        hooks: RunHooks[Any] | None = None,
+        context: Callable[[FunctionTurn], Any] | None = None,
+        name: str = "openai-agents",
+    ) -> None:
+        super().__init__(self._run, name)
+        self._agent = agent
+        self._hooks = _Hooks(hooks)
+        config = run_config or RunConfig()
+        model, models = config.model, config.model_provider
+        self._config = dataclasses.replace(
+            config,
+            model=_JournalledModel(model) if isinstance(model, Model) else model,
+            model_provider=_JournalledModels(models),
+        )
+        self._context = context
+
+    async def _run(self, turn: FunctionTurn) -> str | None:
+        _prepare(self._agent)
+        token = _turn.set(turn)
+        try:
+            done = await Runner.run(
+                self._agent,
+                cast("Any", [item for message in turn.messages for item in items_of(message)]),
+                context=self._context(turn) if self._context else turn.context,
+                run_config=self._config,
+                hooks=self._hooks,
+                max_turns=None,
+            )
+        finally:
+            _turn.reset(token)
+        if done.interruptions:
+            raise TurnFailed(
+                "A tool of the Agents SDK waits for an approval, which a turn cannot do.",
+                code="turn_function",
+            )
+        ended_by_tool = done.raw_responses and any(
+            item.type == "function_call" for item in done.raw_responses[-1].output
+        )
+        return str(done.final_output) if ended_by_tool else None
+
+
+class _Hooks(RunHooks[Any]):
+    """Prepares the agents that a handoff leads to, and calls the user's own hooks."""
+
+    def __init__(self, own: RunHooks[Any] | None) -> None:
+        self._own = own or RunHooks[Any]()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_") and name != "on_handoff":
+            return getattr(self._own, name)
+        return super().__getattribute__(name)
+
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+        _prepare(to_agent)
+        await self._own.on_handoff(context, from_agent, to_agent)
+
+
+def _prepare(agent: Agent[Any]) -> None:
+    """Let the model and the tools of an agent look whether a turn of ours runs them."""
+    if "get_all_tools" in vars(agent):
+        return
+    listed = agent.get_all_tools
+
+    async def get_all_tools(run_context: Any) -> list[Any]:
+        tools = await listed(run_context)
+        if _turn.get() is None:
+            return tools
+        return [_journalled(tool) if isinstance(tool, FunctionTool) else tool for tool in tools]
+
+    cast("Any", agent).get_all_tools = get_all_tools
+    if isinstance(agent.model, Model):
+        agent.model = _JournalledModel(agent.model)
+    for other in agent.handoffs:
+        if isinstance(other, Agent):
+            _prepare(other)
+
+
+def _journalled(tool: FunctionTool) -> FunctionTool:
+    async def invoke(context: ToolContext[Any], arguments: str) -> Any:
+        turn = _turn.get()
+        assert turn is not None
+        return (
+            await turn.tool_call(context.tool_call_id, lambda _: tool.on_invoke_tool(context, arguments))
+        ).text
+
+    return dataclasses.replace(tool, on_invoke_tool=invoke)
+
+
+class _JournalledModels(ModelProvider):
+    def __init__(self, models: ModelProvider | None) -> None:
+        self._models = models or MultiProvider()
+
+    def get_model(self, model_name: str | None) -> Model:
+        return _JournalledModel(self._models.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self._models.aclose()
+
+
+class _JournalledModel(Model):
+    """A model whose answers are steps of the turn. Outside a turn it is the model alone."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._model.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        return self._model.stream_response(*args, **options)
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: Any,  # noqa: A002 - the SDK's name
+        model_settings: Any,
+        tools: Any,
+        output_schema: Any,
+        handoffs: Any,
+        tracing: ModelTracing,
+        **options: Any,
+    ) -> ModelResponse:
+        request = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
+        turn = _turn.get()
+        if turn is None:
+            return await self._model.get_response(*request, **options)
+        await turn.settle(_results(input))
+        answer = await turn.model_call(
+            lambda: _streamed(turn, self._model.stream_response(*request, **options))
+        )
+        return _response_of(answer)
+
+
+async def _streamed(turn: FunctionTurn, events: AsyncIterator[Any]) -> ModelAnswer:
+    """Publish the events of a model call as they come, and return its answer."""
+    response: Response | None = None
+    names: dict[str, tuple[str, str]] = {}  # of calls whose arguments come, by the ids of their items
+    async for event in events:
+        match event:
+            case ResponseTextDeltaEvent():
+                await turn.text(event.delta)
+            case ResponseReasoningTextDeltaEvent() | ResponseReasoningSummaryTextDeltaEvent():
+                await turn.reasoning(event.delta)
+            case ResponseOutputItemAddedEvent() if event.item.type == "function_call":
+                names[event.item.id or ""] = (event.item.call_id, event.item.name)
+            case ResponseFunctionCallArgumentsDeltaEvent():
+                call_id, name = names.get(event.item_id, (event.item_id, ""))
+                names[event.item_id] = (call_id, "")
+                await turn.call_delta(call_id, name, event.delta)
+            case ResponseCompletedEvent() | ResponseIncompleteEvent():
+                response = event.response
+            case _:
+                pass
+    if response is None:
+        raise ProviderStreamBroken("The model's answer ended without a result.")
+    return _answer_of(response)
+
+
+def _answer_of(response: Response) -> ModelAnswer:
+    items = [item.model_dump(mode="json", exclude_unset=True) for item in response.output]
+    message = message_of(items) if items else Message.assistant("")
+    usage, reason = response.usage, response.incomplete_details and response.incomplete_details.reason
+    return ModelAnswer(
+        message,
+        Usage()
+        if usage is None
+        else Usage(
+            usage.input_tokens,
+            usage.output_tokens,
+            cached_input_tokens=usage.input_tokens_details.cached_tokens or 0,
+            reasoning_tokens=usage.output_tokens_details.reasoning_tokens or 0,
+        ),
+        "tool_use" if message.tool_calls else "max_tokens" if reason == "max_output_tokens" else "end",
+        str(response.model or ""),
+    )
+
+
+def _response_of(answer: ModelAnswer) -> ModelResponse:
+    used = answer.usage
+    usage = SDKUsage(
+        requests=1,
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        total_tokens=used.input_tokens + used.output_tokens,
+    )
+    items = items_of(answer.message) if answer.message.parts[-1:] != [] else []
+    return ModelResponse(output=_outputs.validate_python(items), usage=usage, response_id=None)
+
+
+def _results(sent: Any) -> dict[str, str]:
+    """The results of calls that a request holds: also of those that were no functions of ours, such as handoffs."""
+    if isinstance(sent, str):
+        return {}
+    return {
+        str(item["call_id"]): str(item.get("output") or "")
+        for item in cast("list[dict[str, Any]]", sent)
+        if str(item.get("type") or "").endswith("_output") and item.get("call_id")
+    }

@@ -1,1 +1,0 @@
-"""Copies of sessions: forks, and what an archive holds."""

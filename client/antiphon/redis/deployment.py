@@ -1,0 +1,134 @@
+"""A deployment as its operators see it: queues, workers and tenant limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from antiphon.errors import UsageError
+from antiphon.input.values import is_a
+from antiphon.redis.connections import Connections
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked
+from antiphon.wire.lists.workers import (
+    Counts,
+    QueueRow,
+    TurnRow,
+    WorkerRow,
+    counts,
+    queue_rows,
+    turn_rows,
+    worker_rows,
+)
+
+
+class QueueState(Struct):
+    """A queue over all cells. The counts are those of ``QueueRow``; ``workers`` serve it in any of the cells.
+
+    ``oldest_seconds`` is how long the oldest turn that may be claimed has waited, by the clock of its Redis, or None.
+    """
+
+    name: str
+    queued: int = 0
+    running: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    failed: int = 0
+    workers: int = 0
+    oldest_seconds: float | None = None
+
+    def add(self, row: QueueRow, now: int) -> None:
+        """Count what stands in this queue of one cell."""
+        for name in ("queued", "running", "waiting", "delayed", "failed", "workers"):
+            setattr(self, name, getattr(self, name) + getattr(row, name))
+        if row.oldest is not None:
+            self.oldest_seconds = max(self.oldest_seconds or 0.0, (now - row.oldest) / 1000, 0.0)
+
+
+async def list_queues(connections: Connections) -> list[QueueState]:
+    """Read the queues of all cells, by name. Raises ``StoreError``."""
+    found: dict[str, QueueState] = {}
+    for cell in connections.cells:
+        rows, now = await queue_rows(cell)
+        for row in rows:
+            found.setdefault(row.name, QueueState(row.name)).add(row, now)
+    return [found[name] for name in sorted(found)]
+
+
+async def list_workers(connections: Connections) -> list[WorkerRow]:
+    """Read the live workers of all cells; a worker process serves one cell. Raises ``StoreError``."""
+    return [row for cell in connections.cells for row in await worker_rows(cell)]
+
+
+class Overview(Struct):
+    """What a deployment does at one moment. ``at`` is in ms since 1970, by the clock of the first Redis.
+
+    ``turns`` are the current turns of at most as many sessions as were asked for, and ``counts`` those of all.
+    """
+
+    at: int
+    queues: list[QueueState]
+    workers: list[WorkerRow]
+    turns: list[TurnRow]
+    counts: Counts = field(default_factory=Counts)
+
+
+async def overview(connections: Connections, limit: int = 200) -> Overview:
+    """Read queues, workers and current turns of all cells. Raises ``StoreError``."""
+    total, turns = Counts(), list[TurnRow]()
+    for cell in connections.cells:
+        turns += await turn_rows(cell, limit)
+        found = await counts(cell)
+        for name in Counts.__struct_fields__:
+            setattr(total, name, getattr(total, name) + getattr(found, name))
+    at = await next(iter(connections.cells)).server_ms()
+    return Overview(at, await list_queues(connections), await list_workers(connections), turns, total)
+
+
+MOST = {"in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000}
+
+
+class TenantLimits(Struct):
+    """How many turns a tenant may have in one Redis. None is no limit.
+
+    ``in_flight`` turns stand in a queue or run; further ones wait. ``waiting`` turns are accepted and not in flight,
+    delayed ones among them, and ``per_minute`` turns are submitted in any 60 seconds; further ones are refused with
+    ``TenantLimit``.
+    """
+
+    in_flight: int | None = None
+    waiting: int | None = None
+    per_minute: int | None = None
+
+
+async def set_tenant_limits(cells: Iterable[Cell], tenant: str, limits: TenantLimits) -> None:
+    """Set all limits of a tenant, or with '' their defaults, in each cell. Raises ``UsageError``, ``StoreError``."""
+    numbers = {name: _checked(name, getattr(limits, name)) for name in MOST}
+    for cell in cells:
+        pipe = cell.redis.pipeline(transaction=True)
+        for name, number in numbers.items():
+            if number is None:
+                pipe.hdel(cell.keys.limits, f"{name}:{tenant}")
+            else:
+                pipe.hset(cell.keys.limits, f"{name}:{tenant}", number)
+        await asked(pipe.execute())
+
+
+async def tenant_limits(cell: Cell, tenant: str) -> TenantLimits:
+    """The limits that a tenant has in a cell: its own, and the defaults where it has none. Raises ``StoreError``."""
+    fields = [f"{name}:{whose}" for name in MOST for whose in (tenant, "")]
+    found: list[Any] = await asked(cell.redis.hmget(cell.keys.limits, fields))
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return TenantLimits(
+        *(None if (own or default) is None else int(own or default) for own, default in pairs)
+    )
+
+
+def _checked(name: str, number: int | None) -> int | None:
+    if number is None:
+        return None
+    if not is_a(number, int) or isinstance(number, bool) or not 1 <= number <= MOST[name]:
+        raise UsageError(f"{name}= must be a number from 1 to {MOST[name]}, or None, not {number!r}.")
+    return number

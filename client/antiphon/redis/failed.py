@@ -1,0 +1,220 @@
+"""Failed turns: listed with what was asked and why they failed, and requeued, one or all that a filter selects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import AgentError, CorruptRecord, UsageError
+from antiphon.input.ids import TurnId, check_queue, tenant_id, turn_id
+from antiphon.input.values import is_a
+from antiphon.redis.connections import Connections
+from antiphon.redis.fields import decode_field
+from antiphon.redis.turn import AsyncTurn
+from antiphon.redis.turn_records import runs_of, turn_info
+from antiphon.session.runtime import agent_name
+from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.inspection import Place, agents_of_sessions, failed_places, queues_of
+from antiphon.wire.lists.notices import turn_records
+from antiphon.wire.records import TurnRecord
+
+PAGE = 100
+MOST_TOGETHER = 1000
+"""Of more turns that failed in one second, so many at a time are in order."""
+WINDOW = 200  # turns that are requeued in one pipeline
+
+
+class FailedFilter(TypedDict, total=False):
+    """The keywords that select failed turns. Times are ms since 1970, or datetimes with a time zone."""
+
+    tenant: str | None
+    agent: str | None
+    code: str | None
+    queue: str | None
+    since: int | datetime | None
+    until: int | datetime | None
+
+
+class FailedTurn(TurnInfo, omit_defaults=True):
+    """A failed turn: what ``TurnInfo`` tells, its queue and tenant, and all its runs with their errors.
+
+    ``agent`` is the name of the turn's agent, or of its session's.
+    """
+
+    queue: str = ""
+    tenant: str | None = None
+    runs: list[TurnRun] = field(default_factory=list)
+
+
+class _Which(Struct):
+    """A checked filter."""
+
+    tenant: str | None
+    agent: str | None
+    code: str | None
+    queue: str | None
+    since: int
+    until: int | None
+
+    def selects(self, turn: FailedTurn) -> bool:
+        return (
+            turn.status == "failed"
+            and self.tenant in (None, turn.tenant)
+            and self.agent in (None, turn.agent)
+            and self.code in (None, turn.code)
+            and self.since <= (turn.ended or 0)
+            and (self.until is None or (turn.ended or 0) < self.until)
+        )
+
+
+def list_failed(connections: Connections, given: FailedFilter) -> AsyncGenerator[FailedTurn, None]:
+    """Iterate over the failed turns of all cells, the last one first. Raises ``UsageError`` at once."""
+    return _merged(connections, _which(given))
+
+
+async def requeue_many(
+    connections: Connections, turns: Iterable[str | AsyncTurn] | None, given: FailedFilter
+) -> list[AsyncTurn | AgentError]:
+    """Requeue these turns, or all that the filter selects. See ``AsyncClient.requeue_many``."""
+    if turns is not None and (is_a(turns, str | AsyncTurn) or given):
+        raise UsageError(
+            "requeue_many takes a list of turns, or a filter such as code= or since=, but not both."
+        )
+    if turns is None and not given:
+        raise UsageError(
+            "requeue_many needs turns, or a filter such as code= or since=; since=0 is all of them."
+        )
+    told: list[AsyncTurn | AgentError] = []
+    if turns is not None:
+        known = iter([one.id if isinstance(one, AsyncTurn) else turn_id(one) for one in turns])
+        while some := list(islice(known, WINDOW)):
+            told += await _requeued(connections, some)
+        return told
+    some: list[TurnId] = []
+    async for one in list_failed(connections, given):
+        some.append(TurnId(one.turn_id))
+        if len(some) == WINDOW:
+            told += await _requeued(connections, some)
+            some = []
+    return told + await _requeued(connections, some)
+
+
+async def _requeued(connections: Connections, turns: Sequence[TurnId]) -> list[AsyncTurn | AgentError]:
+    async def one(turn: TurnId) -> AsyncTurn:
+        cell = connections.cell_of_turn(turn)
+        await cell.requeue(turn)
+        return AsyncTurn(connections, turn, (await cell.turn(turn)).session_id)
+
+    told: list[AsyncTurn | AgentError] = []
+    for answer in await asyncio.gather(*map(one, turns), return_exceptions=True):
+        if not isinstance(answer, AsyncTurn | AgentError):
+            raise answer
+        told.append(answer)
+    return told
+
+
+async def _merged(connections: Connections, which: _Which) -> AsyncGenerator[FailedTurn, None]:
+    queues = [
+        (cell, queue)
+        for cell in connections.cells
+        for queue in ([which.queue] if which.queue else await queues_of(cell))
+    ]
+    streams = [_of_queue(cell, queue, which) for cell, queue in queues]
+    try:
+        heads = {stream: await anext(stream, None) for stream in streams}
+        while there := {stream: turn for stream, turn in heads.items() if turn is not None}:
+            newest = max(there, key=lambda stream: there[stream].ended or 0)
+            yield there[newest]
+            heads[newest] = await anext(newest, None)
+    finally:
+        for stream in streams:
+            await stream.aclose()
+
+
+async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[FailedTurn, None]:
+    """The failed turns of a queue. Its list orders them by seconds; those of one second are put in order here."""
+    after: Place | None = None
+    second, together = 0, list[FailedTurn]()
+    while places := await failed_places(cell, queue, after, which.since, which.until, PAGE):
+        seconds = {job: at for at, job in places}
+        for turn in await _told(cell, list(seconds)):
+            if seconds[turn.turn_id] != second or len(together) == MOST_TOGETHER:
+                for one in _last_first(together):
+                    yield one
+                second, together = seconds[turn.turn_id], []
+            if which.selects(turn):
+                together.append(turn)
+        after = places[-1]
+    for one in _last_first(together):
+        yield one
+
+
+def _last_first(turns: list[FailedTurn]) -> list[FailedTurn]:
+    return sorted(turns, key=lambda turn: turn.ended or 0, reverse=True)
+
+
+async def _told(cell: Cell, jobs: Sequence[str]) -> list[FailedTurn]:
+    """The turns among these jobs; what is damaged is left out."""
+    found: list[FailedTurn] = []
+    for record in await turn_records(cell, [TurnId(job) for job in jobs]):
+        try:
+            if isinstance(record, TurnRecord):
+                found.append(_failed(record))
+        except CorruptRecord:
+            continue
+    unnamed = [one for one in found if one.agent is None]
+    for one, agent in zip(
+        unnamed, await agents_of_sessions(cell, [one.session_id for one in unnamed]), strict=True
+    ):
+        try:
+            one.agent = agent_name(decode_field("agent", agent))
+        except CorruptRecord:
+            continue
+    return found
+
+
+def _failed(record: TurnRecord) -> FailedTurn:
+    fields = msgspec.structs.asdict(turn_info(record))
+    queue = record.fields.get("queue", b"").decode(errors="replace")
+    return FailedTurn(**fields, queue=queue, tenant=record.tenant, runs=runs_of(record))
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "tenant": tenant_id,
+    "agent": lambda value: _text("agent", value),
+    "code": lambda value: _text("code", value),
+    "queue": check_queue,
+    "since": lambda value: _ms("since", value),
+    "until": lambda value: _ms("until", value),
+}
+
+
+def _which(given: FailedFilter) -> _Which:
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _CHECKS:
+            raise TypeError(f"failed turns cannot be selected by {name!r}: use {', '.join(_CHECKS)}.")
+        checked[name] = None if value is None else _CHECKS[name](value)
+    values: dict[str, Any] = {**dict.fromkeys(_CHECKS), **checked, "since": checked.get("since") or 0}
+    return _Which(**values)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name}= must be text, not {value!r}.")
+    return value
+
+
+def _ms(name: str, value: object) -> int:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return int(value.timestamp() * 1000)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise UsageError(f"{name}= must be ms since 1970 or a datetime with a time zone, not {value!r}.")

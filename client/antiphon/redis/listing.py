@@ -1,0 +1,204 @@
+"""Lists the sessions of several cells and the turns of a session, and warns of turns that no worker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from antiphon.errors import CorruptRecord, SessionNotFound, StoreError
+from antiphon.input.ids import SessionId, TurnId, check_tenant
+from antiphon.model import Status
+from antiphon.redis.archived import ArchiveReader, archived_sessions, whole_snapshot
+from antiphon.redis.connections import Connections
+from antiphon.redis.fields import decode_field
+from antiphon.session.runtime import ListPlace, SessionInfo, agent_name
+from antiphon.session.saved import ListedFields
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists import inspection
+from antiphon.wire.lists.inspection import DueTurn, SessionRow
+from antiphon.wire.records import Snapshot
+from antiphon.wire.suspension import SuspendedTurn, suspended_turns
+
+T = TypeVar("T")
+
+log = logging.getLogger("antiphon.unserved")
+
+PAGE = 100
+FIRST_LOOK_SECONDS = 3.0
+LOOK_SECONDS = 30.0
+ARCHIVED = 0
+"""The place of sessions that live in the archive alone: behind all that live in Redis."""
+LISTED = ListedFields.__struct_fields__
+
+
+async def list_sessions(
+    connections: Connections, after: ListPlace | None, page: int
+) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+    """Iterate over the sessions of all cells, page by page; the session that expires last comes first.
+
+    Those of which only the archive knows come last, in the order of their ids.
+    """
+    cells, archive = connections.cells, connections.archive
+    if after is None or after[0] > ARCHIVED:
+        async with aclosing(_live_sessions(cells, after, page, archive)) as rows:
+            async for row in rows:
+                yield row
+        after = None
+    if archive is not None:
+        async for session, found in archived_sessions(cells, archive, after[1] if after else "", page):
+            row = _whole(SessionRow(session), found)
+            yield (ARCHIVED, session), _info(row)
+
+
+async def _live_sessions(
+    cells: Iterable[Cell], after: ListPlace | None, page: int, archive: ArchiveReader | None
+) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+    streams = [_of_cell(cell, after, page, archive) for cell in cells]
+    try:
+        heads = {stream: await anext(stream, None) for stream in streams}
+        while rows := {stream: row for stream, row in heads.items() if row is not None}:
+            first = max(rows, key=lambda stream: rows[stream][0])
+            yield rows[first]
+            heads[first] = await anext(first, None)
+    finally:
+        for stream in streams:
+            await stream.aclose()
+
+
+def list_due(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[DueTurn, None]:
+    """The delayed turns of all cells, the next one first; read page by page."""
+    return _merged([_due_of_cell(cell, page) for cell in cells], lambda turn: turn.due)
+
+
+def list_suspended(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[SuspendedTurn, None]:
+    """The suspended turns of all cells, the one that waits longest first; read page by page."""
+    return _merged([_suspended_of_cell(cell, page) for cell in cells], lambda turn: turn.suspended)
+
+
+async def _merged(
+    streams: Sequence[AsyncGenerator[T, None]], time_of: Callable[[T], int]
+) -> AsyncGenerator[T, None]:
+    """What these iterations bring, the earliest first."""
+    try:
+        heads = {stream: await anext(stream, None) for stream in streams}
+        while turns := {stream: turn for stream, turn in heads.items() if turn is not None}:
+            first = min(turns, key=lambda stream: time_of(turns[stream]))
+            yield turns[first]
+            heads[first] = await anext(first, None)
+    finally:
+        for stream in streams:
+            await stream.aclose()
+
+
+async def list_turns(
+    cell: Cell, session_id: SessionId, status: Status | None, tenant: str | None
+) -> AsyncGenerator[TurnId, None]:
+    """Iterate over a session's kept turns, newest first: all, or those with one status."""
+    turns, exists, found = await inspection.turn_ids(cell, session_id)
+    check_tenant(session_id, tenant, exists, found)
+    for start in range(0, len(turns), PAGE):
+        some = turns[start : start + PAGE]
+        for turn, found in zip(some, await inspection.statuses(cell, some), strict=True):
+            if found and (status is None or found == status):
+                yield turn
+
+
+async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
+    """Check now and then, until cancelled, whether a worker serves the turn's queue; log one warning if none does.
+
+    The turn stays in its queue, because a worker may start later.
+    """
+    pause = FIRST_LOOK_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        pause = LOOK_SECONDS
+        try:
+            complaint = await inspection.unserved(cell, turn_id)
+        except StoreError:
+            continue  # the caller learns of it in other ways
+        if complaint:
+            log.warning("%s", complaint, extra={"action": "turn_unserved", "turn": turn_id})
+            return
+
+
+async def _of_cell(
+    cell: Cell, after: ListPlace | None, page: int, archive: ArchiveReader | None
+) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+    while places := await inspection.session_places(cell, after, page):
+        for place, row in zip(places, await inspection.session_rows(cell, places, LISTED), strict=True):
+            if row is not None:
+                yield place, _info(row if archive is None else await _with_past(cell, archive, row))
+        after = places[-1]
+
+
+async def _with_past(cell: Cell, archive: ArchiveReader, row: SessionRow) -> SessionRow:
+    """Return the row with what the archive has of its past. A copy that cannot be read is left out."""
+    if row.restored:
+        return row
+    try:
+        return _whole(row, await whole_snapshot(cell, archive, SessionId(row.session_id), 1, 0))
+    except (CorruptRecord, SessionNotFound):
+        return row
+
+
+def _whole(row: SessionRow, found: Snapshot) -> SessionRow:
+    fields = found.fields
+    row.fields = {name: fields.get(name, b"") for name in LISTED}
+    row.agent, row.closed, row.messages = fields.get("agent", b""), "closed" in fields, found.history_length
+    row.updated = decode_field("updated", fields.get("updated", b""))
+    row.created = decode_field("created", fields.get("created", b"")) or row.updated
+    return row
+
+
+async def _due_of_cell(cell: Cell, page: int) -> AsyncGenerator[DueTurn, None]:
+    after: tuple[int, str] | None = None
+    while places := await inspection.turn_places(cell, cell.keys.due, after, page):
+        for turn in await inspection.due_turns(cell, places):
+            if turn is not None:
+                yield turn
+        after = places[-1]
+
+
+async def _suspended_of_cell(cell: Cell, page: int) -> AsyncGenerator[SuspendedTurn, None]:
+    after: tuple[int, str] | None = None
+    while places := await inspection.turn_places(cell, cell.keys.suspended, after, page):
+        for turn in await suspended_turns(cell, [name for _, name in places]):
+            if turn is not None:
+                yield turn
+        after = places[-1]
+
+
+def _info(row: SessionRow) -> SessionInfo:
+    return SessionInfo(
+        session_id=row.session_id,
+        status=(
+            "running"
+            if row.held
+            else "waiting"
+            if row.turns
+            else "delayed"
+            if row.due
+            else "failed"
+            if row.failed
+            else "done"
+        ),
+        due=row.due or None,
+        agent=agent_name(_readable("agent", row.agent)),
+        messages=row.messages,
+        turns=row.turns,
+        created=row.created,
+        updated=row.updated,
+        closed=row.closed,
+        **{name: _readable(name, data) for name, data in row.fields.items()},
+    )
+
+
+def _readable(name: str, data: bytes) -> Any:
+    """Decode a value, or return nothing if it is damaged: one damaged session must not hide all others."""
+    try:
+        return decode_field(name, data)
+    except CorruptRecord:
+        return decode_field(name, b"")

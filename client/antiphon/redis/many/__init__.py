@@ -1,1 +1,0 @@
-"""Many turns and sessions at once: submitting, awaiting, following, listing, requeueing and scheduling them."""

@@ -1,0 +1,387 @@
+"""Schedules: turns that are submitted repeatedly, once for each due time."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Unpack
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import AgentError, CorruptRecord, MissingPackage, NotFound, StoreError, UsageError
+from antiphon.input.ids import SessionId, TurnId, other_tenant, session_id, tenant_id, turn_id_of_key
+from antiphon.input.messages import Input
+from antiphon.input.request import encode_request, input_bytes, queue_of, travelling_agent
+from antiphon.input.values import Priority, duration, is_a
+from antiphon.redis.connections import Connections
+from antiphon.redis.edits import found_in
+from antiphon.session.background import call, iterate
+from antiphon.session.runtime import SessionRef
+from antiphon.session.work import ClientSubmitOptions, work_of_client
+from antiphon.wire.cell import DEFAULT_QUEUE, Cell
+from antiphon.wire.keys import PREFIX
+from antiphon.wire.lists.schedules import (
+    PAUSED,
+    StoredSchedule,
+    advance,
+    due_schedules,
+    schedule_ids,
+    stored,
+    write_schedule,
+)
+
+
+def check_times(every: float | timedelta | None, cron: str | None, tz: str) -> int:
+    """Check when a schedule is due, and return ``every`` in ms, 0 with ``cron``. Raises ``UsageError``."""
+    if (every is None) == (cron is None):
+        raise UsageError("A schedule needs every= (seconds or a timedelta) or cron= (text), and not both.")
+    if cron is not None:
+        next_due(0, cron, tz, after=0, now=0)
+        return 0
+    seconds = duration(every, "every")
+    if seconds is None or seconds < 1:
+        raise UsageError(f"every= must be at least a second, not {every!r}.")
+    return int(seconds * 1000)
+
+
+def next_due(every_ms: int, cron: str, tz: str, *, after: int, now: int) -> int:
+    """Return the first time after ``now`` at which a schedule is due, in ms. ``after`` is when it was due last."""
+    if every_ms:
+        return after + every_ms * max(1, (now - after) // every_ms + 1)
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise MissingPackage("Cron text needs the package cronsim: pip install 'antiphon[cron]'.") from None
+    try:
+        zone = UTC if tz == "UTC" else ZoneInfo(tz)
+        found = next(CronSim(cron, datetime.fromtimestamp(now / 1000, zone)))
+    except (CronSimError, StopIteration) as exc:
+        raise UsageError(f"cron= cannot be read, or is never due: {cron!r} ({exc}).") from exc
+    except (KeyError, ValueError, OSError) as exc:
+        raise UsageError(f"tz= is no time zone of this machine: {tz!r}.") from exc
+    return int(found.timestamp() * 1000)
+
+
+log = logging.getLogger("antiphon.schedules")
+
+PAGE = 100
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_REFUSED = ("key", "retry_failed", "delay", "schema", "if_busy", "ttl", "cursor")
+
+
+class _Plan(Struct, omit_defaults=True):
+    """What a schedule submits, and when."""
+
+    request: str
+    every_ms: int = 0
+    cron: str = ""
+    tz: str = "UTC"
+    agent: str = ""
+    queue: str = ""
+    agent_queue: str = ""
+    default_queue: str = DEFAULT_QUEUE
+    tenant: str = ""
+    input_bytes: int = 0
+    priority: Priority = "normal"
+
+
+class Schedule(Struct):
+    """A schedule. ``every`` is in seconds. ``due`` is when its next turn is submitted, in ms since 1970, or None while
+    it is paused. ``last_turn`` is the id of the turn that was submitted last, or ``error`` says why it was refused.
+    """
+
+    name: str
+    session_id: str
+    every: float | None
+    cron: str | None
+    tz: str
+    due: int | None
+    tenant: str | None = None
+    last_turn: str | None = None
+    error: str | None = None
+
+
+class AsyncSchedules:
+    """The schedules of a session, or of all sessions, perhaps of one tenant.
+
+    >>> from antiphon import Agent, AsyncClient
+    >>> client = AsyncClient("redis://localhost:6379/0")
+    >>> schedules = client.schedules("user-123")
+    >>> await schedules.set("daily", "Summarise my day", agent="assistant", cron="0 18 * * *", tz="Europe/Berlin")
+    >>> [(one.name, one.cron) async for one in schedules]
+    [('daily', '0 18 * * *')]
+    """
+
+    def __init__(self, connections: Connections, session: str | None, tenant: str | None) -> None:
+        self._connections = connections
+        self._session = None if session is None else session_id(session)
+        self._tenant = None if tenant is None else tenant_id(tenant)
+
+    async def set(
+        self,
+        name: str,
+        text: Input,
+        *,
+        every: float | timedelta | None = None,
+        cron: str | None = None,
+        tz: str = "UTC",
+        **options: Unpack[ClientSubmitOptions],
+    ) -> None:
+        """Submit a turn every so many seconds, or at the times of a cron text in a time zone.
+
+        A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
+        replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
+        times that were missed. Options as in ``submit``, without ``key``, ``delay``, ``schema``, ``if_busy``,
+        ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
+        anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
+        text without the package ``cronsim``, ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
+
+        >>> await schedules.set("hourly", "Any news?", agent="assistant", every=3600)
+        """
+        where, cell = self._home()
+        if not is_a(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(
+                f"A schedule's name must be 1 to 64 letters, digits, '_', '.' and '-', not {name!r}."
+            )
+        given: dict[str, Any] = dict(options)
+        for wrong in given.keys() & {*_REFUSED}:
+            raise UsageError(f"A schedule takes no {wrong}=.")
+        given.setdefault("tenant", self._tenant)
+        plan = _plan(given, text, check_times(every, cron, tz), cron or "", tz)
+        await self._check(cell, where, plan.tenant or None)
+        for found in await stored(cell, [f"{name}:{where}"]):
+            self._check_own(found)
+        now = await cell.server_ms()
+        due = next_due(plan.every_ms, plan.cron, tz, after=now, now=now)
+        fields = {"session": where, "tenant": plan.tenant}
+        await write_schedule(cell, where, name, str(due), fields, msgspec.json.encode(plan))
+
+    async def pause(self, name: str) -> None:
+        """Submit no turns until ``resume``. Raises ``NotFound``.
+
+        >>> await schedules.pause("daily")
+        """
+        await self._write(name, PAUSED)
+
+    async def resume(self, name: str) -> None:
+        """Submit turns again, from the next time on. Raises ``NotFound``.
+
+        >>> await schedules.resume("daily")
+        """
+        cell, found = await self._one(name)
+        plan, now = _read(cell, found), await cell.server_ms()
+        due = next_due(plan.every_ms, plan.cron, plan.tz, after=now, now=now)
+        if found.due is None:
+            await write_schedule(cell, self._home()[0], name, str(due), {})
+
+    async def delete(self, name: str) -> None:
+        """Remove a schedule. Turns that it has submitted stay. Raises ``NotFound``.
+
+        >>> await schedules.delete("daily")
+        """
+        await self._write(name, "")
+
+    async def __aiter__(self) -> AsyncGenerator[Schedule, None]:
+        cells = self._connections.cells if self._session is None else [self._home()[1]]
+        for cell in cells:
+            ids = await schedule_ids(cell, self._session)
+            for start in range(0, len(ids), PAGE):
+                for found in await stored(cell, ids[start : start + PAGE]):
+                    try:
+                        shown = _shown(cell, found)
+                    except CorruptRecord:
+                        continue
+                    if self._tenant in (None, shown.tenant):
+                        yield shown
+
+    def _home(self) -> tuple[SessionId, Cell]:
+        if self._session is None:
+            raise UsageError("Name the session: client.schedules(session).")
+        return self._session, self._connections.cell_of_session(self._session)
+
+    async def _check(self, cell: Cell, where: SessionId, tenant: str | None) -> None:
+        (await found_in(cell, where)).check_tenant(SessionRef(where, tenant=tenant))
+
+    async def _one(self, name: str) -> tuple[Cell, StoredSchedule]:
+        where, cell = self._home()
+        found = await stored(cell, [f"{name}:{where}"])
+        if not found:
+            raise NotFound(f"The session has no schedule {name!r}.", session_id=where)
+        self._check_own(found[0])
+        return cell, found[0]
+
+    def _check_own(self, found: StoredSchedule) -> None:
+        if self._tenant is not None and found.fields.get("tenant", b"").decode() != self._tenant:
+            raise other_tenant(found.id.partition(":")[2], self._tenant)
+
+    async def _write(self, name: str, due: str) -> None:
+        cell, _ = await self._one(name)
+        await write_schedule(cell, self._home()[0], name, due, {})
+
+
+class Schedules:
+    """``AsyncSchedules`` with synchronous methods.
+
+    >>> from antiphon import Client
+    >>> client = Client("redis://localhost:6379/0")
+    >>> schedules = client.schedules("user-123")
+    >>> schedules.set("daily", "Summarise my day", agent="assistant", cron="0 18 * * *", tz="Europe/Berlin")
+    >>> [(one.name, one.cron) for one in schedules]
+    [('daily', '0 18 * * *')]
+    """
+
+    def __init__(self, schedules: AsyncSchedules) -> None:
+        self._schedules = schedules
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return iterate(aiter(self._schedules))  # pyright: ignore[reportArgumentType]
+
+    def set(
+        self,
+        name: str,
+        text: Input,
+        *,
+        every: float | timedelta | None = None,
+        cron: str | None = None,
+        tz: str = "UTC",
+        **options: Unpack[ClientSubmitOptions],
+    ) -> None:
+        """Submit a turn every so many seconds, or at the times of a cron text, as ``AsyncSchedules.set`` does.
+
+        >>> schedules.set("hourly", "Any news?", agent="assistant", every=3600)
+        """
+        call(self._schedules.set(name, text, every=every, cron=cron, tz=tz, **options))
+
+    def pause(self, name: str) -> None:
+        """Submit no turns until ``resume``. Raises ``NotFound``.
+
+        >>> schedules.pause("daily")
+        """
+        call(self._schedules.pause(name))
+
+    def resume(self, name: str) -> None:
+        """Submit turns again, from the next time on. Raises ``NotFound``.
+
+        >>> schedules.resume("daily")
+        """
+        call(self._schedules.resume(name))
+
+    def delete(self, name: str) -> None:
+        """Remove a schedule. Turns that it has submitted stay. Raises ``NotFound``.
+
+        >>> schedules.delete("daily")
+        """
+        call(self._schedules.delete(name))
+
+
+class DueSchedules:
+    """The schedules of a cell that are due. The log tells once of each that cannot be read here.
+
+    That is one that is damaged, that is sealed with a key that is not here, or that has a cron text where the package
+    for it is missing. It stays due: another worker may know more.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._unreadable: set[str] = set()
+
+    async def submit(self, count: int = PAGE) -> int:
+        """Submit the turns of those that are due, once for each time, whoever else does so. Returns how many.
+
+        A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
+        Schedules that cannot be read hold up no other one. Raises ``StoreError``.
+        """
+        now = await self._cell.server_ms()
+        submitted, unreadable = 0, set[str]()
+        while ids := await due_schedules(self._cell, now, count, len(unreadable)):
+            before = len(unreadable)
+            for found in await stored(self._cell, ids):
+                if found.due is None or found.due > now:
+                    continue
+                try:
+                    plan, later = _read_plan(self._cell, found, found.due, now)
+                except AgentError as exc:
+                    unreadable.add(found.id)
+                    self._tell(found.id, exc)
+                else:
+                    submitted += await _submit(self._cell, found, plan, found.due, later)
+            if len(unreadable) == before:
+                break
+        self._unreadable = unreadable
+        return submitted
+
+    def _tell(self, schedule: str, exc: AgentError) -> None:
+        if schedule not in self._unreadable:
+            log.warning(
+                "schedule %s cannot be read: %s", schedule, exc, extra={"action": "schedule_unreadable"}
+            )
+
+
+def _read_plan(cell: Cell, found: StoredSchedule, due: int, now: int) -> tuple[_Plan, int]:
+    plan = _read(cell, found)
+    return plan, next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=now)
+
+
+async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, later: int) -> bool:
+    name, _, where = found.id.partition(":")
+    session, key, error = SessionId(where), f"schedule {name} {due}", ""
+    turn = turn_id_of_key(session, key, "" if cell.keys.prefix == PREFIX else cell.keys.prefix)
+    request = plan.request.encode()
+    try:
+        await cell.submit(
+            session, turn, request, digest=hashlib.sha256(request).hexdigest(), queue=plan.queue,
+            agent_queue=plan.agent_queue, default_queue=plan.default_queue, agent=plan.agent.encode(),
+            tenant=plan.tenant, key=key, input_bytes=plan.input_bytes, priority=plan.priority,
+        )  # fmt: skip
+    except StoreError:
+        raise
+    except AgentError as exc:
+        error = exc.message
+        log.warning(
+            "schedule %s: its turn was refused: %s", found.id, error, extra={"action": "schedule_refused"}
+        )
+    done = await advance(cell, found.id, due, later, TurnId("") if error else turn, error)
+    if not done and not error and not await stored(cell, [found.id]):
+        await cell.cancel(turn, "Its schedule was deleted.", "nothing")  # at this very moment
+    return done
+
+
+def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str) -> _Plan:
+    agent = travelling_agent(given.pop("agent", None))
+    work = work_of_client(text, given)
+    request = work.request(agent)
+    payload = encode_request(request)
+    return _Plan(
+        payload.decode(), every_ms, cron, tz, "" if agent is None else msgspec.json.encode(agent).decode(),
+        work.queue or "", queue_of(agent), DEFAULT_QUEUE, work.tenant or "", input_bytes(request.messages),
+        work.priority,
+    )  # fmt: skip
+
+
+def _read(cell: Cell, found: StoredSchedule) -> _Plan:
+    try:
+        return msgspec.json.decode(found.plan(cell), type=_Plan)
+    except (KeyError, msgspec.DecodeError, UnicodeError) as exc:
+        raise CorruptRecord(f"The schedule {found.id!r} cannot be read: {exc}.") from exc
+
+
+def _shown(cell: Cell, found: StoredSchedule) -> Schedule:
+    plan = _read(cell, found)
+    name, _, where = found.id.partition(":")
+    every = plan.every_ms / 1000 if plan.every_ms else None
+    return Schedule(
+        name,
+        where,
+        every,
+        plan.cron or None,
+        plan.tz,
+        found.due,
+        plan.tenant or None,
+        found.fields.get("turn", b"").decode(errors="replace") or None,
+        found.error(cell) or None,
+    )

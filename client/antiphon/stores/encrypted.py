@@ -1,0 +1,77 @@
+"""``SealedStore``: seals what another store saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.encryption.keyring import Keyring
+from antiphon.encryption.values import sealer_of
+from antiphon.errors import CorruptRecord
+from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+
+KIND = "archive"
+FORM = 1000
+"""The version of the sealed form: releases without encryption say that a newer one has saved this."""
+
+
+class SealedStore(SessionStore):
+    """Seals the data of sessions before they reach another store, and opens them again. Ids stay in the clear.
+
+    Workers and local sessions put it around every store while ``ANTIPHON_ENCRYPTION_KEYS`` is set. Use it yourself for
+    dictionaries that you save. Without keys it passes data on as they are. Data that were saved in the clear are read.
+    ``load`` raises ``KeyMissing`` and ``SealBroken``.
+
+    >>> from antiphon.encryption import Keyring
+    >>> from antiphon.stores import MemoryStore
+    >>> inner = MemoryStore()
+    >>> store = SealedStore(inner, Keyring([("2026-11", bytes(range(32)))]))
+    >>> store.save("session-1", {"version": 1})
+    >>> sorted(inner.load("session-1")), store.load("session-1")
+    (['messages', 'sealed', 'session_id', 'version'], {'version': 1})
+    """
+
+    def __init__(self, store: SessionStore, keys: Keyring | None = None) -> None:
+        self._store = store
+        self._seal = sealer_of(keys)
+
+    def save(self, session_id: str, data: dict[str, Any]) -> None:
+        self._store.save(session_id, self._sealed(session_id, data))
+
+    def save_stamped(self, session_id: str, data: dict[str, Any]) -> str | None:
+        return self._store.save_stamped(session_id, self._sealed(session_id, data))
+
+    def load(self, session_id: str) -> dict[str, Any] | None:
+        data = self._store.load(session_id)
+        sealed = data.get("sealed") if data is not None and data.get("version") == FORM else None
+        if sealed is None:
+            return data
+        if not isinstance(sealed, str):
+            raise CorruptRecord("The sealed data of a session cannot be read.", session_id=session_id)
+        return decode_saved(session_id, self._seal.open_bytes(session_id, KIND, sealed))
+
+    def delete(self, session_id: str) -> bool:
+        return self._store.delete(session_id)
+
+    def list_sessions(self) -> list[str]:
+        return self._store.list_sessions()
+
+    def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
+        return self._store.page_of_sessions(after, count)
+
+    def stamp(self, session_id: str) -> str | None:
+        return self._store.stamp(session_id)
+
+    def close(self) -> None:
+        """Close the other store, if it has connections.
+
+        >>> store.close()
+        """
+        close = getattr(self._store, "close", None)
+        if close is not None:
+            close()
+
+    def _sealed(self, session_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        if not self._seal.on:
+            return data
+        sealed = self._seal.seal_bytes(session_id, KIND, encode_saved(session_id, data))
+        return {"version": FORM, "session_id": session_id, "messages": [], "sealed": sealed}

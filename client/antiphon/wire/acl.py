@@ -1,0 +1,71 @@
+"""What a Redis user of each role may do, as rules of an ACL: keys, channels and commands, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Literal, get_args
+
+from antiphon.errors import UsageError
+from antiphon.wire.keys import PREFIX, RQ, Keys
+
+Role = Literal["worker", "client", "operator", "subscriber"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_NAME = re.compile(r"[\w.-]+\Z")
+# Scripts are the only way to write: no other commands of @scripting, and none that harms the server.
+_WRITES = ("+@all", "-@admin", "-@dangerous", "-@scripting", "+eval", "+evalsha", "+script|load")
+# What a reader of events and of the history sends. It lists no keys and runs no scripts.
+_READS = (
+    "-@all", "+hmget", "+hgetall", "+xrange", "+lrange", "+multi", "+exec", "+discard", "+subscribe", "+unsubscribe",
+    "+ping", "+auth", "+hello", "+select", "+quit",
+)  # fmt: skip
+_OF_A_SESSION = ("session", "history", "events", "turns")
+
+
+def user_rule(
+    role: Role,
+    name: str,
+    password: str,
+    *,
+    prefix: str = PREFIX,
+    sessions: str | None = None,
+    database: int = 0,
+) -> str:
+    """Return the name and the rules of a user, for ``ACL SETUSER`` or behind ``user`` in an ACL file.
+
+    The password stands in it as its SHA-256 hash. ``sessions`` is what the ids of a subscriber's sessions begin with,
+    in this database. Raises ``UsageError`` if the name is none that an ACL file can hold, or if ``sessions`` and the
+    role do not fit.
+
+    >>> user_rule("subscriber", "acme", "secret", sessions="acme-").split()[4:7]
+    ['~ant:session:acme-*', '~ant:history:acme-*', '~ant:events:acme-*']
+    """
+    if not _NAME.match(name):
+        raise UsageError(f"{name!r} is no name of a user: use letters, digits, '_', '.' and '-'.")
+    if (sessions is None) == (role == "subscriber"):
+        raise UsageError("A subscriber, and no other user, needs the beginning of its sessions' ids.")
+    if re.search(r"\s", f"{prefix}{sessions or ''}"):
+        raise UsageError("An ACL cannot hold white space: choose another prefix or other ids.")
+    hashed = hashlib.sha256(password.encode()).hexdigest()
+    return " ".join([name, "reset", "on", f"#{hashed}", *_scope(role, prefix, sessions or "", database)])
+
+
+def _scope(role: Role, prefix: str, sessions: str, database: int) -> list[str]:
+    escaped = _literal(prefix)
+    if role == "subscriber":
+        keys, ids = Keys(escaped), f"{_literal(sessions)}*"
+        own = [getattr(keys, kind)(ids) for kind in _OF_A_SESSION]
+        return [*(f"~{key}" for key in own), f"&{keys.live(database, ids)}", *_READS]
+    channels = {
+        "worker": (f"&{escaped}:*", f"&{RQ}:*"),
+        "client": (f"&{escaped}:live:*",),
+        "operator": (f"&{escaped}:*", f"&{RQ}:*"),
+    }[role]
+    asks = {"worker": ("+info", "+config|get"), "client": (), "operator": ("+info",)}[role]
+    return [f"~{escaped}:*", f"~{RQ}:*", *channels, *_WRITES, *asks]
+
+
+def _literal(text: str) -> str:
+    """The pattern that only this text matches."""
+    return re.sub(r"[*?\[\\]", r"\\\g<0>", text)

@@ -1,0 +1,271 @@
+"""Lists the queues, the workers and the running turns of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked
+from antiphon.wire.keys import rq_key
+
+FIELD = "ant_app"
+"""The field of a worker's record with the names of what its App has."""
+
+
+class Offer(Struct):
+    """What one App has: its ``agents``, and the ``providers`` of agents that come with turns (``*`` is any).
+
+    ``models`` are those that such agents may name, None for any. ``more`` is true where names were left out.
+    """
+
+    prefix: str
+    agents: list[str] = field(default_factory=list)
+    providers: list[str] = field(default_factory=list)
+    models: list[str] | None = None
+    more: bool = False
+
+
+async def offers(cell: Cell) -> list[Offer]:
+    """Return what the live workers of a cell offer, each App once. Raises ``StoreError``."""
+    members = await asked(cell.redis.smembers(rq_key("rq_workers")))
+    pipe = cell.redis.pipeline(transaction=False)
+    for member in members:
+        pipe.hget(member, FIELD)
+    found: list[Offer] = []
+    for record in {*await asked(pipe.execute())} if members else ():
+        with suppress(msgspec.MsgspecError, UnicodeError):
+            offer = msgspec.json.decode(record or b"", type=Offer)
+            if offer.prefix == cell.keys.prefix:
+                found.append(offer)
+    return found
+
+
+FRONT = 100
+"""So many entries of a queue are looked at for the oldest one: a tenant has one entry there, its oldest turn."""
+
+_REGISTRIES = ("rq_started", "rq_deferred", "rq_scheduled", "rq_failed")
+_FIELDS = ("birth", "last_heartbeat", "queues", "pid", "hostname", "state", "version", "successful_job_count",
+           "failed_job_count", "total_working_time", "ant_tokens", "ant_lag")  # fmt: skip
+
+
+class QueueRow(Struct):
+    """A queue of a cell. ``queued`` turns may be claimed at once, the oldest of them since ``oldest`` (ms since 1970).
+
+    ``waiting`` turns wait behind others of their session or tenant, or for a decision; ``delayed`` ones for their time
+    or their next attempt. ``workers`` serve the queue now.
+    """
+
+    name: str
+    queued: int
+    running: int
+    waiting: int
+    delayed: int
+    failed: int
+    workers: int
+    oldest: int | None
+
+
+class WorkerRow(Struct):
+    """A live worker process. ``since`` is its start and ``heard`` its last sign of life, in ms since 1970.
+
+    ``running`` is how many turns it holds, ``turns`` the ids of up to 20 that run for a second or longer. ``finished``
+    and ``failed`` are turns since its start, and ``seconds`` the time that they took together. ``tokens`` are those of
+    the attempts that have ended. ``lag`` is how late events were published in the last second, in seconds.
+    """
+
+    name: str
+    queues: list[str]
+    host: str
+    pid: int
+    state: str
+    version: str
+    since: int | None
+    heard: int | None
+    running: int
+    turns: list[str]
+    finished: int
+    failed: int
+    seconds: float
+    tokens: int = 0
+    lag: float = 0.0
+
+
+async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
+    """Read all queues of a cell by name, and the server's time in ms. Raises ``StoreError``."""
+    stem = rq_key("rq_queue", "")
+    names = sorted(
+        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
+    )
+    pipe = cell.redis.pipeline(transaction=False)
+    for name in names:
+        pipe.llen(rq_key("rq_queue", name))
+        pipe.lrange(rq_key("rq_queue", name), 0, FRONT - 1)
+        for registry in _REGISTRIES:
+            pipe.zcard(rq_key(registry, name))
+    found, size = await asked(pipe.execute(raise_on_error=False)), 2 + len(_REGISTRIES)
+    serving = [queue for worker in await worker_rows(cell) for queue in worker.queues]
+    rows: list[QueueRow] = []
+    for at, name in enumerate(names):
+        queued, front, *counts = found[at * size : (at + 1) * size]
+        running, waiting, delayed, failed = map(_count, counts)
+        oldest = await _oldest(cell, [] if isinstance(front, Exception) else front)
+        rows.append(
+            QueueRow(name, _count(queued), running, waiting, delayed, failed, serving.count(name), oldest)
+        )
+    return rows, await cell.server_ms()
+
+
+async def _oldest(cell: Cell, turns: Sequence[bytes]) -> int | None:
+    """When the oldest of these turns was queued; entries that are no turns of ours are left out."""
+    if not turns:
+        return None
+    pipe = cell.redis.pipeline(transaction=False)
+    for turn in turns:
+        pipe.hget(cell.keys.turn(_text(turn)), "queued_at")
+    times = [_number(at) for at in await asked(pipe.execute(raise_on_error=False)) if isinstance(at, bytes)]
+    return min((at for at in times if at), default=None)
+
+
+async def worker_rows(cell: Cell) -> list[WorkerRow]:
+    """Read the live workers of a cell by name. Raises ``StoreError``."""
+    stem = rq_key("rq_worker", "")
+    names = sorted(
+        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_workers")))
+    )
+    pipe = cell.redis.pipeline(transaction=False)
+    for name in names:
+        pipe.hmget(rq_key("rq_worker", name), *_FIELDS)
+        pipe.smembers(rq_key("rq_worker_executions", name))
+        pipe.hlen(cell.keys.held(name))
+        pipe.hexists(cell.keys.held(name), "")
+    found = await asked(pipe.execute(raise_on_error=False))
+    rows = [_worker(name, *found[at * 4 : at * 4 + 4]) for at, name in enumerate(names)]
+    return [row for row in rows if row is not None]
+
+
+def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> WorkerRow | None:
+    """A worker as its record tells; None for one that is gone, whose name RQ's set still has."""
+    if isinstance(fields, Exception) or fields[0] is None:
+        return None
+    values = dict(zip(_FIELDS, map(_text, fields), strict=True))
+    shown: list[bytes] = [] if isinstance(executions, Exception) else [*executions]
+    turns = sorted(_text(one).rpartition(":")[0] for one in shown)
+    return WorkerRow(
+        name, [one for one in values["queues"].split(",") if one], values["hostname"], _number(values["pid"]),
+        values["state"], values["version"], _ms(values["birth"]), _ms(values["last_heartbeat"]),
+        max(_count(held) - _count(token), len(turns)), turns, _number(values["successful_job_count"]),
+        _number(values["failed_job_count"]), _seconds(values["total_working_time"]),
+        _number(values["ant_tokens"]), _seconds(values["ant_lag"]),
+    )  # fmt: skip
+
+
+def _ms(iso: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(iso).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _count(answer: Any) -> int:
+    return int(answer) if isinstance(answer, int) else 0
+
+
+def _number(value: bytes | str) -> int:
+    return int(value) if value and len(value) < 20 and value.isdigit() else 0
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+_FIELDS_OF_TURNS = (
+    "session",
+    "status",
+    "queue",
+    "worker",
+    "attempt",
+    "step",
+    "queued_at",
+    "started_at",
+    "tenant",
+)
+
+
+class TurnRow(Struct):
+    """The current turn of a session. ``queued`` and ``started`` are in ms since 1970; ``started`` is 0 before it began.
+
+    ``worker`` is the one that had it last, and ``step`` the number of its current model call.
+    """
+
+    turn_id: str
+    session_id: str
+    status: str
+    queue: str
+    worker: str
+    attempt: int
+    step: int
+    queued: int
+    started: int
+    tenant: str | None = None
+
+
+class Counts(Struct):
+    """How many sessions have turns to run, and how many turns wait for decisions or their time, and are set aside."""
+
+    sessions: int = 0
+    waiting: int = 0
+    delayed: int = 0
+    quarantined: int = 0
+
+
+async def counts(cell: Cell) -> Counts:
+    """Count what a cell has to do, in one round trip. Raises ``StoreError``."""
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.zcard(cell.keys.active)
+    pipe.zcard(cell.keys.suspended)
+    pipe.zcard(cell.keys.due)
+    pipe.hlen(cell.keys.quarantined)
+    return Counts(*map(int, await asked(pipe.execute())))
+
+
+async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
+    """Read the current turns of up to ``limit`` sessions of a cell, in three round trips. Raises ``StoreError``."""
+    sessions = await asked(cell.redis.zrange(cell.keys.active, 0, limit - 1))
+    if not sessions:
+        return []
+    pipe = cell.redis.pipeline(transaction=False)
+    for session in sessions:
+        pipe.lindex(cell.keys.inbox(_text(session)), 0)
+    heads = [_text(one) for one in await asked(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)]
+    for turn in heads:
+        pipe.hmget(cell.keys.turn(turn), *_FIELDS_OF_TURNS)
+    found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if heads else []
+    return [row for turn, answer in zip(heads, found, strict=True) if (row := _row(turn, answer))]
+
+
+def _row(turn: str, answer: Any) -> TurnRow | None:
+    """A turn as its record tells; None for one that is gone or damaged."""
+    if isinstance(answer, Exception) or not answer[0]:
+        return None
+    session, status, queue, worker, attempt, step, queued, started, tenant = map(_text, answer)
+    return TurnRow(
+        turn, session, status, queue, worker, _integer(attempt), _integer(step), _integer(queued), _integer(started),
+        tenant or None,
+    )  # fmt: skip
+
+
+def _integer(value: str) -> int:
+    return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -1,0 +1,34 @@
+"""The buckets of rate limits: when the next call of a model with a key may start, for all workers of a cell."""
+
+from __future__ import annotations
+
+from antiphon.errors import CorruptRecord
+from antiphon.wire.cell import Cell
+
+
+async def limit(cell: Cell, scope: str, wait_ms: int, gap_ms: float) -> int:
+    """Let no call of this scope start for ``wait_ms``, and then one each ``gap_ms`` (0: unknown).
+
+    Returns for how many ms the bucket is kept. All workers of the cell are told. Raises ``StoreError``.
+    """
+    match await cell.run("limits/limit", scope, wait_ms, f"{gap_ms:.3f}"):
+        case [b"LIMITED", lasts]:
+            return int(lasts)
+        case _:
+            raise CorruptRecord("The script 'limits/limit' returned an unknown answer.")
+
+
+async def admit(cell: Cell, scope: str) -> int | None:
+    """Return in how many ms a call of this scope may start: 0 is now, and None that there is no limit any more.
+
+    Who is told to wait asks again then. Raises ``StoreError``.
+    """
+    match await cell.run("limits/admit", scope):
+        case [b"FREE"]:
+            return None
+        case [b"STARTS"]:
+            return 0
+        case [b"WAITS", ms]:
+            return int(ms)
+        case _:
+            raise CorruptRecord("The script 'limits/admit' returned an unknown answer.")

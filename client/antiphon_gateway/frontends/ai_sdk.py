@@ -1,0 +1,406 @@
+"""The AI SDK's ``useChat``: its routes and its UI message stream.
+
+https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+from starlette.responses import Response
+
+from antiphon.errors import AgentError, InvalidMessage, TurnNotFound, WrongTenant
+from antiphon.events import Event, TurnSuspended
+from antiphon.model import (
+    CallerTool,
+    Decision,
+    File,
+    Image,
+    Message,
+    OpenCall,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from antiphon.redis.turn import AsyncTurn
+from antiphon_gateway.frontends.answers import Answer, behind_suspension, give, still_open
+from antiphon_gateway.http.operations import Answer as Answered
+from antiphon_gateway.http.operations import Call, operation
+from antiphon_gateway.problems import Refused
+
+DONE = b"data: [DONE]\n\n"
+FINISH = {"end": "stop", "max_tokens": "length", "content_filter": "content-filter", "tool_use": "tool-calls"}
+TEXTS = {"text_delta": "text", "refusal_delta": "text", "reasoning_delta": "reasoning"}
+
+
+def encode(part: Mapping[str, Any]) -> bytes:
+    """Return a part as one server-sent event."""
+    return b"data: %b\n\n" % msgspec.json.encode(part)
+
+
+class UiStream:
+    """Converts the events of one turn to parts of one message, whose id is that of the turn.
+
+    A model call that begins again takes back what it had said in its step, with ``reset-step``.
+    """
+
+    def __init__(self, turn_id: str) -> None:
+        self._turn = turn_id
+        self._begun = self._in_step = False
+        self._open = ""  # the kind of text that is being written
+        self._texts = 0
+        self._calls: set[str] = set()
+        self._of_step: set[str] = set()
+        self._approvals: set[str] = set()
+        self._rejected: set[str] = set()
+
+    def parts(self, event: Event) -> list[dict[str, Any]]:
+        """Return the parts that tell of an event, in order."""
+        found: list[dict[str, Any]] = []
+        if not self._begun:
+            self._begun = True
+            found.append({"type": "start", "messageId": self._turn})
+        match event.type:
+            case "text_delta" | "refusal_delta" | "reasoning_delta":
+                found += self._text(TEXTS[event.type], event.text)
+            case "tool_call_delta":
+                found += self._called(event.call_id, event.name)
+                part = {
+                    "type": "tool-input-delta",
+                    "toolCallId": event.call_id,
+                    "inputTextDelta": event.arguments,
+                }
+                found.append(part)
+            case "tool_call":
+                found += self._called(event.call_id, event.name)
+                found.append(_called(event.call_id, event.name, event.arguments))
+            case "tool_result" if event.call_id in self._rejected:
+                found.append({"type": "tool-output-denied", "toolCallId": event.call_id})
+            case "tool_result":
+                found.append(_output(event.call_id, event.result, event.is_error))
+            case "step_finished" if not event.rejected:
+                found += [*self._closed(), *self._end_step()]
+            case "step_finished" | "turn_retrying":
+                found += self._taken_back()
+            case _:
+                found += [*_data(event), *self._waits(event), *self._ended(event)]
+        return found
+
+    def suspended(self) -> list[dict[str, Any]]:
+        """Return the parts that end the stream of a turn that waits for somebody."""
+        return [*self._closed(), *self._end_step(), {"type": "finish", "finishReason": "tool-calls"}]
+
+    def _waits(self, event: Event) -> list[dict[str, Any]]:
+        match event.type:
+            case "turn_suspended":
+                return self._asked(event.calls)
+            case "turn_resumed":
+                return self._decided(event.decisions)
+            case _:
+                return []
+
+    def _asked(self, calls: Iterable[OpenCall]) -> list[dict[str, Any]]:
+        """Calls that wait for a person. The id of an approval is that of its call; one for a result is just open."""
+        found: list[dict[str, Any]] = []
+        for call in calls:
+            if call.call_id not in self._calls:
+                found += [
+                    *self._called(call.call_id, call.name),
+                    _called(call.call_id, call.name, call.arguments),
+                ]
+            if call.kind == "approval":
+                self._approvals.add(call.call_id)
+                found.append(
+                    {"type": "tool-approval-request", "approvalId": call.call_id, "toolCallId": call.call_id}
+                )
+        return found
+
+    def _decided(self, decisions: Iterable[Decision]) -> list[dict[str, Any]]:
+        self._rejected |= {one.call_id for one in decisions if one.kind == "reject"}
+        return [_decision(one) for one in decisions if one.call_id in self._approvals]
+
+    def _taken_back(self) -> list[dict[str, Any]]:
+        """The step begins again. What stands before it, such as results of tools, stays."""
+        if not self._in_step:
+            return []
+        self._calls -= self._of_step
+        self._of_step, self._open = set(), ""
+        return [{"type": "reset-step"}]
+
+    def _ended(self, event: Event) -> list[dict[str, Any]]:
+        match event.type:
+            case "turn_finished":
+                reason = FINISH.get(event.response.stop_reason if event.response else "end", "other")
+                return [*self._closed(), *self._end_step(), {"type": "finish", "finishReason": reason}]
+            case "turn_failed":
+                return [*self._closed(), {"type": "error", "errorText": event.message}]
+            case "turn_cancelled":
+                return [*self._closed(), {"type": "abort", "reason": event.reason}]
+            case _:
+                return []
+
+    def _text(self, kind: str, text: str) -> list[dict[str, Any]]:
+        found = self._step()
+        if self._open != kind:
+            found += self._closed()
+            self._open = kind
+            self._texts += 1
+            found.append({"type": f"{kind}-start", "id": f"{self._texts}"})
+        return [*found, {"type": f"{kind}-delta", "id": f"{self._texts}", "delta": text}]
+
+    def _called(self, call: str, name: str) -> list[dict[str, Any]]:
+        if call in self._calls:
+            return []
+        self._calls.add(call)
+        self._of_step.add(call)
+        part = {"type": "tool-input-start", "toolCallId": call, "toolName": name, "dynamic": True}
+        return [*self._step(), *self._closed(), part]
+
+    def _closed(self) -> list[dict[str, Any]]:
+        kind, self._open = self._open, ""
+        return [{"type": f"{kind}-end", "id": f"{self._texts}"}] if kind else []
+
+    def _step(self) -> list[dict[str, Any]]:
+        begins, self._in_step = not self._in_step, True
+        return [{"type": "start-step"}] if begins else []
+
+    def _end_step(self) -> list[dict[str, Any]]:
+        ends, self._in_step, self._of_step = self._in_step, False, set()
+        return [{"type": "finish-step"}] if ends else []
+
+
+def _called(call: str, name: str, arguments: Any) -> dict[str, Any]:
+    part = {"type": "tool-input-available", "toolCallId": call, "toolName": name}
+    return {**part, "input": arguments, "dynamic": True}
+
+
+def _decision(one: Decision) -> dict[str, Any]:
+    part = {"type": "tool-approval-response", "approvalId": one.call_id, "approved": one.kind == "approve"}
+    return part if one.reason is None else {**part, "reason": one.reason}
+
+
+def _data(event: Event) -> list[dict[str, Any]]:
+    match event.type:
+        case "tool_progress":
+            data = {"name": event.name, "text": event.text, "fraction": event.fraction}
+            return [{"type": "data-progress", "id": event.call_id, "data": data}]
+        case "custom":
+            return [{"type": f"data-{event.name}", "data": event.data}]
+        case "output_delta":
+            return [{"type": "data-output", "id": "output", "data": event.output}]
+        case _:
+            return []
+
+
+def _output(call: str, result: str, is_error: bool) -> dict[str, Any]:
+    if is_error:
+        return {"type": "tool-output-error", "toolCallId": call, "errorText": result, "dynamic": True}
+    return {"type": "tool-output-available", "toolCallId": call, "output": result, "dynamic": True}
+
+
+def answers_of(message: Mapping[str, Any]) -> list[Answer]:
+    """Return what a message of the assistant says about its tool calls: approvals, rejections and results."""
+    found: list[Answer] = []
+    for part in message.get("parts") or ():
+        match part:
+            case {
+                "toolCallId": str(call),
+                "state": "approval-responded",
+                "approval": {"approved": bool(yes)} as said,
+            }:
+                found.append(Answer(call, "approve") if yes else Answer(call, "reject", said.get("reason")))
+            case {"toolCallId": str(call), "state": "output-available", "output": output}:
+                found.append(Answer(call, "result", output))
+            case {"toolCallId": str(call), "state": "output-error", "errorText": error}:
+                found.append(Answer(call, "result", error, is_error=True))
+            case _:
+                continue
+    return found
+
+
+def input_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a UI message of the user says, for ``submit``. Raises ``InvalidMessage``."""
+    parts = message.get("parts")
+    if message.get("role") != "user" or not isinstance(parts, list):
+        raise InvalidMessage("The last message must be one of the user's, with parts.")
+    return {"role": "user", "content": [_input_part(part) for part in parts]}
+
+
+def _input_part(part: Any) -> dict[str, Any]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "file", "url": str(url), "mediaType": str(kind)} if kind.startswith("image/"):
+            return {"type": "image_url", "image_url": url}
+        case {"type": "file", "url": str(url)}:
+            how = "file_data" if url.startswith("data:") else "file_url"
+            return {"type": "file", "file": {how: url, "filename": part.get("filename")}}
+        case _:
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise InvalidMessage(f"A part of the type {kind!r} cannot be sent: use text and file.")
+
+
+def ui_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return a history as UI messages. What a turn answered is one message, whose id is that of the turn."""
+    found: list[dict[str, Any]] = []
+    calls: dict[str, dict[str, Any]] = {}
+    for message in messages:
+        if message.role in ("user", "system"):
+            name = message.id or f"{message.turn_id}.input"
+            found.append({"id": name, "role": message.role, "parts": _shown(message, calls)})
+            continue
+        same = found and found[-1]["role"] == "assistant" and found[-1]["id"] == message.turn_id
+        if not same:
+            found.append({"id": message.turn_id or message.id, "role": "assistant", "parts": []})
+        step = [{"type": "step-start"}] if message.role == "assistant" else []
+        found[-1]["parts"] += [*step, *_shown(message, calls)]
+    return found
+
+
+def _shown(message: Message, calls: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                parts.append({"type": "text", "text": part.text, "state": "done"})
+            case Refusal():
+                parts.append({"type": "text", "text": part.text, "state": "done"})
+            case Reasoning() if part.text:
+                parts.append({"type": "reasoning", "text": part.text, "state": "done"})
+            case ToolCall():
+                call = {"type": "dynamic-tool", "toolName": part.name, "toolCallId": part.call_id}
+                calls[part.call_id] = {**call, "state": "input-available", "input": part.arguments}
+                parts.append(calls[part.call_id])
+            case ToolResult() if part.call_id in calls:
+                ended = {"state": "output-error", "errorText": part.text} if part.is_error else {
+                    "state": "output-available", "output": part.text
+                }  # fmt: skip
+                calls[part.call_id].update(ended)
+            case Image() | File() if part.url:
+                parts.append({"type": "file", "url": part.url, "mediaType": part.media_type or "image/*"})
+            case _:
+                continue
+    return parts
+
+
+HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}
+MOST_MESSAGES = 1000
+
+
+class ChatRequest(Struct, kw_only=True):
+    """What ``useChat`` sends.
+
+    ``id`` is the session; of ``messages`` the last one is read, as the session has the others. ``agent`` and
+    ``caller_tools`` are what you add with ``body``: the name of an agent of the workers, and the tools that the page
+    runs.
+    """
+
+    id: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    trigger: str = "submit-message"
+    messageId: str | None = None  # noqa: N815 - the AI SDK's name
+    agent: str | None = None
+    caller_tools: list[CallerTool] = field(default_factory=list)
+
+
+class UiMessages(Struct):
+    """A history as the AI SDK has it."""
+
+    messages: list[dict[str, Any]]
+
+
+@operation("POST", "/chat", right="write", streams=True)
+async def start_chat(call: Call[None, ChatRequest]) -> Response:
+    """Submit the last message of an AI SDK chat, and stream the answer
+
+    The session is the chat's `id`. Sent twice, a message is answered once: its own `id` is the key. With the trigger
+    `regenerate-message` the last question is answered again. If the last message is the assistant's, its approvals,
+    rejections and tool results are given to the turn that waits for them, and the rest of its answer is streamed.
+    """
+    given, tools = call.body, call.body.caller_tools or None
+    call.caller.check_session(given.id)
+    if given.trigger == "regenerate-message":
+        session = call.client.session(given.id, tenant=call.caller.tenant)
+        turn = await session.regenerate_async(agent=given.agent, caller_tools=tools)
+        return _stream(call, await call.client.turn(turn.id))
+    if given.trigger != "submit-message" or not given.messages:
+        raise Refused(400, "invalid_body", "Send a new message, or the trigger regenerate-message.")
+    last = given.messages[-1]
+    named = last.get("id")
+    if last.get("role") == "assistant":
+        return await _answered(call, last)
+    if given.messageId is not None:
+        raise Refused(400, "invalid_body", "To edit a message, PUT /sessions/{session}/messages/{message}.")
+    turn = await call.client.submit(
+        given.id, input_of(last), agent=given.agent, tenant=call.caller.tenant,
+        key=f"ui:{named}" if isinstance(named, str) and named else None, caller_tools=tools,
+    )  # fmt: skip
+    return _stream(call, turn)
+
+
+async def _answered(call: Call[None, ChatRequest], message: dict[str, Any]) -> Response:
+    """Give a turn the answers that its message has, and stream what comes then. Raises ``TurnNotFound``."""
+    answers = answers_of(message)
+    if not answers:
+        raise Refused(400, "invalid_body", "The last message has no approval and no result of a tool.")
+    try:
+        turn = await call.client.turn(str(message.get("id")), tenant=call.caller.tenant)
+    except WrongTenant:
+        raise TurnNotFound from None
+    if turn.session_id != call.body.id:
+        raise TurnNotFound
+    return _stream(call, turn, await give(turn, answers, call.caller.name))
+
+
+@operation("GET", "/chat/{session}/stream", right="read", streams=True)
+async def resume_chat(call: Call[None, None]) -> Response:
+    """Stream the answer that is being written, from its beginning; 204 if there is none"""
+    snapshot = await call.client.snapshot(call.path["session"], tenant=call.caller.tenant, last=0)
+    pending = [turn for turn in snapshot.pending if turn.due is None]
+    if not pending:
+        return Response(None, 204)
+    return _stream(call, await call.client.turn(pending[0].turn_id, tenant=call.caller.tenant))
+
+
+@operation("POST", "/chat/{session}/stop", right="write", status=204)
+async def stop_chat(call: Call[None, None]) -> None:
+    """Stop the answer that is being written; what has been said stays"""
+    await call.client.session(call.path["session"], tenant=call.caller.tenant).cancel_async(
+        "stopped by the user"
+    )
+
+
+@operation("GET", "/chat/{session}/messages", right="read")
+async def show_chat(call: Call[None, None]) -> Answered[UiMessages]:
+    """Read the last messages, and what waits for an answer, as UI messages: the chat's first `messages`"""
+    session = call.client.session(call.path["session"], tenant=call.caller.tenant)
+    return Answered(UiMessages(ui_messages(await session.history_async(-MOST_MESSAGES, pending=True))))
+
+
+def _stream(call: Call[Any, Any], turn: AsyncTurn, behind: Collection[str] = ()) -> Response:
+    events = turn.stream()
+    return call.stream(events, _parts(behind_suspension(events, behind), turn), HEADERS)
+
+
+async def _parts(events: AsyncIterator[Event], turn: AsyncTurn) -> AsyncGenerator[bytes]:
+    parts = UiStream(turn.id)
+    try:
+        async for event in events:
+            if found := parts.parts(event):
+                yield b"".join(map(encode, found))
+            if isinstance(event, TurnSuspended) and await still_open(turn, event):
+                yield b"".join(map(encode, parts.suspended()))
+                break
+    except AgentError as exc:
+        if exc.retryable:
+            return
+        yield encode({"type": "error", "errorText": exc.message})
+    yield DONE
+
+
+OPERATIONS = [start_chat, resume_chat, stop_chat, show_chat]

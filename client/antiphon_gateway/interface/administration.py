@@ -1,0 +1,323 @@
+"""Facts, schedules, webhooks and tenant limits, and the deployment that they belong to."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, cast
+
+from msgspec import Meta, Struct, field
+
+from antiphon.client import AsyncFacts, AsyncSchedules, AsyncWebhooks, Fact, Schedule, TenantLimits, Webhook
+from antiphon.input.request import AgentSpec
+from antiphon.input.values import Priority
+from antiphon.model import CallerTool
+from antiphon.redis.deployment import QueueState, list_queues, list_workers
+from antiphon.wire.lists.workers import WorkerRow
+from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.interface.bodies import PageSize, Positive
+from antiphon_gateway.problems import Refused
+
+
+class FactsQuery(Struct, kw_only=True):
+    """Whose facts: those of an ``agent`` or of a ``session``, or of a whole tenant, as the memory's scope is.
+
+    ``memory`` is the name of its ``FactModel``. ``tenant`` is for keys of every tenant.
+    """
+
+    memory: str = "memory"
+    agent: str | None = None
+    session: str | None = None
+    tenant: str | None = None
+
+
+class FactText(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How the fact reads, in at most 1,000 characters."""
+
+    text: str
+
+
+class FactList(Struct):
+    """Facts, the one that was known first at the beginning."""
+
+    facts: list[Fact]
+
+
+@operation("GET", "/facts", right="read")
+async def list_facts(call: Call[FactsQuery, None]) -> FactList:
+    """List what a memory knows"""
+    return FactList([one async for one in _facts(call)])
+
+
+@operation("POST", "/facts", right="write", status=201)
+async def add_fact(call: Call[FactsQuery, FactText]) -> Answer[Fact]:
+    """Add a fact, as a person knows it"""
+    fact = await _facts(call).add(call.body.text)
+    return Answer(fact, 201, {"location": call.address("facts", fact.id)})
+
+
+@operation("PATCH", "/facts/{fact}", right="write")
+async def edit_fact(call: Call[FactsQuery, FactText]) -> Fact:
+    """Let a fact read differently; no turn that was said before changes it again"""
+    return await _facts(call).edit(call.path["fact"], call.body.text)
+
+
+@operation("DELETE", "/facts/{fact}", right="write", status=204)
+async def delete_fact(call: Call[FactsQuery, None]) -> None:
+    """Delete a fact; the turns that said it are not distilled again"""
+    await _facts(call).delete(call.path["fact"])
+
+
+def _facts(call: Call[FactsQuery, Any]) -> AsyncFacts:
+    """The facts that the caller may use. Raises ``Refused``: those of a tenant or an agent tell of all its sessions."""
+    asked = call.query
+    if asked.session is None:
+        call.caller.check_every_session()
+    else:
+        call.caller.check_session(asked.session)
+    tenant = call.caller.tenant_for(asked.tenant)
+    return call.client.memory(asked.memory, tenant=tenant, agent=asked.agent, session=asked.session)
+
+
+class SetSchedule(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``.
+
+    The other fields are those of a turn. ``tenant`` is for keys of every tenant.
+    """
+
+    input: str | dict[str, Any] | list[Any]
+    every: Positive | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    agent: str | AgentSpec | None = None
+    params: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    timeout: Positive | None = None
+    priority: Priority | None = None
+    caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
+    while_suspended: Literal["wait", "continue"] = "wait"
+    queue: str | None = None
+    tenant: str | None = None
+
+
+class SchedulesQuery(Struct, kw_only=True):
+    """``tenant`` is for keys of every tenant."""
+
+    limit: PageSize = 50
+    tenant: str | None = None
+
+
+class ScheduleList(Struct):
+    """Schedules, in any order."""
+
+    schedules: list[Schedule]
+
+
+@operation("GET", "/schedules", right="admin")
+async def list_schedules(call: Call[SchedulesQuery, None]) -> ScheduleList:
+    """List the schedules of all sessions that the key may use"""
+    known = call.client.schedules(tenant=call.caller.tenant_for(call.query.tenant))
+    return ScheduleList(await _listed(call, known))
+
+
+@operation("GET", "/sessions/{session}/schedules", right="admin")
+async def list_schedules_of_session(call: Call[SchedulesQuery, None]) -> ScheduleList:
+    """List the schedules of a session: when each is due next, and what came of its last turn"""
+    session, tenant = call.path["session"], call.caller.tenant_for(call.query.tenant)
+    await call.client.snapshot(session, tenant=tenant, last=0)  # refuses another tenant's
+    known = call.client.schedules(session, tenant=tenant)
+    return ScheduleList(await _listed(call, known))
+
+
+@operation("PUT", "/sessions/{session}/schedules/{schedule}", right="admin", status=204)
+async def set_schedule(call: Call[None, SetSchedule]) -> None:
+    """Submit a turn every so many seconds, or at the times of a cron text
+
+    Each due time submits one turn. The schedule replaces the one of the same name.
+    """
+    given = call.body
+    schedules = call.client.schedules(call.path["session"], tenant=call.caller.tenant_for(given.tenant))
+    await schedules.set(
+        call.path["schedule"], cast("Any", given.input), every=given.every, cron=given.cron, tz=given.tz,
+        agent=given.agent, params=given.params, metadata=given.metadata, timeout=given.timeout,
+        priority=given.priority, caller_tools=given.caller_tools or None, while_suspended=given.while_suspended,
+        queue=given.queue,
+    )  # fmt: skip
+
+
+@operation("POST", "/sessions/{session}/schedules/{schedule}/pause", right="admin", status=204)
+async def pause_schedule(call: Call[None, None]) -> None:
+    """Submit no turns of this schedule until it is resumed"""
+    await _of_session(call).pause(call.path["schedule"])
+
+
+@operation("POST", "/sessions/{session}/schedules/{schedule}/resume", right="admin", status=204)
+async def resume_schedule(call: Call[None, None]) -> None:
+    """Submit the turns of a schedule again, from its next time on"""
+    await _of_session(call).resume(call.path["schedule"])
+
+
+@operation("DELETE", "/sessions/{session}/schedules/{schedule}", right="admin", status=204)
+async def delete_schedule(call: Call[None, None]) -> None:
+    """Remove a schedule; the turns that it has submitted stay"""
+    await _of_session(call).delete(call.path["schedule"])
+
+
+def _of_session(call: Call[None, None]) -> AsyncSchedules:
+    return call.client.schedules(call.path["session"], tenant=call.caller.tenant)
+
+
+async def _listed(call: Call[SchedulesQuery, None], known: AsyncSchedules) -> list[Schedule]:
+    """The first schedules that the caller may see."""
+    found: list[Schedule] = []
+    async with aclosing(aiter(known)) as schedules:
+        async for one in schedules:
+            if call.caller.may_use(one.session_id):
+                found.append(one)
+            if len(found) == call.query.limit:
+                break
+    return found
+
+
+MOST_OF_A_TENANT = 10
+"""A deployment has 100: no tenant may take them all."""
+
+
+class SetWebhook(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A URL, and of what it is told: ends of these ``types``, of turns of this ``agent``; all if they are left out.
+
+    Without a ``secret`` it keeps its own, or gets one. ``private`` allows ``http://`` and addresses that are not
+    public: it is for keys of every session of every tenant, as is ``tenant``.
+    """
+
+    url: str
+    types: list[str] | None = None
+    agent: str | None = None
+    secret: Annotated[str, Meta(max_length=1000)] | None = None
+    private: bool = False
+    tenant: str | None = None
+
+
+class WebhooksQuery(Struct, kw_only=True):
+    """``tenant`` is for keys of every tenant."""
+
+    tenant: str | None = None
+
+
+class WebhookList(Struct):
+    """Webhooks by name, without their secrets."""
+
+    webhooks: list[Webhook]
+
+
+class WebhookSecret(Struct):
+    """What signs the webhook's messages: a secret, or several with spaces between them while one replaces another."""
+
+    secret: str
+
+
+@operation("GET", "/webhooks", right="admin")
+async def list_webhooks(call: Call[WebhooksQuery, None]) -> WebhookList:
+    """List the webhooks of the key's tenant, and how their deliveries go"""
+    return WebhookList([one async for one in _of_tenant(call, call.query.tenant)])
+
+
+@operation("PUT", "/webhooks/{webhook}", right="admin")
+async def set_webhook(call: Call[None, SetWebhook]) -> WebhookSecret:
+    """Tell a URL of the ends of turns from now on, or change the webhook of this name
+
+    The messages are signed as standardwebhooks.com says, and sent again until they are acknowledged.
+    """
+    given = call.body
+    if given.private:
+        call.caller.check_everywhere()
+    webhooks, name = _of_tenant(call, given.tenant), call.path["webhook"]
+    if call.caller.tenant is not None:
+        known = {one.name async for one in webhooks} | {name}
+        if len(known) > MOST_OF_A_TENANT:
+            raise Refused(
+                429, "limit_reached", f"A tenant has at most {MOST_OF_A_TENANT} webhooks: delete one."
+            )
+    secret = await webhooks.set(
+        name, given.url, types=given.types, agent=given.agent, secret=given.secret,
+        private=given.private,
+    )  # fmt: skip
+    return WebhookSecret(secret)
+
+
+@operation("DELETE", "/webhooks/{webhook}", right="admin", status=204)
+async def delete_webhook(call: Call[None, None]) -> None:
+    """Remove a webhook; what it was not told yet, it will not be told"""
+    await _of_tenant(call, None).delete(call.path["webhook"])
+
+
+def _of_tenant(call: Call[Any, Any], asked: str | None) -> AsyncWebhooks:
+    """The webhooks that the caller may use. Raises ``Refused``: they tell of every session of a tenant."""
+    call.caller.check_every_session()
+    return call.client.webhooks(tenant=call.caller.tenant_for(asked))
+
+
+class QueueList(Struct):
+    """All queues, by name."""
+
+    queues: list[QueueState]
+
+
+class WorkerList(Struct):
+    """All worker processes that live."""
+
+    workers: list[WorkerRow]
+
+
+class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The limits of a tenant. One that is left out, or null, is the default again."""
+
+    in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    waiting: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    per_minute: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+
+@operation("GET", "/queues", right="admin")
+async def show_queues(call: Call[None, None]) -> QueueList:
+    """Read the queues: how many turns stand in each, and for how long the oldest one
+
+    Only for keys of every session of every tenant.
+    """
+    call.caller.check_everywhere()
+    return QueueList(await list_queues(call.client.connections))
+
+
+@operation("GET", "/workers", right="admin")
+async def show_workers(call: Call[None, None]) -> WorkerList:
+    """Read the worker processes that live, and what they run
+
+    Only for keys of every session of every tenant.
+    """
+    call.caller.check_everywhere()
+    return WorkerList(await list_workers(call.client.connections))
+
+
+@operation("GET", "/tenants/{tenant}/limits", right="admin")
+async def show_limits(call: Call[None, None]) -> TenantLimits:
+    """Read the limits of a tenant; null is no limit"""
+    return await call.client.tenant_limits(call.caller.tenant_for(call.path["tenant"]))
+
+
+@operation("PUT", "/tenants/{tenant}/limits", right="admin", status=204)
+async def set_limits(call: Call[None, SetLimits]) -> None:
+    """Set all limits of a tenant: they hold at once, for every client and worker
+
+    Only for keys of every session of every tenant.
+    """
+    call.caller.check_everywhere()
+    given = call.body
+    await call.client.set_tenant_limits(
+        call.path["tenant"], in_flight=given.in_flight, waiting=given.waiting, per_minute=given.per_minute
+    )
+
+
+OPERATIONS = [
+    list_facts, add_fact, edit_fact, delete_fact,
+    list_schedules, list_schedules_of_session, set_schedule, pause_schedule, resume_schedule, delete_schedule,
+    list_webhooks, set_webhook, delete_webhook,
+    show_queues, show_workers, show_limits, set_limits,
+]  # fmt: skip

@@ -1,0 +1,432 @@
+"""The Chat Completions interface: each request brings its whole conversation and is a session of its own.
+
+Only the caller's own tools are shown: what a worker runs stays with the worker. A chunk cannot be taken back. So when a
+model call begins again, what it says is compared with what was sent; if it differs, the stream ends with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.responses import Response as HTTPResponse
+
+from antiphon.errors import AgentError
+from antiphon.events import Event
+from antiphon.input.request import AgentSpec
+from antiphon.model import CallerTool, OpenCall, Response, Usage
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.streams import EventIterator
+from antiphon_gateway.http.operations import Answer, Call, operation
+from antiphon_gateway.openai.errors import NO_RETRY, error_of, refused, turn_failure
+from antiphon_gateway.openai.items import read_messages
+from antiphon_gateway.openai.requests import agent_of, check_metadata, chosen, function_tools
+from antiphon_gateway.openai.submission import LONGEST_SECONDS, STATELESS_SECONDS, key_of, later
+from antiphon_gateway.problems import Refused
+
+WAIT_SECONDS = 60.0
+"""How long a call of the caller's tool keeps its turn, which the gateway cancels at once unless it dies."""
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """With ``include_usage`` the last chunk has the usage."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class CreateCompletion(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A chat completion to make. ``model`` is the name of an agent of the workers, or ``provider/model``."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    parallel_tool_calls: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+
+
+PARAMS = (
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop", "seed", "verbosity",
+    "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key",
+)  # fmt: skip
+REFUSED = {
+    "logprobs": "logprobs is not supported: leave it out.",
+    "top_logprobs": "top_logprobs is not supported: leave it out.",
+    "audio": "audio is not supported: leave it out.",
+    "prediction": "prediction is not supported: leave it out.",
+    "functions": "functions is not supported: use tools.",
+    "function_call": "function_call is not supported: use tool_choice.",
+    "web_search_options": "web_search_options is not supported: use an agent with a tool that searches.",
+    "store": "Chat completions are not stored: leave store out, or use /v1/responses.",
+}
+MESSAGE_FIELDS = {
+    "system": {"content"}, "developer": {"content"}, "user": {"content"}, "tool": {"content", "tool_call_id"},
+    "assistant": {"content", "refusal", "tool_calls", "reasoning_content"},
+}  # fmt: skip
+PARTS = {"text", "image_url", "file", "refusal"}
+
+
+def completion_options(request: CreateCompletion) -> dict[str, Any]:
+    """Return the options of the turn that a request asks for. Raises ``Refused``, and ``InvalidTool``."""
+    _check(request)
+    agent = agent_of(request.model)
+    params = {name: getattr(request, name) for name in PARAMS if getattr(request, name) is not None}
+    most = request.max_completion_tokens if request.max_tokens is None else request.max_tokens
+    if most is not None:
+        params["max_tokens"] = most
+    if request.reasoning_effort is not None:
+        params["reasoning"] = {"effort": request.reasoning_effort}
+    if request.service_tier in ("flex", "priority"):
+        params["service_tier"] = request.service_tier
+    tools = function_tools([_flat(tool) for tool in request.tools or ()])
+    choice, offered = chosen(_choice(request.tool_choice), tools, isinstance(agent, AgentSpec))
+    if choice is not None:
+        params["tool_choice"] = choice
+    return {
+        "agent": agent, "params": params, "schema": _schema(request.response_format),
+        "caller_tools": [_passing(tool) for tool in offered] or None, "metadata": request.metadata or {},
+    }  # fmt: skip
+
+
+def _check(request: CreateCompletion) -> None:
+    for name, sentence in REFUSED.items():
+        if getattr(request, name):
+            raise refused(name, sentence)
+    if request.n not in (None, 1):
+        raise refused("n", "n must be 1: send the request again for another answer.")
+    if request.modalities not in (None, ["text"]):
+        raise refused("modalities", 'modalities must be ["text"].')
+    if None not in (request.max_tokens, request.max_completion_tokens):
+        raise refused("max_tokens", "Give max_tokens or max_completion_tokens, not both.")
+    if request.stream_options is not None and not request.stream:
+        raise refused("stream_options", "stream_options is for stream=true.")
+    check_metadata(request.metadata)
+    for number, message in enumerate(request.messages):
+        _check_message(message, f"messages[{number}]")
+    if not request.messages:
+        raise refused("messages", "messages must not be empty.")
+
+
+def _check_message(message: dict[str, Any], where: str) -> None:
+    fields = MESSAGE_FIELDS.get(message.get("role", ""))
+    if fields is None:
+        raise refused("messages", f"{where}: the role must be one of {', '.join(MESSAGE_FIELDS)}.")
+    for name, value in message.items():
+        if name != "role" and name not in fields and value not in (None, []):
+            raise refused("messages", f"{where}: {name[:50]!r} is not supported: leave it out.")
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in PARTS:
+            raise refused("messages", f"{where}: a part of the type {kind!r} is not supported.")
+    for call in message.get("tool_calls") or ():
+        if not isinstance(call, dict) or call.get("type", "function") != "function" or "id" not in call:
+            raise refused("messages", f"{where}: a tool call must be of the type function, with an id.")
+
+
+def _flat(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as the Responses interface has it."""
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict):
+        raise refused("tools", f"A tool of the type {tool.get('type')!r} is not supported: use function.")
+    if "type" in function:
+        raise refused("tools", "tools: a function has no 'type'.")
+    return {"type": "function", **function}
+
+
+def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """A choice as the Responses interface has it."""
+    match choice:
+        case {"type": "function", "function": {"name": str(name)}}:
+            return {"type": "function", "name": name}
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}:
+            return {
+                "type": "allowed_tools",
+                "mode": mode,
+                "tools": [_flat(tool) for tool in cast("list[Any]", tools)],
+            }
+        case _:
+            return choice
+
+
+def _schema(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    match given:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "object"}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema), **more}}:
+            return {"title": more["name"], **schema} if more.get("name") else schema
+        case _:
+            raise refused(
+                "response_format", "response_format must be text, json_object, or json_schema with a schema."
+            )
+
+
+def _passing(tool: CallerTool) -> CallerTool:
+    """The result comes with another request, so that a turn that waits for it only has to go away."""
+    return CallerTool(tool.name, tool.description, tool.parameters, timeout=WAIT_SECONDS, at_limit="fail")
+
+
+DONE = b"data: [DONE]\n\n"
+REASONS = {"max_tokens": "length", "limit": "length", "content_filter": "content_filter"}
+KINDS = {"text_delta": "content", "reasoning_delta": "reasoning_content", "refusal_delta": "refusal"}
+BETWEEN_STEPS = "\n\n"
+CHANGED = (
+    "The model call began again and says something else: repeat the request with its key, without stream."
+)
+
+
+def encode(chunk: dict[str, Any]) -> bytes:
+    """Return a chunk as a server-sent event."""
+    return b"data: %b\n\n" % msgspec.json.encode(chunk)
+
+
+class Completion:
+    """One chat completion. ``streamed`` is whether its chunks are sent as they come.
+
+    With ``checked`` the answer has a schema: it comes whole, once a worker has checked it. ``over`` is true behind the
+    last event, ``waits`` if that was because the turn waits for results, and ``failure`` is why it failed.
+    """
+
+    def __init__(
+        self, turn: str, model: str, created: int, *, streamed: bool, checked: bool, usage: bool
+    ) -> None:
+        self.over = self.waits = False
+        self.failure: Refused | None = None
+        self._head = {"id": f"chatcmpl-{turn}", "created": created, "model": model}
+        self._streamed, self._checked, self._with_usage = streamed, checked, usage
+        self._said: dict[str, str] = dict.fromkeys(KINDS.values(), "")
+        self._place: dict[str, int] = dict.fromkeys(KINDS.values(), 0)
+        self._before: dict[int, dict[str, int]] = {}  # how much was said when a step began
+        self._calls: list[dict[str, Any]] = []
+        self._usages: dict[int, Usage] = {}
+        self._reason = "stop"
+        self._begun = False
+
+    def chunks(self, event: Event) -> list[dict[str, Any]]:
+        """Return the chunks that tell of an event of the turn, in order."""
+        found = [] if self._begun else [self._chunk({"role": "assistant", "content": ""})]
+        self._begun = True
+        match event.type:
+            case "text_delta" | "reasoning_delta" | "refusal_delta":
+                kind = KINDS[event.type]
+                if not (self._checked and kind == "content"):
+                    found += self._add(kind, event.step, event.text)
+            case "step_finished":
+                self._usages[event.step] = event.usage
+                self._check_whole()
+            case "turn_retrying":
+                self._again(event.step)
+            case "turn_suspended":
+                found += self._asked([call for call in event.calls if call.kind == "tool"])
+            case "turn_finished":
+                found += self._finished(event.response or Response())
+            case "turn_failed":
+                self._fail(turn_failure(event.code, event.message))
+            case "turn_cancelled":
+                self._fail(turn_failure("turn_cancelled", "The turn was cancelled."))
+            case _:
+                pass
+        return found
+
+    def whole(self) -> dict[str, Any]:
+        """Return the completion. Raises ``Refused`` if it has failed."""
+        if self.failure is not None:
+            raise self.failure
+        message: dict[str, Any] = {
+            "role": "assistant", "content": self._said["content"] or None, "refusal": self._said["refusal"] or None,
+        }  # fmt: skip
+        if self._said["reasoning_content"]:
+            message["reasoning_content"] = self._said["reasoning_content"]
+        if self._calls:
+            message["tool_calls"] = self._calls
+        elif message["content"] is None and message["refusal"] is None:
+            message["content"] = ""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason}
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
+
+    def error(self) -> dict[str, Any]:
+        """Return the chunk that says why the completion has failed."""
+        assert self.failure is not None
+        return {"error": error_of(self.failure)[1]}
+
+    def _add(self, kind: str, step: int, text: str) -> list[dict[str, Any]]:
+        if step not in self._before:
+            self._before[step] = dict(self._place)
+        if kind == "content" and text and self._place[kind] == self._before[step][kind] > 0:
+            text = BETWEEN_STEPS + text
+        said, place = self._said[kind], self._place[kind]
+        known = said[place : place + len(text)]
+        if not text.startswith(known):
+            self._fail(Refused(500, "answer_changed", CHANGED, headers=NO_RETRY))
+            return []
+        self._place[kind] = place + len(text)
+        new = text[len(known) :]
+        self._said[kind] += new
+        return [self._chunk({kind: new})] if new else []
+
+    def _again(self, step: int) -> None:
+        """A model call begins again: go back to where it began."""
+        kept = self._before.get(step)
+        if kept is not None:
+            self._place = dict(kept)
+            if not self._streamed:
+                self._said = {kind: text[: kept[kind]] for kind, text in self._said.items()}
+
+    def _check_whole(self) -> None:
+        """A model call has ended: what was sent of it must have come again."""
+        if any(self._place[kind] < len(text) for kind, text in self._said.items()):
+            self._fail(Refused(500, "answer_changed", CHANGED, headers=NO_RETRY))
+
+    def _asked(self, calls: list[OpenCall]) -> list[dict[str, Any]]:
+        if not calls:
+            return []  # it waits for a person
+        for call in calls:
+            function = {"name": call.name, "arguments": msgspec.json.encode(call.arguments).decode()}
+            self._calls.append({"id": call.call_id, "type": "function", "function": function})
+        self.waits, self._reason = True, "tool_calls"
+        told = [{"index": number, **call} for number, call in enumerate(self._calls)]
+        return [self._chunk({"tool_calls": told}), *self._end()]
+
+    def _finished(self, response: Response) -> list[dict[str, Any]]:
+        self._usages = {0: response.usage}
+        self._reason = REASONS.get(response.stop_reason, "stop")
+        said = self._said["content"]
+        texts = [one.text for one in response.messages if one.role == "assistant" and one.text]
+        text = response.text if self._checked else BETWEEN_STEPS.join(texts)
+        rest = text[len(said) :] if text.startswith(said) else ""
+        self._said["content"] += rest
+        return [*([self._chunk({"content": rest})] if rest else []), *self._end()]
+
+    def _end(self) -> list[dict[str, Any]]:
+        self.over = True
+        last = self._chunk({}, self._reason)
+        if not self._with_usage:
+            return [last]
+        return [last, {**self._chunk({}), "choices": [], "usage": self._usage()}]
+
+    def _fail(self, failure: Refused) -> None:
+        self.over, self.failure = True, failure
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        found = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        return {**found, "usage": None} if self._with_usage else found
+
+    def _usage(self) -> dict[str, Any]:
+        usage = sum(self._usages.values(), Usage())
+        return {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "total_tokens": usage.input_tokens + usage.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": usage.reasoning_tokens, "audio_tokens": 0, "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        }  # fmt: skip
+
+
+OVER = "its calls were handed to the caller"
+
+
+@operation("POST", "/v1/chat/completions", right="write")
+async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[str, Any]]:
+    """Answer a conversation that comes whole, as OpenAI's Chat Completions interface does
+
+    The request is a turn in a session of its own, which is kept for an hour. With `stream` its chunks come.
+    """
+    given, key = call.body, key_of(call)
+    options = completion_options(given)
+    turn = await call.client.submit(
+        call.new_session(key), read_messages(given.messages, "messages"), tenant=call.caller.tenant, key=key,
+        ttl=STATELESS_SECONDS, **options,
+    )  # fmt: skip
+    info, usage = (
+        await turn.info(),
+        given.stream_options is not None and bool(given.stream_options.include_usage),
+    )
+    made = Completion(
+        turn.id, given.model, info.created // 1000, streamed=bool(given.stream),
+        checked=options["schema"] is not None, usage=usage,
+    )  # fmt: skip
+    if given.stream:
+        events = turn.stream()
+        return cast("Answer[dict[str, Any]]", _stream(call, events, turn, made))
+    if not await call.services.stopping.first(_follow(turn, made), LONGEST_SECONDS):
+        raise later()
+    return Answer(made.whole())
+
+
+async def _follow(turn: AsyncTurn, made: Completion) -> bool:
+    async with turn.stream() as events:
+        async for event in events:
+            made.chunks(event)
+            if made.over:
+                await _let_go(turn, made)
+                return True
+    return False
+
+
+def _stream(call: Call[Any, Any], events: EventIterator, turn: AsyncTurn, made: Completion) -> HTTPResponse:
+    return call.stream(events, _chunks(events, turn, made))
+
+
+async def _chunks(events: EventIterator, turn: AsyncTurn, made: Completion) -> AsyncGenerator[bytes]:
+    try:
+        async for event in events:
+            found = made.chunks(event)
+            if made.over:
+                await _let_go(turn, made)
+            for one in found:
+                yield encode(one)
+            if made.over:
+                break
+    except AgentError as exc:
+        if exc.retryable:
+            return
+        yield encode({"error": error_of(exc)[1]})
+    if made.failure is not None:
+        yield encode(made.error())
+    yield DONE
+
+
+async def _let_go(turn: AsyncTurn, made: Completion) -> None:
+    """The results of calls come with another request: nobody will give them to this turn."""
+    if made.waits:
+        await turn.cancel(OVER, keep="nothing")
+
+
+OPERATIONS = [create_completion]

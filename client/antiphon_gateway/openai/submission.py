@@ -1,0 +1,256 @@
+"""Submits the turn of a response, in the session where it belongs, and waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from antiphon.client import SessionSnapshot
+from antiphon.errors import AgentError, SessionBusy, SessionChanged, SessionExists, TurnNotFound, UsageError
+from antiphon.input.ids import turn_id_of_key
+from antiphon.model import Response
+from antiphon.redis.turn import AsyncTurn
+from antiphon.session.turn_info import TurnInfo
+from antiphon.wire.keys import PREFIX
+from antiphon_gateway.access.cursors import opened, sealed
+from antiphon_gateway.http.operations import Call
+from antiphon_gateway.openai.errors import RefusedField, refused, turn_failure
+from antiphon_gateway.openai.items import Content, messages_of, results_of
+from antiphon_gateway.openai.requests import CreateResponse, check, conversation_of, echo_of, options_of
+from antiphon_gateway.openai.stream import ResponseStream, resource, turn_and_part
+from antiphon_gateway.problems import Refused
+
+LONGEST_SECONDS = 600.0
+STATELESS_SECONDS = 3600.0
+"""How long the session of a request that is not to be stored is kept after its last turn."""
+
+
+async def submitted(call: Call[Any, Any], given: CreateResponse) -> tuple[AsyncTurn, int]:
+    """Submit the turn of a response, or answer the calls that the previous one has ended with.
+
+    Returns the turn, and how often the caller's tools had answered before. Raises ``Refused`` and ``AgentError``.
+    """
+    check(given)
+    before = None if given.previous_response_id is None else await previous(call, given.previous_response_id)
+    session = conversation_of(given)
+    if session is not None:
+        call.caller.check_session(session)
+    results = results_of(given.input or "")
+    if results is not None:
+        return await _answered(call, given, results, before or await _waiting_in(call, session))
+    options = _options(call, given)
+    messages = messages_of(given.input or "", summary_of(call))
+    if before is not None:
+        return await _following(call, *before, messages, options), 0
+    where = session if session is not None else call.new_session(options["key"])
+    return await call.client.submit(where, messages, **options), 0
+
+
+async def result_of(call: Call[Any, Any], turn: AsyncTurn) -> Response:
+    """Return the response of a turn. Raises ``Refused``, also where the gateway drains or the turn takes too long."""
+    try:
+        found = await call.services.stopping.first(turn.result(), LONGEST_SECONDS)
+    except AgentError as exc:
+        if exc.turn_id != turn.id:
+            raise
+        raise turn_failure(str(exc.code), exc.message) from exc
+    if found is None:
+        raise later()
+    return found
+
+
+def later() -> Refused:
+    """Return the error for a request that could not wait for its turn."""
+    return Refused(
+        503, "draining", "The turn goes on: repeat the request with its Idempotency-Key to get the answer.",
+        retry_after=1,
+    )  # fmt: skip
+
+
+def key_of(call: Call[Any, Any]) -> str | None:
+    """Return the ``Idempotency-Key`` of a request, None without one. Raises ``Refused``."""
+    keys = call.request.headers.getlist("idempotency-key")
+    if len(keys) > 1 or (keys and not 1 <= len(keys[0]) <= 1000):
+        raise RefusedField("idempotency_key", "Send one Idempotency-Key of 1 to 1,000 characters.")
+    return keys[0] if keys else None
+
+
+async def turn_of(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
+    """Return the turn of a response, and its part. Raises ``TurnNotFound``."""
+    found = turn_and_part(name)
+    if found is None:
+        raise TurnNotFound(f"There is no response {name[:100]!r}.")
+    call.path["turn"], part = found
+    try:
+        return await call.turn(), part
+    except (TurnNotFound, UsageError):
+        raise TurnNotFound(f"There is no response {name[:100]!r}.") from None
+
+
+async def previous(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
+    """Return the turn of the response that a request follows. Raises ``Refused``."""
+    try:
+        return await turn_of(call, name)
+    except TurnNotFound:
+        raise RefusedField(
+            "previous_response_id", f"There is no response {name[:100]!r}: send the whole conversation as input.",
+            status=404, code="previous_response_not_found",
+        ) from None  # fmt: skip
+
+
+def sealed_summary(call: Call[Any, Any], text: str) -> str:
+    """Return a summary that only a gateway with the same keys can read, for a caller of the same tenant."""
+    told = {"tenant": call.caller.tenant, "text": text}
+    return sealed(call.services.access.seal_key, msgspec.json.encode(told).decode())
+
+
+def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
+    """Return the function that reads such summaries. It raises ``Refused``."""
+
+    def read(content: str) -> str:
+        try:
+            told = msgspec.json.decode(opened(call.services.access.seal_key, content), type=dict[str, Any])
+        except (Refused, msgspec.MsgspecError, UnicodeError):
+            told = {}
+        if "text" not in told or told.get("tenant") != call.caller.tenant:
+            raise refused("input", "input: this compaction was not made here, or not for you.")
+        return told["text"]
+
+    return read
+
+
+async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> tuple[SessionSnapshot, int]:
+    """Return the session of a response, and how many of its messages end with it. Raises ``Refused``."""
+    info = await before.info()
+    if info.status == "suspended":
+        named = ", ".join(one.call_id for one in info.calls)
+        raise _wrong(f"The previous response waits: send a function_call_output for {named} alone.")
+    if info.status != "finished":
+        raise _wrong("The previous response is not completed: wait for it.")
+    if info.decisions and await _went_on(call, before, part):
+        raise _wrong("The previous response went on with the results of its calls: name the last response.")
+    found = await call.client.snapshot(before.session_id, tenant=call.caller.tenant)
+    ends = [number for number, one in enumerate(found.messages, 1) if one.turn_id == before.id]
+    if not ends:
+        raise _wrong("The previous response is no longer in its conversation.")
+    return found, ends[-1]
+
+
+async def _following(
+    call: Call[Any, Any], before: AsyncTurn, part: int, messages: Any, options: dict[str, Any]
+) -> AsyncTurn:
+    """Continue a conversation after a response: in its session if that ends there, and otherwise in a copy of it."""
+    key, fork = options["key"], call.new_session(options["key"])
+    if key is not None and await _known(call, before, key):
+        return await call.client.submit(before.session_id, messages, **options)  # the same request again
+    found, end = await history_until(call, before, part)
+    if end == len(found.messages) and "ttl" not in options:
+        try:
+            return await call.client.submit(
+                before.session_id, messages, if_busy="reject", cursor=found.cursor, **options
+            )
+        except (SessionBusy, SessionChanged):
+            pass  # somebody else continues there, or has done so
+    session = call.client.session(before.session_id, tenant=call.caller.tenant)
+    try:
+        await session.fork_async(fork, at=found.messages[end - 1].id)
+    except SessionExists:
+        if key is None:
+            raise
+    return await call.client.submit(fork, messages, **options)
+
+
+async def _known(call: Call[Any, Any], before: AsyncTurn, key: str) -> bool:
+    """Return whether the session of a turn has one that was submitted with this key."""
+    prefix = call.client.connections.cell_of_session(before.session_id).keys.prefix
+    turn = turn_id_of_key(before.session_id, key, "" if prefix == PREFIX else prefix)
+    try:
+        await call.client.turn(turn, tenant=call.caller.tenant)
+    except TurnNotFound:
+        return False
+    return True
+
+
+async def _went_on(call: Call[Any, Any], turn: AsyncTurn, part: int) -> bool:
+    """Return whether a response ended with calls whose results began another one of the same turn."""
+    made = ResponseStream(resource(await turn.info()), turn.id, part)
+    async with turn.stream() as events:
+        async for event in events:
+            made.events(event)
+            if made.over:
+                return not event.terminal
+    return False
+
+
+async def _waiting_in(call: Call[Any, Any], session: str | None) -> tuple[AsyncTurn, int]:
+    """Return the turn of a conversation that waits for results, and its part. Raises ``Refused``."""
+    if session is not None:
+        found = await call.client.snapshot(session, tenant=call.caller.tenant, last=0)
+        for info in found.pending:
+            if info.status == "suspended" and any(one.kind == "tool" for one in info.calls):
+                turn = await call.client.turn(info.turn_id, tenant=call.caller.tenant)
+                return turn, await _parts(turn, info)
+    raise refused("input", "No tool call waits for these results: name the previous_response_id.")
+
+
+async def _parts(turn: AsyncTurn, info: TurnInfo) -> int:
+    """Count how often the caller's tools have answered a turn that waits for them."""
+    calls, count = {one.call_id for one in info.calls}, 0
+    async with turn.stream() as events:
+        async for event in events:
+            if event.type == "turn_suspended" and any(one.kind == "tool" for one in event.calls):
+                if calls <= {one.call_id for one in event.calls}:
+                    break
+                count += 1
+    return count
+
+
+async def _answered(
+    call: Call[Any, Any], given: CreateResponse, results: dict[str, Content], before: tuple[AsyncTurn, int]
+) -> tuple[AsyncTurn, int]:
+    """Give the results of tool calls to the turn that waits for them. Raises ``Refused``."""
+    turn, part = before
+    info = await turn.info()
+    _check_same(given, info)
+    waiting = {one.call_id for one in info.calls if one.kind == "tool"}
+    if waiting:
+        if unknown := sorted(results.keys() - waiting):
+            raise refused("input", f"The previous response has no open call {unknown[0][:80]!r}.")
+        if missing := sorted(waiting - results.keys()):
+            raise refused(
+                "input", f"No function_call_output for the call {missing[0]!r}: send all of them together."
+            )
+        for name, content in results.items():
+            await turn.tool_result(name, content, by=call.caller.name)
+        return turn, part + 1
+    known = {one.call_id: one.content for one in info.decisions if one.kind == "result"}
+    if all(known.get(name) == content for name, content in results.items()):
+        return turn, part + 1  # the same request again
+    raise refused("input", "No tool call of the previous response waits for this result.")
+
+
+def _check_same(given: CreateResponse, info: TurnInfo) -> None:
+    """Refuse what a turn that waits for results cannot change any more. Raises ``Refused``."""
+    before: dict[str, Any] = info.metadata.get("openai") or {}
+    for name, value in echo_of(given).items():
+        if name in ("previous_response_id", "background") or (name == "tool_choice" and value == "auto"):
+            continue
+        if before.get(name) != value:
+            raise refused(
+                name,
+                f"{name}: a response that follows results of tools goes on with what the one before had: "
+                "send the same, or leave it out.",
+            )
+
+
+def _options(call: Call[Any, Any], given: CreateResponse) -> dict[str, Any]:
+    options = {
+        **options_of(given), "metadata": {"openai": echo_of(given)}, "tenant": call.caller.tenant, "key": key_of(call),
+    }  # fmt: skip
+    return options if given.store is not False else {**options, "ttl": STATELESS_SECONDS}
+
+
+def _wrong(sentence: str) -> RefusedField:
+    return RefusedField("previous_response_id", sentence, code="invalid_previous_response")

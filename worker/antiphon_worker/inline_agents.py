@@ -1,0 +1,196 @@
+"""Checks what a turn may bring with it: a travelling agent and parameters of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from antiphon.errors import NotAllowed, SettingsError, UnknownAgent, UnknownProvider, UnknownTool
+from antiphon.input.parameters import check_secrets
+from antiphon.input.request import AgentSpec
+
+Names: TypeAlias = Iterable[str] | Literal["any"]
+
+ORDINARY = frozenset(
+    {
+        "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_output_tokens", "max_tokens",
+        "min_p", "parallel_tool_calls", "presence_penalty", "prompt_cache_key", "reasoning", "reasoning_effort",
+        "repetition_penalty", "safety_identifier", "seed", "stop", "stop_sequences", "temperature", "thinking",
+        "timeout", "top_k", "top_logprobs", "top_p", "user", "verbosity",
+    }
+)  # fmt: skip
+"""Parameters that change how a model answers, but not the model, its instructions or its tools."""
+
+UNFORCED = ("auto", "none")
+"""The choices of tools that any turn may name: they make no model call a tool."""
+
+
+class Allow:
+    """What turns may bring to an App: ``App(travelling=Allow(…))``. Each list of names may be ``"any"``.
+
+    ``providers``, by default none, are those that travelling agents may use, also as a fallback. ``models``, by default
+    any, are those that travelling agents and the ``model`` of a turn may name. ``tools``, by default those of
+    ``App(tools=…)``, are those that travelling agents may name. ``parameters``, by default ``ORDINARY``, are those of a
+    turn or a travelling agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
+    ``tools``, ``extra_body``, ``extra_headers`` and others to allow them; they can replace what an agent of the App
+    has. With ``system``, the system prompt of a session may replace that of the App's agent.
+
+    Raises ``SettingsError`` for anything but names.
+
+    >>> from antiphon import Agent
+    >>> from antiphon_worker import Allow, App
+    >>> support = Agent(provider="scripted", model="any", name="support")
+    >>> app = App(agents=[support], travelling=Allow(providers=["scripted"], models=["any"]))
+    >>> app.agent(Agent(provider="scripted", model="any", system="Be brief.").spec()).system
+    'Be brief.'
+    """
+
+    def __init__(
+        self,
+        *,
+        providers: Names = (),
+        models: Names = "any",
+        tools: Names | None = None,
+        parameters: Names = ORDINARY,
+        system: bool = False,
+    ) -> None:
+        self.providers = _names(providers, "providers")
+        self.models = _names(models, "models")
+        self.tools = None if tools is None else _names(tools, "tools")
+        self.parameters = _names(parameters, "parameters")
+        self.system = system
+
+
+class Door:
+    """Chooses the agent of a turn, and refuses what the App does not allow. ``None`` allows everything."""
+
+    def __init__(self, agents: Mapping[str, AgentSpec], tools: Collection[str], allow: Allow | None) -> None:
+        self._agents = agents
+        self._tools = tools
+        self._allow = allow
+
+    def providers(self) -> Collection[str]:
+        """Return the names of the providers that travelling agents may use; ``*`` stands for any."""
+        allowed = "any" if self._allow is None else self._allow.providers
+        return ("*",) if allowed == "any" else allowed
+
+    def models(self) -> Collection[str] | None:
+        """Return the names of the models that travelling agents may name; None for any."""
+        allowed = "any" if self._allow is None else self._allow.models
+        return None if allowed == "any" else allowed
+
+    def tools(self) -> Collection[str]:
+        """Return the names of the tools that travelling agents may name; ``*`` stands for any."""
+        allowed = self._tools if self._allow is None or self._allow.tools is None else self._allow.tools
+        return ("*",) if allowed == "any" else allowed
+
+    def agent(
+        self, asked: str | AgentSpec | None, parameters: Mapping[str, Any], own_system: bool
+    ) -> AgentSpec:
+        """Return the agent of a turn. Raises ``NotAllowed``, ``UnknownAgent``, ``UnknownProvider``, ``UnknownTool``."""
+        found = self._of_the_app(asked)
+        if parameters:
+            check_secrets(parameters)
+        if found is None and isinstance(asked, AgentSpec):
+            if asked.params:
+                check_secrets(asked.params)
+            for model in asked.fallback:
+                check_secrets(model.params)
+            self._check_travelling(asked)
+        elif own_system and self._allow is not None and not self._allow.system:
+            raise NotAllowed(
+                "The session has a system prompt of its own, which this worker's App does not allow its agents: "
+                "leave system= out, or allow it there with App(travelling=Allow(system=True))."
+            )
+        self._check_parameters(parameters)
+        return found or asked  # type: ignore[return-value]
+
+    def _of_the_app(self, asked: str | AgentSpec | None) -> AgentSpec | None:
+        """Return the App's agent with this name, its only agent, or the one with this description; None for others."""
+        if isinstance(asked, AgentSpec):
+            known = self._agents.get(asked.name or "")
+            return known if known is not None and _plain(known) == _plain(asked) else None
+        if asked is None:
+            if len(self._agents) == 1:
+                return next(iter(self._agents.values()))
+            raise UnknownAgent("The turn names no agent: submit it with agent=….")
+        if asked not in self._agents:
+            raise UnknownAgent(f"The worker has no agent {asked!r}.")
+        return self._agents[asked]
+
+    def _check_travelling(self, agent: AgentSpec) -> None:
+        allow = self._allow
+        if allow is None:
+            return
+        if not allow.providers:
+            raise NotAllowed(
+                "This worker runs only the agents of its App: submit the name of one of them (agent='…'), or allow "
+                "others there with App(travelling=Allow(providers=[…]))."
+            )
+        self._check_provider(agent.provider, allow)
+        for model in agent.fallback:
+            self._check_provider(model.provider, allow)
+            self._check_model(model.model)
+            self._check_parameters(model.params)
+        tools = self._tools if allow.tools is None else allow.tools
+        for tool in agent.tools:
+            if not _in(tool, tools):
+                raise UnknownTool(
+                    f"The worker has no tool {tool!r} for agents that travel with a turn, but: {_listed(tools)}."
+                )
+        self._check_model(agent.model)
+        self._check_parameters(agent.params)
+
+    def _check_provider(self, name: str, allow: Allow) -> None:
+        if not _in(name, allow.providers):
+            raise UnknownProvider(
+                f"The worker has no provider {name!r} for agents that travel with a turn, "
+                f"but: {_listed(allow.providers)}."
+            )
+
+    def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        allow = self._allow
+        if allow is None:
+            return
+        for name, value in parameters.items():
+            if not _in(name, allow.parameters) and not (name == "tool_choice" and value in UNFORCED):
+                raise NotAllowed(
+                    f"This worker's App does not allow the parameter {name!r} to come with a turn: "
+                    "App(travelling=Allow(parameters=[…])) says which it does."
+                )
+        if parameters.get("model"):
+            self._check_model(parameters["model"])
+
+    def _check_model(self, model: Any) -> None:
+        if self._allow is not None and not _in(model, self._allow.models):
+            raise NotAllowed(
+                f"This worker's App does not allow the model {model!r} here, but: {_listed(self._allow.models)}."
+            )
+
+
+def _names(value: Any, name: str) -> Collection[str]:
+    """Names in a set, or ``"any"``."""
+    if value == "any":
+        return "any"
+    names: list[Any] = (
+        list(cast("Iterable[Any]", value))
+        if isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+        else [None]
+    )
+    if not all(isinstance(one, str) for one in names):
+        raise SettingsError(f'Allow({name}=…) is a list of names or "any", not {value!r}.')
+    return frozenset(names)
+
+
+def _in(name: Any, names: Collection[str]) -> bool:
+    return isinstance(name, str) and (names == "any" or name in names)
+
+
+def _listed(names: Collection[str]) -> str:
+    return "any name" if names == "any" else ", ".join(sorted(names)) or "none"
+
+
+def _plain(agent: AgentSpec) -> Any:
+    return msgspec.to_builtins(agent)

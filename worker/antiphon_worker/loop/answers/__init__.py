@@ -1,1 +1,0 @@
-"""What an answer must be: JSON that matches the schema of its turn."""

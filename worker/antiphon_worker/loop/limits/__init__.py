@@ -1,1 +1,0 @@
-"""What turns may use: prices of models, what a turn has used so far, and when that is enough."""

@@ -1,0 +1,311 @@
+"""Runs the tool calls of a step concurrently, except those that wait for a decision."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import ToolArgumentsInvalid, UnknownTool
+from antiphon.events import ToolResultEvent
+from antiphon.input.values import now_ms
+from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, Text, ToolCall, ToolResult
+from antiphon.tools import Context
+from antiphon.tools.approval import ApprovalRule
+from antiphon.tools.results import decided_result, noted
+from antiphon_worker.loop.answers import misfits
+from antiphon_worker.loop.step_events import Sink
+from antiphon_worker.loop.steps import CallsOpened, Journal, Step, ToolFinished, ToolStarted, plain_variables
+from antiphon_worker.loop.toolbox import AnyTool, RunningCall, ToolBox, is_stop, shorten
+
+log = logging.getLogger("antiphon.tools")
+
+RULE_SECONDS = 60.0
+
+
+class Rules(Struct, frozen=True):
+    """The rules of an agent beside those of its tools.
+
+    ``own`` is the rule of the agent itself. ``sent`` is that of an agent that came with the turn to an App: it may
+    let more calls wait, but a call that waits without it is not approved because ``sent`` says so.
+    """
+
+    own: ApprovalRule = ApprovalRule()
+    sent: ApprovalRule = ApprovalRule()
+
+
+class Gate:
+    """Says of each call whether it waits: for an approval, or for a result from the caller."""
+
+    def __init__(self, toolbox: ToolBox, rules: Rules, caller_tools: Sequence[CallerTool]) -> None:
+        self._toolbox = toolbox
+        self._rules = rules
+        self._caller_tools = {tool.name: tool for tool in caller_tools}
+        of_agent = rules != Rules()
+        self._asked = {
+            name: tool for name, tool in toolbox.tools.items() if of_agent or tool.approval.rule is not False
+        }
+        self.open = not self._asked and not self._caller_tools  # no call ever waits
+
+    def of_caller(self, call: ToolCall) -> bool:
+        return call.name in self._caller_tools
+
+    async def waiting(self, calls: Sequence[ToolCall], opened: Collection[str]) -> list[OpenCall]:
+        """Return those of the calls that wait. Of those in ``opened``, which have waited before, no rule is asked."""
+        found = await asyncio.gather(*(self._waits(call, call.call_id in opened) for call in calls))
+        return [one for one in found if one is not None]
+
+    def misfit(self, call: ToolCall) -> str:
+        """Return why the arguments of a call of the caller's tool do not fit, '' if they do."""
+        tool = self._caller_tools.get(call.name)
+        if tool is None:
+            return ""
+        reasons = ["they are not a JSON object"] if call.invalid else misfits(call.arguments, tool.parameters)
+        return f"The arguments do not match {call.name}: {'; '.join(reasons)}." if reasons else ""
+
+    async def _waits(self, call: ToolCall, known: bool) -> OpenCall | None:
+        of_caller = self._caller_tools.get(call.name)
+        if of_caller is not None:
+            return _opened(call, "tool", of_caller.timeout, of_caller.at_limit)
+        tool = self._asked.get(call.name)
+        if tool is None or not _fits(tool, call):
+            return None
+        if known or await self._says(tool.approval, call, call.arguments):
+            return self._for_approval(tool, call, required=True)
+        if await self._says(self._rules.own, call, call):
+            return self._for_approval(tool, call, required=True)
+        if await self._says(self._rules.sent, call, call):
+            return self._for_approval(tool, call, required=False)
+        return None
+
+    def _for_approval(self, tool: AnyTool, call: ToolCall, *, required: bool) -> OpenCall:
+        """The time limit is the tool's, else that of its agent."""
+        own, sent = self._rules.own, self._rules.sent
+        limit = next((one for one in (tool.approval, own) if one.seconds is not None), None)
+        if limit is None and sent.seconds is not None:
+            limit = sent
+            if required and sent.at_limit == "approve":
+                limit = msgspec.structs.replace(sent, at_limit="reject")
+        return _opened(call, "approval", limit and limit.seconds, limit.at_limit if limit else "reject")
+
+    async def _says(self, rule: ApprovalRule, call: ToolCall, given: Any) -> bool:
+        """Whether the rule wants a decision about the call. A rule that fails, or takes too long, wants one."""
+        if isinstance(rule.rule, bool):
+            return rule.rule
+        if isinstance(rule.rule, tuple):
+            return call.name in rule.rule
+        try:
+            async with asyncio.timeout(RULE_SECONDS):
+                return bool(await self._toolbox.threads.ask(rule.rule, _copied(given)))
+        except BaseException as exc:
+            if is_stop(exc):
+                raise
+            log.warning(
+                "the rule for approvals of %s raised %s: the call waits for a decision", call.name,
+                type(exc).__name__, extra={"action": "rule_failed", "tool": call.name},
+            )  # fmt: skip
+            return True
+
+
+def _fits(tool: AnyTool, call: ToolCall) -> bool:
+    """False if the call cannot run: nobody needs to approve it, and the model is told why."""
+    if call.invalid:
+        return False
+    try:
+        tool.bind(call.arguments, Context())
+    except ToolArgumentsInvalid:
+        return False
+    except BaseException:  # noqa: BLE001 - a type of the tool's own may raise anything; then it does so in the call
+        return True
+    return True
+
+
+def _copied(given: Any) -> Any:
+    """A copy, so that a rule cannot change what is run."""
+    kind = ToolCall if isinstance(given, ToolCall) else dict[str, Any]
+    return msgspec.convert(msgspec.to_builtins(given), kind)
+
+
+def _opened(call: ToolCall, kind: Any, seconds: float | None, at_limit: AtLimit) -> OpenCall:
+    return OpenCall(call.call_id, call.name, call.arguments, kind, seconds, at_limit)
+
+
+def as_approved(call: ToolCall, decision: Decision | None) -> ToolCall:
+    """Return the call as it was approved: with the arguments of whoever approved it, if there are any."""
+    if decision is None or decision.arguments is None:
+        return call
+    return ToolCall(call.call_id, call.name, decision.arguments)
+
+
+def told(result: ToolResult, decision: Decision | None) -> ToolResult:
+    """Return the result as the model is told it: it learns that a call ran with other arguments than its own."""
+    if decision is None or decision.arguments is None:
+        return result
+    text = msgspec.json.encode(decision.arguments).decode()
+    note = f"[{decision.by or 'Whoever approved the call'} changed the arguments to {text}]"
+    content = result.content
+    content = f"{note}\n{content}" if isinstance(content, str) else [Text(note), *content]
+    return msgspec.structs.replace(result, content=content)
+
+
+EVENT_RESULT_CHARACTERS = 2_000
+CANCEL_GRACE_SECONDS = 5.0
+UNKNOWN_WHETHER_RUN = (
+    "It is unknown whether this tool ran: the worker stopped after starting it, and it must not run twice."
+)
+
+
+class StepCalls:
+    """The tool calls of a turn. ``decisions``, by the ids of the calls, are those of the last suspension.
+
+    ``room`` is entered for each call that runs.
+    """
+
+    def __init__(
+        self,
+        toolbox: ToolBox,
+        gate: Gate,
+        journal: Journal,
+        sink: Sink,
+        context: Context,
+        decisions: Mapping[str, Decision],
+        room: AbstractAsyncContextManager[Any],
+    ) -> None:
+        self.toolbox = toolbox
+        self.gate = gate
+        self.journal = journal
+        self.sink = sink
+        self.context = context
+        self.decisions = decisions
+        self.room = room
+        self.variables = plain_variables(context.variables)  # the values in the journal
+
+    async def take(self, step: Step) -> None:
+        """Record the results of the calls of a step that do not run: most of all those that a decision gives.
+
+        Raises ``UnknownTool`` if a call that has waited needs a tool that is not here.
+        """
+        await self.journal.checkpoint()
+        for call in step.to_run(self.decisions):
+            if call.name not in self.toolbox.tools and not self.gate.of_caller(call):
+                raise UnknownTool(
+                    f"There is no tool {call.name!r} here, and a call of it has waited for a decision."
+                )
+        known = [result for call in step.open_calls if (result := self._without_running(step, call))]
+        if known:
+            await self._record(step, known)
+
+    async def run(self, step: Step) -> list[OpenCall]:
+        """Give each call of a step its result, and return those that wait for a decision."""
+        await self.take(step)
+        waiting = [] if self.gate.open else await self._waiting(step)
+        ids = {one.call_id for one in waiting}
+        await self._run_side_by_side(step, [call for call in step.open_calls if call.call_id not in ids])
+        if not ids <= step.opened:
+            await self.journal.append([CallsOpened(step.entry.step, sorted(ids))], [])
+        return waiting
+
+    def _without_running(self, step: Step, call: ToolCall) -> ToolResult | None:
+        """Return the result of a call that must not run (again), or None for the others."""
+        if call.call_id in step.started:
+            return error_result(call, UNKNOWN_WHETHER_RUN)
+        decision = self._decision(step, call.call_id)
+        if decision is not None:
+            result = decided_result(call, decision, has_code=not self.gate.of_caller(call))
+            return result and self.toolbox.shortened(result)
+        misfit = self.gate.misfit(call)
+        return error_result(call, misfit) if misfit else None
+
+    def _decision(self, step: Step, call_id: str) -> Decision | None:
+        return self.decisions.get(call_id) if call_id in step.opened else None
+
+    async def _waiting(self, step: Step) -> list[OpenCall]:
+        undecided = [call for call in step.open_calls if self._decision(step, call.call_id) is None]
+        return await self.gate.waiting(undecided, step.opened)
+
+    async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> None:
+        """Run calls in parallel, and write each result to the journal."""
+        number = step.entry.step
+        starting = self._starting(step, calls)
+        if starting:
+            await self.journal.append(starting, [])
+        calls = [as_approved(call, self._decision(step, call.call_id)) for call in calls]
+        running = [RunningCall(call, number, self.sink, self.context.turn_id) for call in calls]
+        tasks = [asyncio.create_task(self._run_tool(one), name=f"tool {one.call.name}") for one in running]
+        waiting = set(tasks)
+        try:
+            while waiting:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                finished = [task.result() for task in tasks if task not in waiting]
+                await self._record(
+                    step,
+                    [
+                        told(result, self._decision(step, result.call_id))
+                        for result in finished
+                        if result.call_id not in step.results
+                    ],
+                )
+        finally:
+            try:
+                await _cancel(waiting)
+            finally:
+                for one in running:
+                    one.close()
+
+    def _starting(self, step: Step, calls: list[ToolCall]) -> list[ToolStarted]:
+        """What the journal has to know of these calls before they start."""
+        approved = step.opened - step.begun
+        return [
+            ToolStarted(step.entry.step, call.call_id, again=not once)
+            for call in calls
+            if (once := self.toolbox.at_most_once(call.name)) or call.call_id in approved
+        ]
+
+    async def _run_tool(self, running: RunningCall) -> ToolResult:
+        call = running.call
+        async with self.room:
+            with running:
+                return await self.toolbox.run(call, self.context.of_call(call.call_id, running.step, running))
+
+    async def _record(self, step: Step, results: list[ToolResult]) -> None:
+        number = step.entry.step
+        at = now_ms()
+        entries = [
+            ToolFinished(number, result, created=at, decision=noted(self._decision(step, result.call_id)))
+            for result in results
+        ]
+        if results and self.context.variables != self.variables:
+            self.variables = entries[-1].variables = plain_variables(self.context.variables)
+        await self.journal.append(entries, [result_event(result, number) for result in results])
+        for entry in entries:
+            step.finish(entry)
+
+
+def result_event(result: ToolResult, step: int) -> ToolResultEvent:
+    """Return the event of a result, shortened."""
+    return ToolResultEvent(
+        step=step,
+        call_id=result.call_id,
+        name=result.name,
+        result=shorten(result.text, EVENT_RESULT_CHARACTERS),
+        is_error=result.is_error,
+    )
+
+
+def error_result(call: ToolCall, reason: str) -> ToolResult:
+    """Return the result of a call that was not run."""
+    return ToolResult(call_id=call.call_id, content=reason, name=call.name, is_error=True)
+
+
+async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
+    """Cancel the tool calls of an ended turn. A call that ignores the cancellation is abandoned after a few seconds."""
+    if not tasks:
+        return
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)

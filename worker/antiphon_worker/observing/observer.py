@@ -1,0 +1,138 @@
+"""Observes the turns of a process, and reports its health to the supervisor."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from antiphon.events import Event
+from antiphon.telemetry import serving_status
+from antiphon.wire.cell import Cell
+from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.settings import Settings
+
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable with which a supervisor tells its processes that it serves metrics, and where they put them."""
+
+
+class TurnWatch(Protocol):
+    """Watches one attempt at a turn."""
+
+    def event(self, event: Event) -> None:
+        """See an event before it is published; of the pieces of a delta only the first, without its text."""
+        ...
+
+    def end(self, outcome: str, code: str, provider: str) -> None:
+        """See how the attempt ended; ``code`` is that of the error, if there was one."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches the turns of a process."""
+
+    def begin(self, turn: ClaimedTurn) -> TurnWatch: ...
+
+    def command(self, name: str, seconds: float) -> None:
+        """See a round trip to Redis."""
+        ...
+
+
+class _Several:
+    """Several watchers of one attempt, or of a process, as one."""
+
+    def __init__(self, watchers: Sequence[Any]) -> None:
+        self._watchers = watchers
+
+    def begin(self, turn: ClaimedTurn) -> TurnWatch:
+        return _Several([one.begin(turn) for one in self._watchers])
+
+    def command(self, name: str, seconds: float) -> None:
+        for one in self._watchers:
+            one.command(name, seconds)
+
+    def event(self, event: Event) -> None:
+        for one in self._watchers:
+            one.event(event)
+
+    def end(self, outcome: str, code: str, provider: str) -> None:
+        for one in self._watchers:
+            one.end(outcome, code, provider)
+
+
+def observer_of(settings: Settings) -> Observer | None:
+    """Return what watches this process, or None if the settings ask for nothing. Raises ``MissingPackage``."""
+    watchers: list[Observer] = []
+    if os.environ.get(METRICS_FOLDER) and settings.status_port:
+        from antiphon_worker.observing.metrics import Metrics
+
+        watchers.append(Metrics())
+    if settings.traces:
+        from antiphon.telemetry import tracer_of_environment
+
+        tracer = tracer_of_environment("antiphon-worker")
+        from antiphon_worker.observing.traces import Traces
+
+        watchers.append(Traces(tracer))
+    if len(watchers) < 2:
+        return watchers[0] if watchers else None
+    return _Several(watchers)
+
+
+def watch_redis(cell: Cell, observer: Observer | None) -> Cell:
+    """Let an observer see the scripts and short commands of a cell; without one, the cell stays as it is."""
+    if observer is None:
+        return cell
+    redis: Any = cell.redis
+    execute = redis.execute_command
+
+    async def execute_command(*args: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await execute(*args, **options)
+        finally:
+            observer.command(str(args[0]), time.perf_counter() - began)
+
+    redis.execute_command = execute_command
+    return cell
+
+
+@contextmanager
+def serving_worker_status(
+    settings: Settings, healthy: Callable[[], str], ready: Callable[[], str]
+) -> Generator[None]:
+    """Serve the status while this lasts, if there is a ``status_port``. Raises ``SettingsError``.
+
+    ``healthy`` and ``ready`` return why the worker is not, or nothing. They are called from other threads.
+    With ``antiphon[metrics]``, processes that are started meanwhile count what their turns do.
+    """
+    if not settings.status_port:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as folder:
+        metrics = _metrics_app(settings, folder)
+        try:
+            with serving_status(settings.status_host, settings.status_port, healthy, ready, metrics):
+                yield
+        finally:
+            os.environ.pop(METRICS_FOLDER, None)
+
+
+def _metrics_app(settings: Settings, folder: str) -> Any:
+    """The app of prometheus_client over all processes, or None without the package."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        return None
+    os.environ[METRICS_FOLDER] = folder
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    from antiphon_worker.observing.metrics import Gauges
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, folder)
+    registry.register(Gauges(settings))
+    return make_wsgi_app(registry)

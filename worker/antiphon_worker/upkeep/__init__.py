@@ -1,1 +1,0 @@
-"""What workers do beside turns: they submit those of schedules, tell webhooks of ends, and let operators see."""

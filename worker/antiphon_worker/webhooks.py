@@ -1,0 +1,231 @@
+"""Delivers signed completion events to webhooks.
+
+1. New notices become deliveries of the webhooks that want them; one script does it, so that none is made twice.
+2. A webhook with due deliveries is held by one worker for a time.
+3. What its receiver acknowledges is written at once. What it does not acknowledge is tried again later, for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import random
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from antiphon.errors import AgentError, CorruptRecord, StoreError
+from antiphon.events import Event
+from antiphon.model import encode
+from antiphon.redis.all_events import is_agent, read_events
+from antiphon.wire.cell import Cell
+from antiphon.wire.lists.notices import agents_of
+from antiphon.wire.lists.webhooks import Delivery, Taken, What, release_webhook, settle, take_webhook
+
+if TYPE_CHECKING:
+    from antiphon_worker.providers.http.posting import Posted, Poster
+
+
+SECRET_PREFIX = "whsec_"
+
+
+def message_of(event: Event) -> bytes:
+    """Return the body: type, timestamp, and the event as it is published. It is the same at every try."""
+    at = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
+    head = f'{{"type":"{event.type}","timestamp":"{at.replace("+00:00", "Z")}","data":'
+    return head.encode() + encode(event) + b"}"
+
+
+def signed_headers(secrets: str, message_id: str, at: int, body: bytes) -> dict[str, str]:
+    """Return the headers of a message that is sent now (``at``, in seconds), with a signature for each secret."""
+    signed = f"{message_id}.{at}.".encode() + body
+    signatures = [
+        base64.b64encode(hmac.digest(_key(secret), signed, hashlib.sha256)).decode()
+        for secret in secrets.split()
+    ]
+    return {
+        "content-type": "application/json",
+        "user-agent": "antiphon",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": " ".join(f"v1,{one}" for one in signatures),
+    }
+
+
+def _key(secret: str) -> bytes:
+    return base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+
+
+log = logging.getLogger("antiphon.webhooks")
+
+PAUSE_SECONDS = 1.0
+TIMEOUT_SECONDS = 10.0
+"""So long a receiver may take to answer."""
+LEASE_SECONDS = 20.0
+LOST_SECONDS = 2.0
+"""So long a webhook is left alone whose worker was lost."""
+SHORTEST_SECONDS, LONGEST_SECONDS, GIVEN_UP_SECONDS = 5.0, 3600.0, 86_400.0
+AT_ONCE = 10
+"""So many requests to one receiver are under way."""
+OUTAGE_PAUSE_SECONDS = 0.2
+LEAVE_SECONDS = 3.0
+GONE = 410
+
+
+class Deliverer:
+    """Looks once a second, and at once where there is more."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._poster: Poster | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._again = asyncio.Event()
+        self._stopping = False
+        self._warned = False
+
+    async def run(self) -> None:
+        """Deliver until cancelled. Requests under way then may still end."""
+        try:
+            while True:
+                self._again.clear()
+                await self._take_all()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PAUSE_SECONDS):
+                        await self._again.wait()
+        except ImportError:
+            log.warning("webhooks are left to workers with the packages of antiphon[worker]")
+        finally:
+            self._stopping = True
+            await self._leave()
+
+    async def _take_all(self) -> None:
+        """Take webhooks while there are some with something due."""
+        try:
+            while True:
+                until = time.monotonic() + LEASE_SECONDS - TIMEOUT_SECONDS
+                taken, missed, more = await take_webhook(
+                    self._cell, int(LEASE_SECONDS * 1000), int(LOST_SECONDS * 1000)
+                )
+                if missed:
+                    log.error(
+                        "webhooks were not told of all ends behind %s: no worker has looked for too long", missed,
+                        extra={"action": "webhooks_missed"},
+                    )  # fmt: skip
+                if taken is not None:
+                    task = asyncio.create_task(
+                        self._deliver(self._post_office(), taken, until), name="antiphon webhook"
+                    )
+                    self._tasks.add(task)
+                    task.add_done_callback(self._done)
+                elif not more:
+                    return
+        except CorruptRecord as exc:
+            if not self._warned:
+                log.error(
+                    "a webhook is left to others: %s", exc.message, extra={"action": "webhook_unreadable"}
+                )
+            self._warned = True
+        except StoreError:
+            return  # the consumer logs the error
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._again.set()
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            name = type(exc).__name__  # its text may hold a secret
+            log.error("deliveries to a webhook broke: %s", name, extra={"action": "webhook_broke"})
+
+    def _post_office(self) -> Poster:
+        if self._poster is None:
+            from antiphon_worker.providers.http.posting import Poster
+
+            self._poster = Poster()
+        return self._poster
+
+    async def _deliver(self, poster: Poster, taken: Taken, until: float) -> None:
+        """Deliver what is due to one webhook, and leave it to the next."""
+        try:
+            wanted = await self._wanted(taken)
+            while wanted and not self._stopping:
+                some, wanted = wanted[:AT_ONCE], wanted[AT_ONCE:]  # events may be long: few are read at once
+                events = await read_events(self._cell, [each.notice for each in some])
+                if time.monotonic() > until:
+                    break  # another worker may hold the webhook before these are answered
+                await asyncio.gather(
+                    *(self._deliver_one(poster, taken, each, events.get(each.notice.id)) for each in some)
+                )
+            await release_webhook(self._cell, taken)
+        except StoreError:
+            return  # its lease ends
+
+    async def _wanted(self, taken: Taken) -> list[Delivery]:
+        """The deliveries of turns of the agent that the webhook asked for, if it named one."""
+        agent, due = taken.fields.get("agent", b"").decode(), taken.deliveries
+        if not agent:
+            return due
+        stored = await agents_of(self._cell, [each.notice for each in due])
+        wanted = [each for each, raw in zip(due, stored, strict=True) if is_agent(raw, agent)]
+        others = [each for each in due if each not in wanted]
+        await asyncio.gather(*(settle(self._cell, taken, each, "skipped") for each in others))
+        return wanted
+
+    async def _deliver_one(
+        self, poster: Poster, taken: Taken, delivery: Delivery, event: Event | None
+    ) -> None:
+        if event is None:
+            await self._settle(taken, delivery, "dropped", 0, "the event is no longer kept")
+            return
+        body, secrets = message_of(event), taken.fields.get("secret", b"").decode()
+        headers = signed_headers(secrets, f"{event.turn_id}-{event.seq}", int(time.time()), body)
+        url, private = taken.fields.get("url", b"").decode(), bool(taken.fields.get("private"))
+        posted = await poster.post(url, body, headers, private=private, timeout=TIMEOUT_SECONDS)
+        what, seconds = _verdict(posted, (taken.now - delivery.at) / 1000)
+        error = "" if what == "delivered" else posted.error or f"answered {posted.status}"
+        if error:
+            log.log(
+                logging.ERROR if what == "dropped" else logging.WARNING, "webhook %s: %s, turn %s: %s", taken.name,
+                error, event.turn_id, "given up" if what == "dropped" else f"again in {seconds:.0f} s",
+                extra={"action": f"webhook_{what}", "turn": event.turn_id},
+            )  # fmt: skip
+        await self._settle(taken, delivery, what, int(seconds * 1000), error)
+
+    async def _settle(self, taken: Taken, delivery: Delivery, what: What, ms: int, error: str) -> None:
+        """Write what became of a delivery, as soon as Redis can be reached."""
+        while True:
+            try:
+                await settle(self._cell, taken, delivery, what, ms, error)
+                return
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
+                await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
+
+    async def _leave(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LEAVE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, AgentError):
+                log.warning("a webhook could not be released: %s", outcome)
+        if self._poster is not None:
+            await self._poster.aclose()
+
+
+def _verdict(posted: Posted, age: float) -> tuple[What, float]:
+    """Return what becomes of a delivery that was made ``age`` seconds ago, and in how many seconds to try again."""
+    if 200 <= posted.status < 300:
+        return "delivered", 0.0
+    seconds = max(seconds_until_next(age), min(posted.retry_after or 0.0, LONGEST_SECONDS))
+    if posted.status == GONE or age + seconds > GIVEN_UP_SECONDS:
+        return "dropped", 0.0
+    return "later", seconds
+
+
+def seconds_until_next(age: float) -> float:
+    """Return the seconds until the next try: about as long as the delivery has waited, five seconds to an hour."""
+    return min(max(age, SHORTEST_SECONDS), LONGEST_SECONDS) * random.uniform(0.9, 1.1)
