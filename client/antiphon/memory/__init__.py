@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["FactModel", "FaissStore", "Memory", "WordEmbeddings"]
 
 _MODULES = {
-    "FactModel": "fact_model",
+    "FactModel": "declaration",
     "FaissStore": "faiss_store",
     "Memory": "declaration",
     "WordEmbeddings": "word_embeddings",

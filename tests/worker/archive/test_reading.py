@@ -271,7 +271,7 @@ def test_a_store_that_never_answers_keeps_no_process_from_ending():
     code = (
         "import asyncio, threading\n"
         "from antiphon.errors import StoreUnavailable\n"
-        "from antiphon.redis.copies import reading\n"
+        "from antiphon.redis import archived as reading\n"
         "from antiphon.stores import MemoryStore\n"
         "class Hanging(MemoryStore):\n"
         "    def load(self, session_id):\n"
