@@ -8,6 +8,7 @@ import re
 from fnmatch import fnmatchcase
 
 import pytest
+from support.offenders import for_each
 from support.source_tree import ROOT, Module, find_cycle, modules
 
 MOST_MODULE_LINES = 700
@@ -155,7 +156,7 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("package", STRANGERS)
+@for_each(STRANGERS)
 def test_a_package_never_imports_one_that_it_may_not_know(package):
     wrong = [
         f"{module.name} imports {name}"
@@ -171,21 +172,9 @@ def test_no_module_imports_itself_through_others():
     assert " -> ".join(find_cycle(edges())) == ""
 
 
-def folders() -> dict[str, set[str]]:
-    """The modules and folders that lie in each folder, by the folder's dotted name."""
-    found: dict[str, set[str]] = {}
-    for name, module in modules().items():
-        parts = name.split(".")
-        if module.path.name == "__init__.py":
-            found.setdefault(name, set()).add("__init__")
-        for end in range(1, len(parts)):
-            found.setdefault(".".join(parts[:end]), set()).add(parts[end])
-    return found
-
-
-@pytest.mark.parametrize("folder", sorted(folders()))
+@for_each([module for module in EVERY if module.path.name == "__init__.py"], named)
 def test_a_folder_says_in_one_sentence_what_it_is_for(folder):
-    first = (ast.get_docstring(modules()[folder].tree) or "").partition("\n")[0]
+    first = (ast.get_docstring(folder.tree) or "").partition("\n")[0]
     assert len(first) > 20
     assert first.endswith(".")
 
@@ -228,7 +217,7 @@ def test_modules_import_each_other_by_their_own_names_and_not_through_the_front(
     assert wrong == []
 
 
-@pytest.mark.parametrize("library", OWNERS)
+@for_each(OWNERS)
 def test_an_outside_library_has_one_owner(library):
     users = {
         module.name: {name for name in module.imports() if name.partition(".")[0] == library}
@@ -272,8 +261,8 @@ def test_functions_stay_small():
     assert long == LONG_FUNCTIONS
 
 
-@pytest.mark.parametrize("module", [m for m in EVERY if "\n__all__" in m.source], ids=named)
-def test_what_a_module_exports_exists_and_stands_in_order(module):
+@for_each([module for module in EVERY if "\n__all__" in module.source], named)
+def test_what_a_module_exports_exists_and_is_in_order(module):
     exported = module.exported()
     assert exported is not None
     assert set(exported) - module.defined() == set()
@@ -287,7 +276,7 @@ def _rank(name: str) -> int:
     return 1 if name[0].isupper() else 2
 
 
-@pytest.mark.parametrize("front", sorted(name for name in FRONTS if modules()[name].exported()))
+@for_each(sorted(name for name in FRONTS if modules()[name].exported()))
 def test_all_that_a_front_promises_is_there(front):
     package = importlib.import_module(front)
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
@@ -298,7 +287,7 @@ def test_private_names_stay_in_their_module():
     wrong = [
         f"{module.name} imports {name} of {source}"
         for module in EVERY
-        for source, name in module.imported_names()
+        for source, name in module.imported_names
         if source in modules() and name.startswith("_") and not name.startswith("__")
     ]
     assert wrong == []
@@ -316,7 +305,7 @@ def test_keys_are_written_in_one_module():
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@for_each(SCRIPTS, lambda path: path.stem)
 def test_a_script_says_what_it_does_takes_and_answers(path):
     header = _header(path.read_text())
     assert header[0].startswith("-- "), "the first line says what the script does"
@@ -327,7 +316,7 @@ def test_a_script_says_what_it_does_takes_and_answers(path):
     assert returned <= outcomes, "every outcome stands in the header"
 
 
-@pytest.mark.parametrize("path", INCLUDES, ids=lambda path: path.stem)
+@for_each(INCLUDES, lambda path: path.stem)
 def test_an_include_says_what_it_is_for(path):
     assert _header(path.read_text())
 

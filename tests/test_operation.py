@@ -15,6 +15,7 @@ import yaml
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from support import forks
+from support.offenders import for_each
 from support.ports import free_port
 from support.processes import COMMAND
 from support.servers import RedisServer
@@ -94,7 +95,7 @@ def test_a_name_that_no_worker_serves_is_found():
     assert wrong("vector(1)") == ["nothing is asked for"]
 
 
-@pytest.mark.parametrize("panel", DASHBOARD["panels"], ids=lambda panel: panel["title"])
+@for_each(DASHBOARD["panels"], lambda panel: panel["title"])
 def test_the_dashboard_shows_metrics_that_exist(panel):
     for target in panel["targets"]:
         assert wrong(target["expr"]) == []
@@ -116,7 +117,7 @@ def test_the_dashboard_shows_every_metric():
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+@for_each(ALERTS, lambda alert: alert["alert"])
 def test_an_alert_asks_for_metrics_that_exist_and_has_its_runbook(alert):
     assert wrong(alert["expr"]) == []
     assert alert["labels"]["severity"] in ("page", "ticket")

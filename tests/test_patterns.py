@@ -6,13 +6,14 @@ import re
 
 import pytest
 from support.growth import adversarial, superlinear
+from support.offenders import for_each
 from support.patterns import Pattern, patterns, patterns_of, pieces_of, signs_of
 from support.source_tree import ROOT, Module
 
 EVERY = sorted(patterns(), key=lambda pattern: (pattern.where, pattern.method))
 
 
-@pytest.mark.parametrize("pattern", EVERY, ids=lambda pattern: f"{pattern.where} {pattern.method}")
+@for_each(EVERY, lambda pattern: f"{pattern.where} {pattern.method}")
 def test_an_expression_takes_time_in_proportion_to_the_text(pattern):
     assert slow_text(pattern) is None
 

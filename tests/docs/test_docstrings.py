@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 from support.docstrings import documented, type_in
+from support.offenders import for_each
 
 # The modules that callers import from; of the last two what they meet.
 FRONTS = {
@@ -29,7 +30,7 @@ def example_expected(one) -> bool:
     return not one.name.startswith("antiphon.errors.") or one.name.startswith("antiphon.errors.AgentError")
 
 
-@pytest.mark.parametrize("one", PUBLIC, ids=lambda one: one.name)
+@for_each(PUBLIC, lambda one: one.name)
 def test_a_public_name_says_what_happens_and_shows_it(one):
     assert one.doc, f"{one.name} has no docstring"
     if example_expected(one):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from support.offenders import for_each
 from support.source_tree import ROOT
 
 from antiphon.cli.main import main
@@ -33,7 +33,7 @@ def commands(text: str) -> set[str]:
     return set(re.findall(r"(?:`|\$ |^)antiphon ([a-z][a-z-]*)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@for_each(PAGES, name_of)
 def test_every_link_leads_to_a_file_and_a_heading(page):
     for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text()):
         file = page.parent / target if target else page

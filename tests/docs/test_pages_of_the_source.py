@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
+from support.offenders import for_each
 from support.source_tree import ROOT, SOURCE_ROOTS, modules
 
 INTERNALS = (ROOT / "docs" / "internals.md").read_text()
@@ -48,12 +48,12 @@ def defined(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=title)
+@for_each(SECTIONS, title)
 def test_a_step_names_files_that_exist(section):
     assert [name for name, path in files(section).items() if path is None] == []
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=title)
+@for_each(SECTIONS, title)
 def test_a_step_names_functions_of_its_files(section):
     known = {name for path in files(section).values() if path is not None for name in defined(path)}
     known |= {f"Session.{name.partition('.')[2]}" for name in known if "session" in section and "." in name}

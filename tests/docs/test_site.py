@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.offenders import for_each
 from support.source_tree import ROOT
 
 CONFIG = (ROOT / "mkdocs.yml").read_text()
@@ -129,7 +130,7 @@ FRONTS = ["antiphon", "antiphon.client", "antiphon.errors", "antiphon.events", "
           "antiphon.stores", "antiphon.testing", "antiphon_gateway", "antiphon_worker", *adapters()]  # fmt: skip
 
 
-@pytest.mark.parametrize("front", FRONTS)
+@for_each(FRONTS)
 def test_the_reference_has_every_name_that_callers_import(front):
     shown = in_reference()
     there = {id(named(path)) for path in shown}

@@ -26,6 +26,11 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.source)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return list(ast.walk(self.tree))
+
     @property
     def lines(self) -> int:
         return len(self.source.splitlines())
@@ -40,23 +45,18 @@ class Module:
         Where ``from a.b import c`` names a module of ``known``, it is ``a.b.c``.
         """
         names = set(known)
-        found: set[str] = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                base = self._base(node)
-                for alias in node.names:
-                    inner = f"{base}.{alias.name}"
-                    found.add(inner if inner in names else base)
-        return found
+        froms = {
+            f"{base}.{name}" if f"{base}.{name}" in names else base for base, name in self.imported_names
+        }
+        return froms | {
+            alias.name for node in self.nodes if isinstance(node, ast.Import) for alias in node.names
+        }
 
-    def imported_names(self) -> Iterator[tuple[str, str]]:
+    @cached_property
+    def imported_names(self) -> list[tuple[str, str]]:
         """``(module, name)`` for every ``from module import name``."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    yield self._base(node), alias.name
+        froms = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
+        return [(self._base(node), alias.name) for node in froms for alias in node.names]
 
     def functions(self) -> Iterator[tuple[str, int]]:
         """Name and length in lines of every function, methods as ``Class.method``."""
@@ -79,12 +79,12 @@ class Module:
         """Line and value of every string that is not a docstring."""
         docstrings = {
             node.body[0].value
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
                 yield node.lineno, node.value
 

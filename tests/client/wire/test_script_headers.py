@@ -6,8 +6,8 @@ import inspect
 import re
 from pathlib import Path
 
-import pytest
 from redis import Redis
+from support.offenders import for_each
 
 import antiphon.wire
 from antiphon.wire import archiving, editing, errors, suspension
@@ -65,7 +65,7 @@ def answered_words(name: str) -> set[str]:
     return words
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_the_header_names_purpose_arguments_and_outcomes(name):
     lines = read(name).split("\n")
     assert re.match(r"-- [A-Z].*[.:]?$", lines[0])
@@ -74,12 +74,12 @@ def test_the_header_names_purpose_arguments_and_outcomes(name):
     assert load_script(name).outcomes
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_the_words_returned_are_the_words_of_the_header(name):
     assert answered_words(name) == set(load_script(name).outcomes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_every_word_is_understood_by_the_wrapper(name):
     source = inspect.getsource(WRAPPERS[name] if name in WRAPPERS else getattr(Cell, name))
     for reader in (Cell._held, Cell._emitted, errors.refused):
@@ -90,7 +90,7 @@ def test_every_word_is_understood_by_the_wrapper(name):
         assert f'b"{word}"' in source, word
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_every_argument_is_used(name):
     script = load_script(name)
     for argument in script.arguments:
@@ -122,7 +122,7 @@ def reachable(text: str, functions: dict[str, str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_what_is_included_is_needed_and_what_is_needed_is_included(name):
     pieces = {piece: functions_of(piece) for piece in PIECES if piece != "test_clock"}
     everything = {function: text for functions in pieces.values() for function, text in functions.items()}
@@ -131,7 +131,7 @@ def test_what_is_included_is_needed_and_what_is_needed_is_included(name):
     assert set(includes(name)) == needed - {"clock"}
 
 
-@pytest.mark.parametrize("name", [*NAMES, *(f"include/{piece}" for piece in PIECES)])
+@for_each([*NAMES, *(f"include/{piece}" for piece in PIECES)])
 def test_scripts_reach_keys_and_time_by_the_shared_functions_alone(name):
     text = code(name)
     if name != "include/test_clock":
@@ -143,7 +143,7 @@ def test_scripts_reach_keys_and_time_by_the_shared_functions_alone(name):
     assert set(re.findall(r"\bkey_\w+", text)) <= known
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each(NAMES)
 def test_nothing_newer_than_redis_6_2_is_asked_of_the_server(name):
     text = load_script(name).source
     assert not text.startswith("#!")
