@@ -20,17 +20,18 @@ from antiphon.errors import AgentError, MissingPackage, UsageError
 
 GROUP = "antiphon.commands"
 MODULES = {
-    "watch.chat": ("chat",),
-    "commands": ("submit", "tail", "history", "sessions", "cancel", "due"),
-    "watch.failed": ("failed", "requeue"),
-    "batch.command": ("batch",),
-    "standing": ("limits", "schedules", "webhooks", "facts"),
-    "decisions": ("waiting", "approve", "reject", "tool-result"),
-    "watch.top": ("top",),
-    "watch.explain": ("explain",),
-    "watch.workers": ("workers", "queues"),
-    "watch.completion": ("completion",),
-}
+    "chat": ("chat",),
+    "commands": (
+        "submit", "tail", "history", "sessions", "cancel", "due", "waiting", "approve", "reject", "tool-result",
+    ),
+    "failed": ("failed", "requeue"),
+    "batch": ("batch",),
+    "administration": ("limits", "schedules", "webhooks", "facts"),
+    "top": ("top",),
+    "explain": ("explain",),
+    "workers": ("workers", "queues"),
+    "completion": ("completion",),
+}  # fmt: skip
 OWN = {
     name: EntryPoint(name, f"antiphon.cli.{module}:{name.replace('-', '_')}", GROUP)
     for module, names in MODULES.items()
