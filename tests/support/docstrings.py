@@ -51,7 +51,7 @@ def documented(front: str, only: Collection[str] = ()) -> Iterator[Documented]:
     """The classes and functions that a module promises in its ``__all__`` (or ``only`` some), and the public methods
     of the classes. What a class has from another one of the module is that one's."""
     module = importlib.import_module(front)
-    names = [name for name in module.__all__ if name in only or not only]
+    names = list(only) or module.__all__
     for name in names:
         value = getattr(module, name)
         if inspect.isclass(value):
