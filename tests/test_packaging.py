@@ -8,19 +8,21 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
 import pytest
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.source_tree import ROOT, modules, packages
+from support.source_tree import ROOT, WHEELS, modules, packages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # What each extra brings, imported by those who use it.
 EXTRAS = {
     "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
     "cli": ["antiphon.cli.screen"],
+    "demo": ["antiphon_demo.command", "antiphon_demo.valkey", "antiphon_demo.modelserver.__main__"],
     "gateway": ["antiphon_gateway"],
     "langchain": ["antiphon.ext.langchain"],
     "langgraph": ["antiphon.ext.langgraph"],
@@ -120,38 +122,55 @@ def test_each_adapter_is_an_extra():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheels(tmp_path_factory):
+    """The wheel of each distribution, by its name."""
     directory = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory]
+    command += [ROOT / folder for folder, _ in WHEELS.values()]
     built = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     if built.returncode and "hatchling" in built.stderr and "No matching distribution" in built.stderr:
         pytest.skip("the build backend cannot be fetched from here")
     assert built.returncode == 0, built.stderr
-    (path,) = directory.glob("antiphon-*.whl")
-    with zipfile.ZipFile(path) as archive:
-        yield archive
+    with ExitStack() as stack:
+        yield {
+            path.name.partition("-")[0].replace("_", "-"): stack.enter_context(zipfile.ZipFile(path))
+            for path in directory.glob("*.whl")
+        }
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels):
+    return wheels["antiphon"]
 
 
 @pytest.mark.short
 @pytest.mark.timeout(300)
-def test_a_wheel_holds_all_packages_and_all_that_they_read(wheel):
-    names = set(wheel.namelist())
-    sources = [path for package in packages() for path in package.rglob("*") if path.is_file()]
+@pytest.mark.parametrize("distribution", WHEELS)
+def test_a_wheel_holds_all_packages_and_all_that_they_read(wheels, distribution):
+    names = set(wheels[distribution].namelist())
+    sources = [path for package in packages(distribution) for path in package.rglob("*") if path.is_file()]
     wanted = {
         path.relative_to(ROOT / path.relative_to(ROOT).parts[0]).as_posix()
         for path in sources
-        if path.suffix in (".py", ".lua", ".html", ".css", ".js", ".svg") or path.name == "py.typed"
+        if path.suffix in (".py", ".lua", ".html", ".css", ".js", ".svg", ".jsonl", ".tpl")
+        or path.name == "py.typed"
     }
-    assert {
-        "antiphon/py.typed",
-        "antiphon_gateway/py.typed",
-        "antiphon_gateway/page/static/index.html",
-        "antiphon_gateway/page/static/reading/events.js",
-        "antiphon_worker/py.typed",
-        "antiphon/wire/lua/claim.lua",
-    } <= wanted
+    some = {
+        "antiphon": {
+            "antiphon/py.typed",
+            "antiphon_gateway/py.typed",
+            "antiphon_gateway/page/static/index.html",
+            "antiphon_gateway/page/static/reading/events.js",
+            "antiphon_worker/py.typed",
+            "antiphon/wire/lua/claim.lua",
+        },
+        "antiphon-demo": {"antiphon_demo/py.typed", "antiphon_demo/conversations.jsonl"},
+    }
+    assert some[distribution] <= wanted
     assert wanted - names == set()
-    assert [name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/"))] == []
+    assert [
+        name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/", "demo/"))
+    ] == []
 
 
 @pytest.mark.short
@@ -179,7 +198,12 @@ def test_the_metadata_of_a_wheel_are_valid_and_of_this_version(wheel):
     assert f"{name.partition('/')[0]}/licenses/LICENSE" in wheel.namelist()
 
 
-def test_the_version_has_its_section_in_the_changelog_and_is_that_of_the_package_for_node():
+def test_the_version_has_its_section_in_the_changelog_and_is_that_of_all_packages():
     version = PROJECT["version"]
+    demo = tomllib.loads((ROOT / "demo" / "pyproject.toml").read_text())["project"]
+    assert demo["version"] == version
+    assert PROJECT["optional-dependencies"]["demo"] == [f"{demo['name']}=={version}"]
+    assert f"antiphon[worker,gateway]=={version}" in demo["dependencies"]
+    assert (ROOT / "demo" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
     assert json.loads((ROOT / "client" / "node" / "package.json").read_text())["version"] == version

@@ -52,9 +52,7 @@ class Stand:
     def new_model(self, *options: str) -> ModelProcess:
         """One more model server; as fast as it goes where the options name no pace."""
         return ModelProcess(
-            self._processes.python(
-                "-m", "antiphon_worker.playground.modelserver", *options, name="modelserver"
-            )
+            self._processes.python("-m", "antiphon_demo.modelserver", *options, name="modelserver")
         )
 
     def python(self, *argv: str, env: Mapping[str, str] | None = None, name: str = "") -> Process:

@@ -1,6 +1,6 @@
 """Build the release into ``dist/``, and try it in empty environments, away from its source: ``make release``.
 
-- wheel and source: their contents, and their metadata (twine);
+- wheel and source of `antiphon` and of `antiphon-demo`: their contents, and their metadata (twine);
 - the quick start of the README, word for word, from the wheel with the extras that the README names;
 - the image's steps: pinned packages with their hashes, and then the wheel alone;
 - an SBOM (CycloneDX) of what stands in the image.
@@ -19,9 +19,9 @@ from pathlib import Path
 from support.models import ModelProcess
 from support.ports import free_port
 from support.processes import Processes
-from support.source_tree import ROOT
+from support.source_tree import ROOT, WHEELS
 
-from release.artifacts import NAME, build, complaints
+from release.artifacts import VERSION, build, complaints
 from release.pins import RUN, TOOLS
 
 DIST = ROOT / "dist"
@@ -31,16 +31,17 @@ IMAGE = "python3.12"
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
-    wheel, source = build(DIST)
-    if wrong := complaints(wheel, source):
+    built = {name: build(name, DIST) for name in WHEELS}
+    if wrong := [f"{name}: {one}" for name, files in built.items() for one in complaints(name, *files)]:
         print("\n".join(wrong))
         return 1
-    run(TOOLS / "twine", "check", "--strict", wheel, source)
+    run(TOOLS / "twine", "check", "--strict", *(file for files in built.values() for file in files))
+    wheel = built["antiphon"][0]
     with tempfile.TemporaryDirectory(prefix="antiphon-release-") as name:
         folder = Path(name)
         python = environment(folder / "readme")
         (extras,) = re.findall(r"pip install 'antiphon\[([\w,]+)\]'", README)[:1]
-        run(python, "-m", "pip", "install", "--quiet", f"{wheel}[{extras}]")
+        run(python, "-m", "pip", "install", "--quiet", "--find-links", DIST, f"{wheel}[{extras}]")
         print("README:", quick_start(python, folder))
         python = environment(folder / "image", python_of_the_image())
         run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "--requirement", RUN)
@@ -52,7 +53,7 @@ def main() -> int:
             "import antiphon_gateway.serve, antiphon_worker.observing.metrics",
             cwd=folder,
         )
-        sbom = DIST / f"{NAME}.cdx.json"
+        sbom = DIST / f"antiphon-{VERSION}.cdx.json"
         write_sbom(python, sbom)
     print("\n".join(f"{path.name}  {path.stat().st_size:,} bytes" for path in sorted(DIST.iterdir())))
     return 0

@@ -8,40 +8,46 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.source_tree import ROOT, packages
+from support.source_tree import ROOT, WHEELS, packages
 
 from release.pins import PROJECT, TOOLS
 
-__all__ = ["NAME", "build", "complaints"]
-
-NAME = f"{PROJECT['project']['name']}-{PROJECT['project']['version']}"
-BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
+VERSION = PROJECT["project"]["version"]
+BESIDE = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Build the source, and the wheel from that source. Returns both."""
+def build(name: str, folder: Path) -> tuple[Path, Path]:
+    """Build the source of a distribution, and the wheel from that source. Returns the wheel and the source."""
+    project = ROOT / WHEELS[name][0]
     subprocess.run(
-        [TOOLS / "pyproject-build", "--outdir", folder, ROOT], check=True, stdout=subprocess.DEVNULL
+        [TOOLS / "pyproject-build", "--outdir", folder, project], check=True, stdout=subprocess.DEVNULL
     )
-    return folder / f"{NAME}-py3-none-any.whl", folder / f"{NAME}.tar.gz"
+    stem = f"{name.replace('-', '_')}-{VERSION}"
+    return folder / f"{stem}-py3-none-any.whl", folder / f"{stem}.tar.gz"
 
 
-def complaints(wheel: Path, source: Path) -> list[str]:
-    """What is missing in them, or does not belong there."""
+def complaints(name: str, wheel: Path, source: Path) -> list[str]:
+    """What is missing in the two files of a distribution, or does not belong there."""
+    stem, beside = (
+        source.name.removesuffix(".tar.gz"),
+        BESIDE | ({"CHANGELOG.md"} if name == "antiphon" else set()),
+    )
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     with tarfile.open(source) as archive:
         unpacked = {
-            member.name.removeprefix(f"{NAME}/") for member in archive.getmembers() if member.isfile()
+            member.name.removeprefix(f"{stem}/") for member in archive.getmembers() if member.isfile()
         }
-    ours = _tracked(*packages())
-    imported = {name.partition("/")[2] for name in ours}
-    about = {name for name in inside if name.startswith(f"{NAME}.dist-info/")}
+    place = "" if name == "antiphon" else f"{WHEELS[name][0]}/"
+    tracked = _tracked(*packages(name))
+    ours = {path.removeprefix(place) for path in tracked}
+    imported = {path.partition("/")[2] for path in tracked}
+    about = {path for path in inside if path.startswith(f"{stem}.dist-info/")}
     return [
         *_differences("the wheel", inside - about, imported),
-        *_differences("the source", unpacked - BESIDE, ours),
-        *(f"the wheel has no {name}" for name in ("LICENSE",) if not any(name in one for one in about)),
-        *(f"the source has no {name}" for name in BESIDE - {".gitignore"} - unpacked),
+        *_differences("the source", unpacked - beside, ours),
+        *(["the wheel has no LICENSE"] if not any("LICENSE" in one for one in about) else []),
+        *(f"the source has no {path}" for path in beside - {".gitignore"} - unpacked),
     ]
 
 

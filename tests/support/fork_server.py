@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from support.forks import MOST_BYTES, is_ours  # noqa: E402
 
-PACKAGES = ("antiphon", "antiphon_gateway", "antiphon_worker")
+PACKAGES = ("antiphon", "antiphon_demo", "antiphon_gateway", "antiphon_worker")
 APART = ("antiphon.ext", "antiphon.memory", "antiphon_worker.memory")  # they import whole frameworks
 LAZY = (
     "anthropic.resources.messages", "asyncio.subprocess", "email.mime.text", "hiredis", "httptools", "httpx2",

@@ -9,7 +9,7 @@ import atexit
 import threading
 from typing import Literal
 
-from antiphon_worker.playground.process_guard import Watchdog
+from antiphon_demo.process_guard import Watchdog
 
 __all__ = ["guard", "release"]
 

@@ -15,9 +15,7 @@ class ModelProcess:
     """``flags`` are those of the model server: ``--pace 50``, ``--length 200``, …"""
 
     def __init__(self, processes: Processes, *flags: str) -> None:
-        self.process: Process = processes.python(
-            "-m", "antiphon_worker.playground.modelserver", *flags, name="models"
-        )
+        self.process: Process = processes.python("-m", "antiphon_demo.modelserver", *flags, name="models")
         urls = json.loads(self.process.wait_for_output("}\n"))
         self.base_url: str = urls["base_url"]
         self.openai_url: str = urls["openai_url"]

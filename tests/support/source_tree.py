@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-__all__ = ["ROOT", "Module", "find_cycle", "modules", "packages"]
+__all__ = ["ROOT", "WHEELS", "Module", "find_cycle", "modules", "packages"]
 
 ROOT = Path(__file__).parent.parent.parent
-SOURCE_ROOTS = ("client", "worker")
+WHEELS = {"antiphon": (".", ("client", "worker")), "antiphon-demo": ("demo", ("demo",))}
+"""The distributions: where the pyproject.toml of each is, and the folders of its packages."""
+SOURCE_ROOTS = [root for _, roots in WHEELS.values() for root in roots]
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,10 @@ class Module:
         return ".".join([*parts, *([node.module] if node.module else [])])
 
 
-def packages() -> list[Path]:
-    """The folders of the packages of the wheel; ``client/node`` is none, and may hold what npm has installed."""
-    return sorted(path.parent for root in SOURCE_ROOTS for path in (ROOT / root).glob("*/__init__.py"))
+def packages(wheel: str | None = None) -> list[Path]:
+    """The folders of the packages, of one wheel or of all. ``client/node`` is none: npm installs into it."""
+    roots = [root for name, (_, roots) in WHEELS.items() for root in roots if wheel in (None, name)]
+    return sorted(path.parent for root in roots for path in (ROOT / root).glob("*/__init__.py"))
 
 
 @cache

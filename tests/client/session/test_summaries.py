@@ -18,7 +18,7 @@ from antiphon.session.runtime import local_runtime
 from antiphon.stores import SQLiteStore
 from antiphon.testing import answer, script, tool_call
 from antiphon.window import Summary
-from antiphon_worker.playground.modelserver import reply_to
+from antiphon_demo.modelserver import reply_to
 
 HEADING = "A summary of our conversation so far:\n\n"
 

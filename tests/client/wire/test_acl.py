@@ -5,7 +5,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 from support.ensemble import agent_spec, open_ensemble
 
-from antiphon.cli.administration import redis_acl
+from antiphon.cli.redis import redis as redis_command
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnsupported, TurnCancelled, UsageError
 from antiphon.wire.acl import ROLES, user_rule
@@ -185,13 +185,13 @@ def test_what_an_acl_cannot_hold_is_refused(role, name, options):
 
 
 def test_the_command_writes_a_line_whose_password_only_the_caller_knows(monkeypatch, capsys, redis_url):
-    assert redis_acl(["client", "--name", "web", "--file"]) == 0
+    assert redis_command(["acl", "client", "--name", "web", "--file"]) == 0
     shown = capsys.readouterr()
     password = shown.err.rpartition(" ")[2].strip()
     assert shown.out.startswith("user web reset on #")
     assert password not in shown.out
     monkeypatch.setenv("ANTIPHON_ACL_PASSWORD", password)
-    assert redis_acl(["client", "--name", "web"]) == 0
+    assert redis_command(["acl", "client", "--name", "web"]) == 0
     command = capsys.readouterr()
     assert command.out == shown.out.replace("user web", "ACL SETUSER web")
     assert command.err == ""

@@ -14,7 +14,7 @@ from support.memories import app_with
 
 from antiphon.client import AsyncClient
 from antiphon.memory import Memory
-from antiphon_worker.playground.modelserver import ModelServer
+from antiphon_demo.modelserver import ModelServer
 
 pytestmark = pytest.mark.one_server
 

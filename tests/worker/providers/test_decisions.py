@@ -10,7 +10,7 @@ from support.services.conversation import KINDS, serve
 
 from antiphon import Agent, tool
 from antiphon.tools import CallerTool
-from antiphon_worker.playground.modelserver import Behaviour, ModelServer
+from antiphon_demo.modelserver import Behaviour, ModelServer
 
 OPEN_PAGE = CallerTool(
     "open_page", "Open a page.", {"type": "object", "properties": {"url": {"type": "string"}}}

@@ -11,8 +11,8 @@ from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderOverloaded, ProviderRateLimited
 from antiphon.model import Message
-from antiphon_worker.playground.modelserver.directives import Behaviour
-from antiphon_worker.playground.modelserver.server import ModelServer
+from antiphon_demo.modelserver.directives import Behaviour
+from antiphon_demo.modelserver.server import ModelServer
 from antiphon_worker.providers.anthropic.provider import Anthropic
 from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.http.limits import HeldBack, Pressure, pressure_of, pressure_of_error, scope_of

@@ -22,7 +22,7 @@ from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderRejected, TurnCancelled
 from antiphon.input.request import WAITS, AgentSpec
-from antiphon_worker.playground.modelserver import ModelServer
+from antiphon_demo.modelserver import ModelServer
 
 RQ = Path(sys.executable).parent / "rq"
 RUN_TURN = "antiphon_worker.jobs.run_turn"

@@ -20,9 +20,9 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon.wire.rate_limits import limit
+from antiphon_demo.modelserver.directives import Behaviour
+from antiphon_demo.modelserver.server import ModelServer
 from antiphon_worker.app import App
-from antiphon_worker.playground.modelserver.directives import Behaviour
-from antiphon_worker.playground.modelserver.server import ModelServer
 from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.providers.http.limits import HeldBack, Pressure
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat

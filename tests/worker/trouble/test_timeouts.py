@@ -21,8 +21,8 @@ from antiphon.errors import (
 )
 from antiphon.input.request import AgentSpec
 from antiphon.model import Retry, Timeouts
+from antiphon_demo.modelserver.server import ModelServer
 from antiphon_worker.app import App
-from antiphon_worker.playground.modelserver.server import ModelServer
 from antiphon_worker.providers.anthropic.provider import Anthropic
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
