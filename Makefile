@@ -57,28 +57,28 @@ demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a work
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
 
 bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fourteen minutes (ARGS=--quick)
-	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
+	@PYTHONPATH=tools:tests $(BIN)/python -m bench $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
-	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+	@PYTHONPATH=tools:tests $(BIN)/python -m chaos $(ARGS)
 
 upgrade: $(VENV)/.dev ## Roll hosts between the release before this one and this one, while everything breaks
-	@PYTHONPATH=tests $(BIN)/python -m upgrade $(ARGS)
+	@PYTHONPATH=tools:tests $(BIN)/python -m upgrade $(ARGS)
 
 simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousands of schedules (SEEDS=20000)
-	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+	@PYTHONPATH=tools:tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test must notice
-	@PYTHONPATH=tests $(BIN)/python -m mutation $(ARGS)
+	@PYTHONPATH=tools:tests $(BIN)/python -m mutation $(ARGS)
 
 wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
-	@PYTHONPATH=tests $(BIN)/python -m support.frozen_wire
+	@PYTHONPATH=tools:tests $(BIN)/python -m support.frozen_wire
 
 pins: $(VENV)/.dev $(VENV)/tools/.made ## Pin the packages of the image anew, with their hashes
-	@PYTHONPATH=tests $(BIN)/python -m release.pins
+	@PYTHONPATH=tools:tests $(BIN)/python -m release.pins
 
 release: $(VENV)/.dev $(VENV)/tools/.made ## Build wheel, source and SBOM into dist/, and try them in empty environments
-	@PYTHONPATH=tests $(BIN)/python -m release
+	@PYTHONPATH=tools:tests $(BIN)/python -m release
 
 redis: $(VENV)/.demo ## Start an embedded Valkey and print its URL
 	@$(BIN)/antiphon redis $(ARGS)

@@ -12,10 +12,11 @@ from support.source_tree import ROOT, SOURCE_ROOTS, modules
 INTERNALS = (ROOT / "docs" / "internals.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 SECTIONS = [part for part in re.split(r"^#{2,3} ", INTERNALS, flags=re.MULTILINE) if "`antiphon" in part]
-# A folder with one of these is a room of the tests.
+# The folders of tests and tools: those with a file of one of these kinds.
 TESTS = {
-    path.name
-    for path in (ROOT / "tests").iterdir()
+    f"{kind}/{path.name}"
+    for kind in ("tests", "tools")
+    for path in (ROOT / kind).iterdir()
     if path.is_dir() and any([*path.rglob("*.py"), *path.glob("package.json")])
 }
 
@@ -93,12 +94,12 @@ def test_the_table_of_the_source_has_every_folder_in_its_own_words():
 
 
 def test_the_table_of_the_tests_has_every_folder():
-    named = set(re.findall(r"^\| `tests/(\w+)/` \|", CONTRIBUTING, re.MULTILINE))
+    named = set(re.findall(r"^\| `((?:tests|tools)/\w+)/` \|", CONTRIBUTING, re.MULTILINE))
     assert named == TESTS
 
 
 def test_every_path_that_contributing_names_exists():
-    paths = re.findall(r"`((?:client|worker|tests|docs|examples)/[\w./-]+)`", CONTRIBUTING)
+    paths = re.findall(r"`((?:client|worker|tests|tools|docs|examples)/[\w./-]+)`", CONTRIBUTING)
     assert len(paths) > 30
     assert [path for path in paths if not (ROOT / path).exists()] == []
 

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
+OWN = {
+    "support",
+    "tests",
+    *(path.parent.name for path in Path(__file__).parents[2].glob("tools/*/__init__.py")),
+}
 STARTS = {"subprocess", "Popen", "create_subprocess_exec", "forks", "start_process", "multiprocessing"}
 SERVERS = {
     "RedisServer",
@@ -94,13 +98,4 @@ def _used(code: CodeType) -> Iterator[str]:
 
 def _of_tests(value: Any) -> bool:
     origin = getattr(value, "__module__", "") or ""
-    return origin.partition(".")[0] in (
-        "support",
-        "tests",
-        "bench",
-        "chaos",
-        "simulation",
-        "mutation",
-        "upgrade",
-        "release",
-    ) or (origin.startswith("test_") or ".test_" in origin)
+    return origin.partition(".")[0] in OWN or origin.startswith("test_") or ".test_" in origin

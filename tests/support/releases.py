@@ -1,7 +1,7 @@
 """The release before this one, installed from its wheel into an environment of its own: ``.venv/releases/<version>``.
 
 Nothing of it is published, so its wheel is built from its commit, and its dependencies are those of its time:
-``tests/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares it.
+``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Release:
     @property
     def env(self) -> dict[str, str]:
         """The variables with which its interpreter finds its stage, and no other release."""
-        return {"PYTHONPATH": str(self.tests), "PYTHONSAFEPATH": "1"}
+        return {"PYTHONPATH": f"{self.tests}{os.pathsep}{self.tests.parent / 'tools'}", "PYTHONSAFEPATH": "1"}
 
 
 THIS = Release("this release", Path(sys.executable), ROOT / "tests")
@@ -66,7 +66,7 @@ def prepare() -> str:
 
 def _steps() -> list[list[str]]:
     pip = [str(PREVIOUS.python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    requirements = ROOT / "tests" / "upgrade" / f"requirements-{VERSION}.txt"
+    requirements = ROOT / "tools" / "upgrade" / f"requirements-{VERSION}.txt"
     return [
         ["sh", str(ROOT / ".ci" / "venv"), "venv"],
         [*pip, "wheel", "--no-deps", "--wheel-dir", "wheels", "./source"],

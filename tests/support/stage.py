@@ -47,6 +47,7 @@ __all__ = ["Stage", "make_app", "reply"]
 
 APP = "support.stage:app"
 _WORD = re.compile(r"(?<!\S)(gate|die|interrupt|fail|tool|hang|words)(?::([\w-]+))?(?:\*(\d+))?(?!\S)")
+PLACES = [str(Path(__file__).parents[2] / folder) for folder in ("tests", "tools")]
 FIRST_WORDS = "The first words. "
 
 
@@ -74,9 +75,7 @@ class Stage:
         return {
             "STAGE": str(self.directory),
             "ANTIPHON_APP": APP,
-            "PYTHONPATH": os.pathsep.join(
-                [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": os.pathsep.join([*PLACES, os.environ.get("PYTHONPATH", "")]),
         }
 
     def open(self, name: str) -> None:

@@ -16,7 +16,8 @@ from support.servers import RedisServer
 
 __all__ = ["ModelProcess", "Stand", "stand"]
 
-TESTS = Path(__file__).parent.parent
+TOOLS = Path(__file__).parents[1]
+TESTS = TOOLS.with_name("tests")
 START_SECONDS = 20.0
 
 
@@ -91,7 +92,7 @@ class Stand:
 
     def environ(self, model: ModelProcess | None = None) -> dict[str, str]:
         return {
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": f"{TOOLS}:{TESTS}",
             "OPENAI_BASE_URL": (model or self.model).openai_url,
             "OPENAI_API_KEY": "any",
             "REDIS_URL": self.redis.url,

@@ -38,7 +38,7 @@ FILES = [
 ]  # fmt: skip
 ANSWERS_WITHIN = 5.0
 PASSED_OR_FAILED = (0, 1)  # exit codes of pytest
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2] / "tests"
 SCRIPT_TESTS = TESTS / "client" / "wire"
 
 
@@ -140,7 +140,7 @@ class Killers:
             sys.executable, "-m", "pytest", "-x", "-q", "--server", "valkey", "-p", "mutation.hook",
             "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, script_tests(file)),
         ]  # fmt: skip
-        places = [TESTS, TESTS.parent / "client", TESTS.parent / "worker"]
+        places = [TESTS, TESTS.parent / "tools", TESTS.parent / "client", TESTS.parent / "worker"]
         environment = os.environ | {
             FOLDER: str(self._mutated),
             "PYTHONPATH": os.pathsep.join(map(str, places)),

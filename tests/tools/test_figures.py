@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from bench.gauges import Counters, cpu_seconds, percentile, spread
 from bench.kept import Kept, Record
 from bench.live import Stage
@@ -137,7 +136,7 @@ def test_all_parts_together_keep_to_the_time_that_is_promised():
 
 
 def test_a_part_that_breaks_or_hangs_is_named_and_the_next_one_is_measured(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "tools"))
     monkeypatch.setattr("bench.running.RESULTS", tmp_path / "results")
     missing, hanging = Part("no_such_part", 1, 1), Part("floor", 1, 1)
     monkeypatch.setattr(Part, "limit", lambda self, _quick, _rounds: 0.3 if self is hanging else 20)

@@ -7,9 +7,8 @@ import re
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.source_tree import ROOT
-
 from release.pins import BUILD, EXTRAS, PROJECT, RUN, needed, pinned
+from support.source_tree import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 

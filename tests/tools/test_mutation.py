@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
-
 from mutation.__main__ import FILES, script_tests
 from mutation.accepted import read_accepted
 from mutation.hook import SCRIPTS
 from mutation.statements import mutants_of
+from redis import Redis
 
 SOURCE = """-- A comment.
 local a = redis.call('GET', 'if x then',
@@ -59,7 +58,7 @@ def test_what_is_left_is_still_a_script(redis_url):
 def test_the_accepted_deletions_are_statements_of_the_scripts():
     statements = {str(mutant) for mutant in all_mutants()}
     stale = [statement for statement in read_accepted() if statement not in statements]
-    assert not stale, "No longer in the scripts: take them out of tests/mutation/accepted.txt"
+    assert not stale, "No longer in the scripts: take them out of tools/mutation/accepted.txt"
 
 
 def test_the_script_tests_that_may_notice_are_there():

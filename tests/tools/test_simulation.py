@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
-
 from simulation.actors import FIRST_WEIGHTS, WEIGHTS, fewer_for
 from simulation.checks import Broken
 from simulation.schedule import make, play, shrink

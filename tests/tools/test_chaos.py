@@ -1,13 +1,13 @@
 """A short chaos run in every test run, and a plan that depends on its seed alone."""
 
 import pytest
-from support.servers import clock_library
-
-from antiphon.events import TurnRetrying, TurnStarted
 from chaos.__main__ import run
 from chaos.driver import Chaos
 from chaos.plan import ARCHIVE_FAULTS, CLOCK_FAULTS, FAULTS, MEMORY_FAULTS, make_plan
 from chaos.recovery import Death, recoveries, since, spreads
+from support.servers import clock_library
+
+from antiphon.events import TurnRetrying, TurnStarted
 
 
 def test_a_seed_names_its_faults():

@@ -3,7 +3,6 @@
 import pytest
 from chaos.plan import make_plan
 from support.releases import PREVIOUS, THIS, prepare
-
 from upgrade.rolling import Rolling, checked, rolling_plan
 
 

@@ -5,8 +5,6 @@ import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
-from support.marked import with_block
-
 from bench.headlines import HEADLINES, Headline
 from bench.kept import DOCS, Kept, Record
 from bench.machine import Machine
@@ -14,6 +12,7 @@ from bench.pages import PAGES, page_with_figures
 from bench.pictures import DESCRIPTIONS, draw, pictures
 from bench.plots import COLOURS, TEXT_COLOUR, Bar, Lines, bars, lines
 from bench.results import Result
+from support.marked import with_block
 
 ROOT = DOCS.parents[1]
 MACHINE = Machine(
