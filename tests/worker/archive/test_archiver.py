@@ -20,7 +20,7 @@ from antiphon.session.saved import read_saved
 from antiphon.stores import PostgresStore, RedisStore, SQLiteStore
 from antiphon.wire.archiving import begin_archiving
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
-from antiphon_worker import archive
+from antiphon_worker import archive as archiving
 from antiphon_worker.archive import Archive, Archiver, ArchiveUnavailable
 from antiphon_worker.process.history import restore_before
 from antiphon_worker.process.lease import Lease, Stop, StopSignal
@@ -152,7 +152,7 @@ async def test_what_redis_has_lost_of_a_session_stays_in_its_copy(redis_url, own
     async with archiving_cell(redis_url) as cell:
         archive = await saved(own, cell, 3, said("t0 in s"))
         kept = ["t0 in s", "t1 in s", "t2 in s"]
-        monkeypatch.setattr(archive, "mark_archived", dies_before_it_marks)
+        monkeypatch.setattr(archiving, "mark_archived", dies_before_it_marks)
         for turn in ("t9", "t10"):
             await talk(cell, turn, archive=archive)
             kept.append(f"{turn} in s")
@@ -223,7 +223,7 @@ async def test_one_that_dies_between_saving_and_marking_leaves_a_session_that_is
         archive = Archive(store)
         await talk(cell, archive=archive)
         with monkeypatch.context() as patch:
-            patch.setattr(archive, "mark_archived", died)
+            patch.setattr(archiving, "mark_archived", died)
             with pytest.raises(SystemError):
                 await Archiver(cell, archive).sweep()
         assert texts(store.load("s")) == ["t1 in s", "t1 in s, you said"]
@@ -261,7 +261,7 @@ async def test_a_process_that_stood_still_since_it_read_a_session_does_not_save_
 ):
     async with archiving_cell(redis_url) as cell:
         await talk(cell, archive=Archive(own))
-        monkeypatch.setattr(archive, "SAVE_WITHIN_SECONDS", -1.0)
+        monkeypatch.setattr(archiving, "SAVE_WITHIN_SECONDS", -1.0)
         await Archiver(cell, Archive(own)).sweep()
         assert own.saves == []
         assert await cell.redis.hget("ant:session:s", "archived") == b""
@@ -318,14 +318,14 @@ async def delete_at(when, cell, own, archive, monkeypatch):
     if when == "before it is read":
         return await delete_session(cell, session)
     if when == "before it is marked":
-        mark = archive.mark_archived
+        mark = archiving.mark_archived
 
         async def deleted_first(*arguments):
-            monkeypatch.setattr(archive, "mark_archived", mark)
+            monkeypatch.setattr(archiving, "mark_archived", mark)
             await delete_session(cell, session)
             return await mark(*arguments)
 
-        monkeypatch.setattr(archive, "mark_archived", deleted_first)
+        monkeypatch.setattr(archiving, "mark_archived", deleted_first)
     elif when == "while it is saved":
         own.held.add("save")
     sweeping = asyncio.create_task(Archiver(cell, archive).sweep())

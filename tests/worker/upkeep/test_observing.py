@@ -129,7 +129,7 @@ def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
     )
     assert "antiphon_worker.process.worker" in found
     assert [name for name in found if name.startswith(("prometheus", "wsgiref"))] == []
-    unasked = ("observing.metrics", "observing.traces", "observing.status")
+    unasked = ("observing.metrics", "observing.traces")
     assert [name for name in found if name.endswith(unasked)] == []
 
 
