@@ -13,6 +13,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement build-requirements
 COPY pyproject.toml README.md LICENSE ./
 COPY client client
 COPY worker worker
+COPY docs docs
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 FROM python:3.12-slim

@@ -168,6 +168,7 @@ def test_a_wheel_holds_all_packages_and_all_that_they_read(wheels, distribution)
     }
     assert some[distribution] <= wanted
     assert wanted - names == set()
+    assert ("antiphon/docs/quickstart.md" in names) == (distribution == "antiphon")
     assert [
         name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/", "demo/"))
     ] == []

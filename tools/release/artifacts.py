@@ -42,6 +42,9 @@ def complaints(name: str, wheel: Path, source: Path) -> list[str]:
     tracked = _tracked(*packages(name))
     ours = {path.removeprefix(place) for path in tracked}
     imported = {path.partition("/")[2] for path in tracked}
+    if name == "antiphon":
+        pages = _tracked(*(ROOT / "docs").glob("*.md"))
+        ours, imported = ours | pages, imported | {f"antiphon/{page}" for page in pages}
     about = {path for path in inside if path.startswith(f"{stem}.dist-info/")}
     return [
         *_differences("the wheel", inside - about, imported),

@@ -31,6 +31,8 @@ MODULES = {
     "top": ("top",),
     "explain": ("explain",),
     "workers": ("workers", "queues"),
+    "init": ("init",),
+    "docs": ("docs",),
     "completion": ("completion",),
 }  # fmt: skip
 OWN = {

@@ -50,6 +50,8 @@ COMMANDS = [
     "explain",
     "workers",
     "queues",
+    "init",
+    "docs",
     "completion",
     "worker",
     "run",

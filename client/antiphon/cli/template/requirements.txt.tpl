@@ -1,0 +1,1 @@
+antiphon[worker,cli]=={{version}}
