@@ -11,7 +11,7 @@ JOBS ?= 4
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate wire pins release redis clean
+.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire pins release redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,9 @@ simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousan
 
 mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test must notice
 	@PYTHONPATH=tools:tests $(BIN)/python -m mutation $(ARGS)
+
+mutate-python: $(VENV)/.dev ## Change random Python statements of the core; a test must notice (ARGS="--statements 200 --seed 7")
+	@PYTHONPATH=tools:tests $(BIN)/python -m mutation.python $(ARGS)
 
 wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
 	@PYTHONPATH=tools:tests $(BIN)/python -m support.frozen_wire

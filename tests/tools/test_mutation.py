@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from mutation import python
 from mutation.__main__ import FILES, script_tests
 from mutation.accepted import read_accepted
 from mutation.hook import SCRIPTS
 from mutation.statements import mutants_of
 from redis import Redis
+
+PYTHON = '''
+def f(x):
+    """Kept."""
+    if x:
+        g(x)
+    return 1
+
+class A:
+    async def h(self):
+        self.a = [1,
+                  2]
+'''
 
 SOURCE = """-- A comment.
 local a = redis.call('GET', 'if x then',
@@ -45,6 +61,32 @@ def test_each_statement_is_deleted_whole():
         (13, "return x"),
         (15, "return {a, f(1)}"),
     ]
+
+
+def test_statements_of_python_are_removed_and_conditions_reversed():
+    mutants = list(python.mutants_of(Path("m.py"), PYTHON))
+    changed = {(one.function, one.line): one.source for one in mutants}
+    assert {place: "pass" in source for place, source in changed.items()} == {
+        ("f", 4): False, ("f", 5): True, ("f", 6): True, ("A.h", 10): True,
+    }  # fmt: skip
+    assert "if (not (x)):" in changed["f", 4]
+    for source in changed.values():
+        compile(source, "m.py", "exec")
+
+
+def changeable(x: int) -> int:
+    return x + 1
+
+
+def test_a_living_function_is_given_the_changed_code():
+    path = Path(__file__)
+    (mutant,) = [one for one in python.mutants_of(path, path.read_text()) if one.function == "changeable"]
+    before = changeable.__code__
+    assert python.apply(mutant)
+    try:
+        assert changeable(1) is None
+    finally:
+        changeable.__code__ = before
 
 
 @pytest.mark.one_server
