@@ -11,7 +11,7 @@ JOBS ?= 4
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire pins release redis clean
+.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,9 @@ mutate-python: $(VENV)/.dev ## Change random Python statements of the core; a te
 
 wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a change that harms an older one is refused
 	@PYTHONPATH=tools:tests $(BIN)/python -m support.frozen_wire
+
+interfaces: $(VENV)/.dev ## Write the types for Node and the tables of the docs that come from the declared operations and options
+	@PYTHONPATH=tests $(BIN)/python tools/interfaces.py $(ARGS)
 
 pins: $(VENV)/.dev $(VENV)/tools/.made ## Pin the packages of the image anew, with their hashes
 	@PYTHONPATH=tools:tests $(BIN)/python -m release.pins

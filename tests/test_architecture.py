@@ -52,7 +52,7 @@ WORKER_ORDER = [
     "settings",
 ]
 GATEWAY_ORDER = [
-    "serve",
+    "serve api",
     "app redis_check",
     "interface frontends openai page",
     "http",

@@ -97,7 +97,7 @@ class Gateway:
         self._services = Services(client, own, limits, counting=metrics)
         self._traces = traces
         self._caller_of = None if access is None or isinstance(access, Access) else access
-        self._routes = Routes(_operations())
+        self._routes = Routes(operations())
         origins = list(cors)
         self._app: ASGIApp = self._serve
         if origins:
@@ -247,10 +247,11 @@ async def show_health(call: Call[None, None]) -> dict[str, str]:
 
 @cache
 def _document() -> dict[str, Any]:
-    return openapi(_operations())
+    return openapi(operations())
 
 
-def _operations() -> list[Operation]:
+def operations() -> list[Operation]:
+    """Return all operations, in the order of the reference."""
     rooms = (
         sessions, turns, administration, events, ai_sdk, ag_ui, responses, compaction, conversations, models,
         chat, files,

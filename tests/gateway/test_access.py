@@ -21,7 +21,7 @@ from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
 from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key, read_keys
 from antiphon_gateway.access.tokens import JwtSettings
-from antiphon_gateway.app import _operations
+from antiphon_gateway.app import operations
 
 pytestmark = pytest.mark.one_server
 
@@ -75,7 +75,7 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
         )
         turn = await a.submit("s", "secret words", key="k")
         tried = 0
-        for one in _operations():
+        for one in operations():
             if one.right is None or "{" not in one.route or one.name in REFUSED_TO_ALL:
                 continue
             path = one.route.format(
@@ -301,7 +301,7 @@ async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url
         assert await status(f"/turns/{turn}/events?{query}") == 200
         assert await status(f"/sessions/s*2/events?{query}") == 403, "a name that ends with * is no pattern"
         assert await status(f"/turns/{other}/events?{query}") == 404
-        for one in _operations():
+        for one in operations():
             if one.right is not None and not one.streams:
                 path = one.route.format(
                     session="s*",

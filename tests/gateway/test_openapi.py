@@ -10,15 +10,15 @@ from support.ensemble import open_ensemble
 from support.gateway import STAGE, open_gateway
 from support.schemas import Schemas
 
-from antiphon_gateway.app import _operations
+from antiphon_gateway.app import operations
 from antiphon_gateway.interface.openapi import openapi
 
 
 def test_the_document_is_valid_and_has_every_operation():
-    document = openapi(_operations())
+    document = openapi(operations())
     validate(document)
     listed = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert listed == {(one.method, one.route) for one in _operations()}
+    assert listed == {(one.method, one.route) for one in operations()}
     for methods in document["paths"].values():
         for one in methods.values():
             assert one["summary"][0].isupper()
@@ -62,7 +62,7 @@ async def test_answers_fit_the_document(redis_url, tmp_path):
             "session": "s", "turn": turn, "response": f"resp_{turn}", "item": items["first_id"],
             "model": "stage%2Fstage-1", "tenant": "a",
         }  # fmt: skip
-        for one in _operations():
+        for one in operations():
             if one.method == "GET" and not one.streams and one.answer and one.name != "show_document":
                 await check("GET", one.route, **named)
                 if not one.route.startswith("/v1/"):  # whose errors are OpenAI's

@@ -11,11 +11,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, redis_urls, with_acts
+from antiphon.cli.arguments import (
+    add_json,
+    add_options,
+    add_redis,
+    command_parser,
+    options_in,
+    print_json,
+    redis_urls,
+    with_acts,
+)
 from antiphon.errors import AgentError, MissingPackage, TurnFailed
 
 if TYPE_CHECKING:
-    from antiphon.session.session import Session
+    from antiphon.session.streams import EventStream
 
 
 def _check_workers(argv: list[str]) -> int:
@@ -147,6 +156,7 @@ def run(argv: list[str]) -> int:
         default=Path("antiphon.db"),
         help="the file that keeps the session; by default antiphon.db",
     )
+    add_options(parser, "local")
     add_json(parser, "print a line of JSON for each event")
     options = parser.parse_args(argv)
 
@@ -156,30 +166,31 @@ def run(argv: list[str]) -> int:
     store = SQLiteStore(options.store) if options.session else None
     agent = Agent(provider=options.provider, model=options.model, system=options.system, store=store)
     text = sys.stdin.read() if options.text == "-" else options.text
-    session = agent.session(options.session)
+    asked = options_in(options)
+    events = agent.session(options.session).stream(text, **asked.pop("params", {}), **asked)
     if options.json:
-        return _print_events(session, text)
-    _print_answer(session, text)
+        return _print_events(events)
+    _print_answer(events)
     return 0
 
 
-def _print_events(session: Session, text: str) -> int:
+def _print_events(stream: EventStream) -> int:
     """Print each event. Exit code 1 if the turn did not finish."""
     from antiphon.cli.terminal import safe_json
 
     last = ""
-    with session.stream(text) as events:
+    with stream as events:
         for event in events:
             print(safe_json(event.to_json()), flush=True)
             last = event.type
     return 0 if last == "turn_finished" else 1
 
 
-def _print_answer(session: Session, text: str) -> None:
+def _print_answer(stream: EventStream) -> None:
     from antiphon.cli.terminal import printable
     from antiphon.events import RefusalDelta, TextDelta, TurnFailedEvent, TurnRetrying
 
-    with session.stream(text) as events:
+    with stream as events:
         for event in events:
             match event:
                 case TextDelta() | RefusalDelta():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -13,18 +12,19 @@ import msgspec
 from antiphon.cli.arguments import (
     add_agent,
     add_json,
+    add_options,
     add_redis,
     agent_of,
     command_parser,
-    first,
     list_parser,
-    open_client,
+    options_in,
     print_json,
-    print_table,
+    print_list,
+    read_client,
     with_acts,
 )
 from antiphon.cli.terminal import clock_time, table
-from antiphon.client import AsyncClient, AsyncFacts, Fact, TenantLimits
+from antiphon.client import AsyncClient, AsyncFacts, AsyncSchedules, Fact, TenantLimits
 
 SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
 
@@ -43,15 +43,15 @@ def limits(argv: list[str]) -> int:
     parser.add_argument("--none", action="store_true", help="take all its limits away")
     add_json(parser, "print the limits as a line of JSON")
     add_redis(parser)
-    return asyncio.run(_limits(parser.parse_args(argv)))
+    options = parser.parse_args(argv)
+    asked = {name: getattr(options, name) for name in TenantLimits.__struct_fields__}
 
-
-async def _limits(options: argparse.Namespace) -> int:
-    async with open_client(options) as client:
-        asked = {name: getattr(options, name) for name in TenantLimits.__struct_fields__}
+    async def change(client: AsyncClient) -> dict[str, Any]:
         if options.none or any(number is not None for number in asked.values()):
             await client.set_tenant_limits(options.tenant, **{} if options.none else asked)
-        found = msgspec.structs.asdict(await client.tenant_limits(options.tenant))
+        return msgspec.structs.asdict(await client.tenant_limits(options.tenant))
+
+    found = read_client(options, change)
     if options.json:
         print_json([found])
         return 0
@@ -74,28 +74,32 @@ def _add_schedule(argv: list[str]) -> int:
     times.add_argument("--cron", metavar="TEXT", help="minute, hour, day, month and weekday")
     parser.add_argument("--tz", metavar="ZONE", default="UTC", help="the time zone of --cron; by default UTC")
     add_agent(parser)
-    parser.add_argument("--queue", help="the queue of the turns")
-    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
-    parser.add_argument(
-        "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
-    )
+    add_options(parser, "schedule")
     add_json(parser, "print the schedule as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     agent = agent_of(options, parser)
 
-    async def add() -> None:
-        async with open_client(options) as client:
-            schedules = client.schedules(options.session, tenant=options.tenant)
-            await schedules.set(
-                options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent,
-                queue=options.queue, priority=options.priority,
-            )  # fmt: skip
-            if options.json:
-                print_json([one async for one in schedules if one.name == options.name])
+    asked = options_in(options)
+    tenant = asked.pop("tenant", None)
+    return _print_schedule(options, tenant, lambda schedules: schedules.set(
+        options.name, options.text, every=options.every, cron=options.cron, tz=options.tz, agent=agent, **asked
+    ))  # fmt: skip
 
-    asyncio.run(add())
-    return 0
+
+def _print_schedule(
+    options: argparse.Namespace, tenant: str | None, act: Callable[[AsyncSchedules], Awaitable[None]]
+) -> int:
+    """Do something with the schedules of a session, and print the named one as it is then if that is asked."""
+
+    async def run(client: AsyncClient) -> int:
+        schedules = client.schedules(options.session, tenant=tenant)
+        await act(schedules)
+        if options.json:
+            print_json([one async for one in schedules if one.name == options.name])
+        return 0
+
+    return read_client(options, run)
 
 
 def _remove_schedule(schedules: Any, name: str) -> Coroutine[Any, Any, None]:
@@ -122,15 +126,7 @@ def _act_on_schedule(argv: list[str], act: Callable[[Any, str], Coroutine[Any, A
     add_redis(parser)
     options = parser.parse_args(argv)
 
-    async def run() -> None:
-        async with open_client(options) as client:
-            schedules = client.schedules(options.session, tenant=options.tenant)
-            await act(schedules, options.name)
-            if options.json:
-                print_json([one async for one in schedules if one.name == options.name])
-
-    asyncio.run(run())
-    return 0
+    return _print_schedule(options, options.tenant, lambda schedules: act(schedules, options.name))
 
 
 @with_acts(
@@ -149,26 +145,16 @@ def schedules(argv: list[str]) -> int:
     """
     parser = list_parser(schedules, "schedules")
     parser.add_argument("--session", metavar="ID", help="show only schedules of this session")
-    parser.add_argument("--tenant", metavar="NAME", help="show only schedules of this tenant")
     options = parser.parse_args(_listed(argv))
-
-    async def find() -> list[Any]:
-        async with open_client(options) as client:
-            return await first(options.limit, client.schedules(options.session, tenant=options.tenant))
-
-    found = asyncio.run(find())
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [
+    return print_list(
+        options, lambda client: client.schedules(options.session, tenant=options.tenant),
+        "session, name, when, due, last turn, error",
+        lambda one: [
             one.session_id, one.name, one.cron or f"every {one.every:g} s",
             "paused" if one.due is None else clock_time(one.due), one.last_turn or "-", one.error or "",
-        ]
-        for one in found
-    ]  # fmt: skip
-    print_table(["session", "name", "when", "due", "last turn", "error"], rows, "There is no schedule.")
-    return 0
+        ],
+        "There is no schedule.",
+    )  # fmt: skip
 
 
 def _add_webhook(argv: list[str]) -> int:
@@ -191,14 +177,10 @@ def _add_webhook(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     types = options.types and [one.strip() for one in options.types.split(",")]
 
-    async def add() -> str:
-        async with open_client(options) as client:
-            return await client.webhooks(tenant=options.tenant).set(
-                options.name, options.url, types=types, agent=options.agent, private=options.private,
-                secret=os.environ.get(SECRET_VARIABLE) or None,
-            )  # fmt: skip
-
-    secret = asyncio.run(add())
+    secret = read_client(options, lambda client: client.webhooks(tenant=options.tenant).set(
+        options.name, options.url, types=types, agent=options.agent, private=options.private,
+        secret=os.environ.get(SECRET_VARIABLE) or None,
+    ))  # fmt: skip
     if options.json:
         print_json([{"name": options.name, "secret": secret}])
     else:
@@ -215,11 +197,7 @@ def _remove_webhook(argv: list[str]) -> int:
     add_redis(parser)
     options = parser.parse_args(argv)
 
-    async def remove() -> None:
-        async with open_client(options) as client:
-            await client.webhooks(tenant=options.tenant).delete(options.name)
-
-    asyncio.run(remove())
+    read_client(options, lambda client: client.webhooks(tenant=options.tenant).delete(options.name))
     if options.json:
         print_json([{"name": options.name, "removed": True}])
     return 0
@@ -231,26 +209,13 @@ def webhooks(argv: list[str]) -> int:
 
     `antiphon webhooks add NAME URL` sets a webhook, and `remove NAME` deletes it. Each has a --help of its own.
     """
-    parser = list_parser(webhooks, "webhooks")
-    parser.add_argument("--tenant", metavar="NAME", help="show only webhooks of this tenant")
-    options = parser.parse_args(_listed(argv))
-
-    async def find() -> list[Any]:
-        async with open_client(options) as client:
-            return await first(options.limit, client.webhooks(tenant=options.tenant))
-
-    found = asyncio.run(find())
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [one.name, one.url, one.tenant or "-", one.agent or "-", one.waiting, one.dropped, one.error or ""]
-        for one in found
-    ]
-    print_table(
-        ["name", "url", "tenant", "agent", "waiting", "dropped", "last error"], rows, "There is no webhook."
-    )
-    return 0
+    options = list_parser(webhooks, "webhooks").parse_args(_listed(argv))
+    return print_list(
+        options, lambda client: client.webhooks(tenant=options.tenant),
+        "name, url, tenant, agent, waiting, dropped, last error",
+        lambda one: [one.name, one.url, one.tenant or "-", one.agent or "-", one.waiting, one.dropped, one.error or ""],
+        "There is no webhook.",
+    )  # fmt: skip
 
 
 def _add_fact(argv: list[str]) -> int:
@@ -276,11 +241,7 @@ def _remove_fact(argv: list[str]) -> int:
     parser.add_argument("fact", help="the fact's id")
     options = parser.parse_args(argv)
 
-    async def remove() -> None:
-        async with open_client(options) as client:
-            await _known(client, options).delete(options.fact)
-
-    asyncio.run(remove())
+    read_client(options, lambda client: _known(client, options).delete(options.fact))
     if options.json:
         print_json([{"id": options.fact, "removed": True}])
     return 0
@@ -296,29 +257,17 @@ def facts(argv: list[str]) -> int:
     parser = list_parser(facts, "facts")
     _add_scope(parser)
     options = parser.parse_args(_listed(argv))
-
-    async def find() -> list[Fact]:
-        async with open_client(options) as client:
-            return await first(options.limit, _known(client, options))
-
-    found = asyncio.run(find())
-    if options.json:
-        print_json(found)
-        return 0
-    rows = [
-        [one.id, one.error, "-", "-"] if one.error else [one.id, one.text, one.by, clock_time(one.updated)]
-        for one in found
-    ]
-    print_table(["fact", "text", "by", "since"], rows, "Nothing is known.")
-    return 0
+    return print_list(
+        options, lambda client: _known(client, options), "fact, text, by, since",
+        lambda one: (
+            [one.id, one.error, "-", "-"] if one.error else [one.id, one.text, one.by, clock_time(one.updated)]
+        ),
+        "Nothing is known.",
+    )  # fmt: skip
 
 
 def _print_fact(options: argparse.Namespace, act: Callable[[AsyncFacts], Coroutine[Any, Any, Fact]]) -> int:
-    async def change() -> Fact:
-        async with open_client(options) as client:
-            return await act(_known(client, options))
-
-    fact = asyncio.run(change())
+    fact = read_client(options, lambda client: act(_known(client, options)))
     if options.json:
         print_json([fact])
     else:
@@ -328,6 +277,7 @@ def _print_fact(options: argparse.Namespace, act: Callable[[AsyncFacts], Corouti
 
 def _facts_parser(command: Callable[[list[str]], int], name: str) -> argparse.ArgumentParser:
     parser = command_parser(command, name)
+    parser.add_argument("--tenant", metavar="NAME", help="whose facts")
     _add_scope(parser)
     add_json(parser, "print the fact as a line of JSON")
     add_redis(parser)
@@ -335,7 +285,6 @@ def _facts_parser(command: Callable[[list[str]], int], name: str) -> argparse.Ar
 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", metavar="NAME", help="whose facts")
     parser.add_argument("--agent", metavar="NAME", help="facts of a memory of an agent's scope")
     parser.add_argument("--session", metavar="ID", help="facts of a memory of a session's scope")
     parser.add_argument(

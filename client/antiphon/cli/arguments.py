@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
 from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import PREFIX_VARIABLE
+from antiphon.session.work import OPTIONS, options_of
 
 Command: TypeAlias = Callable[[list[str]], int]
 """It takes its arguments and returns the exit code."""
@@ -142,6 +145,53 @@ def agent_of(options: argparse.Namespace, parser: Parser) -> str | AgentSpec | N
     return AgentSpec(provider=options.provider, model=options.model, system=options.system, tools=tools)
 
 
+def add_options(parser: argparse.ArgumentParser, interface: str) -> None:
+    """Add a flag for each option of a turn that an interface has. Those of the agent are ``add_agent``'s."""
+    group = parser.add_argument_group("turn")
+    for name, option in options_of(interface).items():
+        if name != "agent":
+            flag = f"--{name.replace('_', '-')}"
+            form = form_of(option.json, forever=option.default is msgspec.UNSET)
+            group.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=option.doc, **form)
+
+
+def options_in(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a turn that were given, by name."""
+    return {name: value for name, value in vars(parsed).items() if name in OPTIONS and name != "agent"}
+
+
+def form_of(kind: Any, *, forever: bool = False) -> dict[str, Any]:
+    """Return how argparse reads a value of a type in JSON. ``forever`` is whether ``none`` is a number of seconds."""
+    known = msgspec.json.schema(kind)
+    form = next(one for one in known.get("anyOf", [known]) if one.get("type") != "null")
+    if "enum" in form:
+        return {"choices": form["enum"]}
+    match form.get("type"):
+        case "boolean":
+            return {"action": "store_true"}
+        case "number":
+            return {"metavar": "SECONDS", "type": _lifetime if forever else float}
+        case "integer":
+            return {"metavar": "N", "type": int}
+        case "string":
+            return {"metavar": "TEXT"}
+        case _:
+            return {"metavar": "JSON", "type": _json}
+
+
+def _lifetime(text: str) -> float | None:
+    """Read a number of seconds, or ``none``."""
+    return None if text == "none" else float(text)
+
+
+def _json(text: str) -> Any:
+    """Read JSON, or the file that ``@FILE`` names."""
+    try:
+        return msgspec.json.decode(Path(text[1:]).read_bytes() if text[:1] == "@" else text)
+    except (OSError, msgspec.DecodeError) as exc:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} must be JSON, or @FILE: {exc}") from exc
+
+
 def positive(text: str) -> int:
     """Read a number above 0."""
     if not text.isdigit() or int(text) < 1:
@@ -170,13 +220,48 @@ async def first(limit: int, items: AsyncIterable[T]) -> list[T]:
 
 
 def list_parser(command: Callable[..., object], what: str) -> Parser:
+    """Make the parser of a command that lists what may belong to a tenant."""
     parser = command_parser(command)
     parser.add_argument(
         "--limit", type=positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
     )
+    parser.add_argument("--tenant", metavar="NAME", help=f"show only {what} of this tenant")
     add_json(parser)
     add_redis(parser)
     return parser
+
+
+def print_list(
+    options: argparse.Namespace,
+    read: Callable[[AsyncClient], AsyncIterable[T]],
+    head: str,
+    row: Callable[[T], list[Any]],
+    nothing: str,
+) -> int:
+    """Print what a client lists, up to ``--limit``: as a table with this head, or as lines of JSON."""
+    found = read_client(options, lambda client: first(options.limit, read(client)))
+    return print_found(options, found, head, [row(one) for one in found], nothing)
+
+
+def print_found(
+    options: argparse.Namespace, found: Sequence[Any], head: str, rows: list[list[Any]], nothing: str
+) -> int:
+    """Print this list, as lines of JSON or as a table. ``head`` separates its columns with commas."""
+    if options.json:
+        print_json([*found])
+    else:
+        print_table(head.split(", "), rows, nothing)
+    return 0
+
+
+def read_client(options: argparse.Namespace, read: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    """Return what a client of the command line's Redis answers."""
+
+    async def run() -> T:
+        async with open_client(options) as client:
+            return await read(client)
+
+    return asyncio.run(run())
 
 
 def open_client(options: argparse.Namespace) -> AsyncClient:

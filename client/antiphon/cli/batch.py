@@ -23,9 +23,11 @@ from antiphon.cli.arguments import (
     INTERRUPTED,
     add_agent,
     add_json,
+    add_options,
     add_redis,
     agent_of,
     command_parser,
+    options_in,
     positive,
     print_json,
     redis_urls,
@@ -245,8 +247,7 @@ def batch(argv: list[str]) -> int:
     parser.add_argument("file", type=Path, metavar="FILE", help="a JSON object on each line")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file of the outcomes")
     add_agent(parser)
-    parser.add_argument("--queue", help="the queue of all turns")
-    parser.add_argument("--tenant", metavar="NAME", help="whose sessions they are")
+    add_options(parser, "batch")
     parser.add_argument(
         "--name", default="", help="makes the same lines other turns: without it they are the same for a week"
     )
@@ -257,15 +258,15 @@ def batch(argv: list[str]) -> int:
         metavar="N",
         help="so many turns are accepted at once; by default 1000",
     )
-    parser.add_argument(
-        "--retry-failed", action="store_true", help="run the lines again whose outcome is not finished"
-    )
     add_json(parser, "print at the end how many lines there are, are done and have failed, as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
     agent = agent_of(options, parser)
-    lines = read_lines(options.file, [options.name, agent, options.queue, options.tenant])
-    with OutFile(options.out, lines, options.retry_failed) as out:
+    asked = options_in(options)
+    again = asked.pop("retry_failed", False)
+    common = [options.name, agent, asked.pop("queue", None), asked.pop("tenant", None)]
+    lines = read_lines(options.file, [*common, asked] if asked else common)
+    with OutFile(options.out, lines, again) as out:
         progress = Progress(sys.stderr, len(lines), out.done, out.failed)
         try:
             asyncio.run(_Batch(options, agent, out, progress).run(lines))
@@ -339,11 +340,13 @@ class _Batch:
         return again
 
     def _submission(self, line: Line) -> Submission:
-        return Submission(
-            line.session, line.text, agent=line.agent or self._agent, key=line.key, params=line.params,
-            metadata=line.metadata, queue=self._options.queue, tenant=self._options.tenant,
-            retry_failed=self._options.retry_failed,
-        )  # fmt: skip
+        own: dict[str, Any] = {
+            "agent": line.agent or self._agent,
+            "params": line.params,
+            "metadata": line.metadata,
+        }
+        asked = options_in(self._options) | {name: value for name, value in own.items() if value is not None}
+        return Submission(line.session, line.text, key=line.key, **asked)
 
     async def _collect(self, ends: Ends) -> None:
         """Wait for ends, and write their outcomes."""

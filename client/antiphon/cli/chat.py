@@ -10,7 +10,16 @@ from typing import Any, TextIO
 
 import msgspec
 
-from antiphon.cli.arguments import add_agent, add_json, add_redis, agent_of, command_parser, redis_urls
+from antiphon.cli.arguments import (
+    add_agent,
+    add_json,
+    add_options,
+    add_redis,
+    agent_of,
+    command_parser,
+    options_in,
+    redis_urls,
+)
 from antiphon.cli.terminal import Paint, message_lines, one_line, printable, safe_json
 from antiphon.client import Client
 from antiphon.errors import AgentError, AlreadyDecided, SessionNotFound
@@ -171,8 +180,7 @@ def chat(argv: list[str]) -> int:
     parser = command_parser(chat)
     parser.add_argument("session", nargs="?", help="the session's id; a new one without it")
     add_agent(parser)
-    parser.add_argument("--queue", help="the queue of the turns")
-    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
+    add_options(parser, "chat")
     parser.add_argument(
         "--last", type=int, default=10, metavar="N", help="show the last N messages; by default 10"
     )
@@ -256,9 +264,7 @@ class _Chat:
 
     def _submit(self, text: str) -> None:
         try:
-            turn = self._client.submit(
-                self._session, text, agent=self._agent, queue=self._options.queue, tenant=self._options.tenant
-            )
+            turn = self._client.submit(self._session, text, agent=self._agent, **options_in(self._options))
         except AgentError as exc:
             self._good = False
             self._say(exc.message, "red")

@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,28 +18,30 @@ from antiphon.cli.arguments import (
     add_agent,
     add_archive,
     add_json,
+    add_options,
     add_redis,
     agent_of,
     command_parser,
     first,
     list_parser,
     open_client,
+    options_in,
+    print_found,
     print_json,
-    print_table,
+    print_list,
+    read_client,
     redis_urls,
 )
 from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable, safe_json
-from antiphon.client import DEFAULT_QUEUE, DueTurn, SuspendedTurn
+from antiphon.client import AsyncClient, Submission
 from antiphon.errors import InvalidMessage, TurnFailed, UsageError
 from antiphon.events import Event, TurnFailedEvent, TurnFinished
-from antiphon.input.ids import check_queue, session_id, turn_id
+from antiphon.input.ids import session_id, turn_id
 from antiphon.input.request import AgentSpec
-from antiphon.input.values import IfBusy
 from antiphon.model import decode_history
 from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.cells import Cells, open_cells
 from antiphon.redis.turn import AsyncTurn
-from antiphon.session.runtime import SessionInfo
 from antiphon.wire.lists import inspection as overview
 
 T = TypeVar("T")
@@ -56,20 +58,7 @@ def submit(argv: list[str]) -> int:
     parser.add_argument("session", help="the session's id; the first turn begins the session")
     parser.add_argument("text", help="the user's text; - reads it from standard input")
     add_agent(parser)
-    parser.add_argument(
-        "--key", help="submit only once: a repetition with the same key returns the first turn"
-    )
-    parser.add_argument(
-        "--queue", help=f"the queue; by default the queue of the session or its agent, or {DEFAULT_QUEUE}"
-    )
-    parser.add_argument("--tenant", metavar="NAME", help="whose session it is")
-    parser.add_argument(
-        "--priority", choices=["high", "normal", "low"], help="which turns of the tenant go first"
-    )
-    parser.add_argument(
-        "--if-busy", choices=get_args(IfBusy), default="enqueue",
-        help="if a turn runs: wait behind it, be refused, stop it and keep or drop it, or hand it the text",
-    )  # fmt: skip
+    add_options(parser, "submit")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--wait", action="store_true", help="wait for the answer and print it")
     output.add_argument("--stream", action="store_true", help="print the answer as it arrives")
@@ -82,14 +71,9 @@ def submit(argv: list[str]) -> int:
 
 
 async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, text: str) -> int:
-    where = session_id(options.session)
-    queue = None if options.queue is None else check_queue(options.queue)
+    asked = Submission(options.session, text, agent=agent, **options_in(options))
     async with open_client(options) as client:
-        turn = await client.submit(
-            where, text, agent=agent, key=options.key, queue=queue, tenant=options.tenant,
-            priority=options.priority,
-            if_busy=options.if_busy,
-        )  # fmt: skip
+        turn = await asked.submit(client.connections)
         follow = options.wait or options.stream
         if options.json and not follow:
             print_json([{"turn_id": turn.id, "session_id": turn.session_id}])
@@ -203,29 +187,17 @@ async def _history(options: argparse.Namespace) -> int:
 def sessions(argv: list[str]) -> int:
     """List the sessions, the most recently used first"""
     parser = list_parser(sessions, "sessions")
-    parser.add_argument("--tenant", metavar="NAME", help="show only sessions of this tenant")
     add_archive(parser)
     options = parser.parse_args(argv)
-    lines = asyncio.run(_sessions(options))
-    if options.json:
-        print_json(lines)
-    else:
-        rows = [
-            [
-                one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages,
-                ago(one.updated), clock_time(one.due or 0),
-            ]
-            for one in lines
-        ]  # fmt: skip
-        head = ["session", "tenant", "agent", "status", "turns", "messages", "updated", "due"]
-        print_table(head, rows, "There are no sessions.")
-    return 0
-
-
-async def _sessions(options: argparse.Namespace) -> list[SessionInfo]:
-    """Return as many as were asked for, over as many pages as that takes."""
-    async with open_client(options) as client:
-        return await first(options.limit, client.sessions(tenant=options.tenant))
+    return print_list(
+        options, lambda client: client.sessions(tenant=options.tenant),
+        "session, tenant, agent, status, turns, messages, updated, due",
+        lambda one: [
+            one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages,
+            ago(one.updated), clock_time(one.due or 0),
+        ],
+        "There are no sessions.",
+    )  # fmt: skip
 
 
 def cancel(argv: list[str]) -> int:
@@ -260,21 +232,11 @@ def cancel(argv: list[str]) -> int:
 
 def due(argv: list[str]) -> int:
     """List the delayed turns, the next one first"""
-    parser = list_parser(due, "turns")
-    parser.add_argument("--tenant", metavar="NAME", help="show only turns of this tenant")
-    options = parser.parse_args(argv)
-    turns = asyncio.run(_due(options))
-    if options.json:
-        print_json(turns)
-    else:
-        rows = [[one.turn_id, one.session_id, one.tenant or "-", clock_time(one.due)] for one in turns]
-        print_table(["turn", "session", "tenant", "due"], rows, "No turn is delayed.")
-    return 0
-
-
-async def _due(options: argparse.Namespace) -> list[DueTurn]:
-    async with open_client(options) as client:
-        return await first(options.limit, client.due(tenant=options.tenant))
+    options = list_parser(due, "turns").parse_args(argv)
+    return print_list(
+        options, lambda client: client.due(tenant=options.tenant), "turn, session, tenant, due",
+        lambda one: [one.turn_id, one.session_id, one.tenant or "-", clock_time(one.due)], "No turn is delayed.",
+    )  # fmt: skip
 
 
 def _text(text: str) -> str:
@@ -332,13 +294,8 @@ def _output_pipe() -> int | None:
 
 def waiting(argv: list[str]) -> int:
     """List the turns that wait for decisions, the one that waits longest first"""
-    parser = list_parser(waiting, "turns")
-    parser.add_argument("--tenant", metavar="NAME", help="show only turns of this tenant")
-    options = parser.parse_args(argv)
-    turns = asyncio.run(_waiting(options))
-    if options.json:
-        print_json(turns)
-        return 0
+    options = list_parser(waiting, "turns").parse_args(argv)
+    turns = read_client(options, lambda client: first(options.limit, client.waiting(tenant=options.tenant)))
     rows = [
         [
             one.turn_id, one.session_id, clock_time(one.suspended), call.call_id, call.kind,
@@ -347,13 +304,9 @@ def waiting(argv: list[str]) -> int:
         for one in turns
         for call in one.calls
     ]  # fmt: skip
-    print_table(["turn", "session", "since", "call", "waits for", "until", "what"], rows, "No turn waits.")
-    return 0
-
-
-async def _waiting(options: argparse.Namespace) -> list[SuspendedTurn]:
-    async with open_client(options) as client:
-        return await first(options.limit, client.waiting(tenant=options.tenant))
+    return print_found(
+        options, turns, "turn, session, since, call, waits for, until, what", rows, "No turn waits."
+    )
 
 
 def approve(argv: list[str]) -> int:
@@ -410,22 +363,20 @@ def _parser(command: Callable[..., object], name: str | None = None) -> Parser:
 
 
 def _decide(options: argparse.Namespace, decide: Callable[[AsyncTurn, str], Awaitable[None]]) -> int:
-    async def run() -> int:
-        async with open_client(options) as client:
-            turn = await client.turn(options.turn, tenant=options.tenant)
-            call = options.call or await _only_call(turn)
-            await decide(turn, call)
-            info = await turn.info()
-            made = [one for one in info.decisions if one.call_id == call]
-            if options.json:
-                print_json(made)
-            elif info.calls:
-                print(f"decided; the turn waits for {len(info.calls)} more")
-            else:
-                print("decided; the turn goes on")
+    async def run(client: AsyncClient) -> int:
+        turn = await client.turn(options.turn, tenant=options.tenant)
+        call = options.call or await _only_call(turn)
+        await decide(turn, call)
+        info = await turn.info()
+        if options.json:
+            print_json([one for one in info.decisions if one.call_id == call])
+        elif info.calls:
+            print(f"decided; the turn waits for {len(info.calls)} more")
+        else:
+            print("decided; the turn goes on")
         return 0
 
-    return asyncio.run(run())
+    return read_client(options, run)
 
 
 async def _only_call(turn: AsyncTurn) -> str:

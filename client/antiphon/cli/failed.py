@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,15 +12,17 @@ from antiphon.cli.arguments import (
     add_redis,
     command_parser,
     first,
+    form_of,
     list_parser,
-    open_client,
+    print_found,
     print_json,
-    print_table,
+    read_client,
 )
 from antiphon.cli.terminal import clock_time
+from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.input.ids import turn_id
-from antiphon.redis.failed import FailedFilter
+from antiphon.redis.failed import FILTERS, FailedFilter
 from antiphon.wire.lists.inspection import failed_turns
 
 _AGO = re.compile(r"(\d+)([smhd])")
@@ -38,37 +39,27 @@ def failed(argv: list[str]) -> int:
     parser = list_parser(failed, "turns")
     _add_filter(parser)
     options = parser.parse_args(argv)
-    turns = asyncio.run(_failed(options))
-    if options.json:
-        print_json(turns)
-    else:
-        rows = [
-            [
-                one.turn_id,
-                one.session_id or "-",
-                getattr(one, "run", 1),
-                clock_time(one.ended or 0),
-                one.code,
-                one.error,
-            ]
-            for one in turns
+    turns = read_client(options, lambda client: _failed(client, options.limit, _filter(options)))
+    rows = [
+        [
+            one.turn_id,
+            one.session_id or "-",
+            getattr(one, "run", 1),
+            clock_time(one.ended or 0),
+            one.code,
+            one.error,
         ]
-        print_table(["turn", "session", "run", "ended", "code", "error"], rows, "No turn has failed.")
-    return 0
+        for one in turns
+    ]
+    return print_found(options, turns, "turn, session, run, ended, code, error", rows, "No turn has failed.")
 
 
-async def _failed(options: argparse.Namespace) -> list[Any]:
-    which = _filter(options)
-    async with open_client(options) as client:
-        found: list[Any] = await first(options.limit, client.failed(**which))
-        if not which:
-            found += [
-                one
-                for cell in client.connections.cells
-                for one in await failed_turns(cell, options.limit)
-                if one.code in NO_TURNS
-            ]
-    return sorted(found, key=lambda one: -(one.ended or 0))[: options.limit]
+async def _failed(client: AsyncClient, limit: int, which: FailedFilter) -> list[Any]:
+    found: list[Any] = await first(limit, client.failed(**which))
+    if not which:
+        for cell in client.connections.cells:
+            found += [one for one in await failed_turns(cell, limit) if one.code in NO_TURNS]
+    return sorted(found, key=lambda one: -(one.ended or 0))[:limit]
 
 
 def requeue(argv: list[str]) -> int:
@@ -81,6 +72,7 @@ def requeue(argv: list[str]) -> int:
     parser.add_argument("turn", nargs="*", help="the ids of failed turns")
     parser.add_argument("--all", action="store_true", help="all failed turns")
     add_json(parser, "print a line of JSON for each")
+    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
     _add_filter(parser)
     add_redis(parser)
     options = parser.parse_args(argv)
@@ -89,13 +81,8 @@ def requeue(argv: list[str]) -> int:
         which["since"] = 0
     if bool(options.turn) == bool(which):
         parser.error("name the turns, or select them with a filter or --all")
-    return asyncio.run(_requeue(options, which))
-
-
-async def _requeue(options: argparse.Namespace, which: FailedFilter) -> int:
-    async with open_client(options) as client:
-        known = [turn_id(one) for one in options.turn]
-        told = await client.requeue_many(known or None, **which)
+    known = [turn_id(one) for one in options.turn]
+    told = read_client(options, lambda client: client.requeue_many(known or None, **which))
     refused = [one for one in told if isinstance(one, AgentError)]
     for number, one in enumerate(told):
         name = known[number] if known else one.turn_id if isinstance(one, AgentError) else one.id
@@ -110,19 +97,20 @@ async def _requeue(options: argparse.Namespace, which: FailedFilter) -> int:
 
 
 def _add_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
-    parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
-    parser.add_argument("--code", help="only turns that failed with this code, such as provider_rejected")
-    parser.add_argument("--queue", metavar="NAME", help="only turns of this queue")
-    parser.add_argument(
-        "--since", metavar="TIME", type=_time, help="failed since then: 30m, 2h, 7d ago, or an ISO time"
-    )
-    parser.add_argument("--until", metavar="TIME", type=_time, help="failed before then")
+    for name, option in FILTERS.items():
+        if name in ("since", "until"):
+            parser.add_argument(
+                f"--{name}",
+                metavar="TIME",
+                type=_time,
+                help=f"{option.doc}: 30m, 2h or 7d ago, or an ISO time",
+            )
+        elif name != "tenant":
+            parser.add_argument(f"--{name}", help=option.doc, **form_of(option.json))
 
 
 def _filter(options: argparse.Namespace) -> FailedFilter:
-    names = ("tenant", "agent", "code", "queue", "since", "until")
-    found: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
+    found: Any = {name: value for name in FILTERS if (value := getattr(options, name)) is not None}
     return found
 
 

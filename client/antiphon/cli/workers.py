@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, open_client, print_json, print_table
+from antiphon.cli.arguments import add_json, add_redis, command_parser, print_found, read_client
 from antiphon.cli.terminal import ago, printable
-from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import list_queues, list_workers
-
-T = TypeVar("T")
 
 
 def workers(argv: list[str]) -> int:
@@ -24,32 +18,18 @@ def workers(argv: list[str]) -> int:
     parser = command_parser(workers)
     parser.add_argument("--queue", metavar="NAME", help="show only workers of this queue")
     options = _parsed(parser, argv)
-    found = asyncio.run(_read(options, list_workers))
+    found = read_client(options, lambda client: list_workers(client.connections))
     if options.queue is not None:
         found = [one for one in found if options.queue in one.queues]
-    if options.json:
-        print_json([*found])
-    else:
-        rows = [
-            [
-                one.name, ",".join(one.queues), one.state, one.running, one.finished, one.failed, one.tokens,
-                f"{one.lag * 1000:.0f} ms", ago(one.since or 0), ago(one.heard or 0),
-            ]
-            for one in found
-        ]  # fmt: skip
-        head = [
-            "worker",
-            "queues",
-            "state",
-            "turns",
-            "finished",
-            "failed",
-            "tokens",
-            "lag",
-            "started",
-            "heard",
+    rows = [
+        [
+            one.name, ",".join(one.queues), one.state, one.running, one.finished, one.failed, one.tokens,
+            f"{one.lag * 1000:.0f} ms", ago(one.since or 0), ago(one.heard or 0),
         ]
-        print_table(head, rows, "There is no worker: start one with `antiphon worker`.")
+        for one in found
+    ]  # fmt: skip
+    head = "worker, queues, state, turns, finished, failed, tokens, lag, started, heard"
+    print_found(options, found, head, rows, "There is no worker: start one with `antiphon worker`.")
     return 0 if found else 1
 
 
@@ -60,19 +40,16 @@ def queues(argv: list[str]) -> int:
     """
     parser = command_parser(queues)
     options = _parsed(parser, argv)
-    found = asyncio.run(_read(options, list_queues))
-    if options.json:
-        print_json([*found])
-    else:
-        rows = [
-            [
-                one.name, one.queued, one.running, one.waiting, one.delayed, one.failed, one.workers,
-                "-" if one.oldest_seconds is None else f"{one.oldest_seconds:.0f} s",
-            ]
-            for one in found
-        ]  # fmt: skip
-        head = ["queue", "queued", "running", "waiting", "delayed", "failed", "workers", "oldest"]
-        print_table(head, rows, "There is no queue yet.")
+    found = read_client(options, lambda client: list_queues(client.connections))
+    rows = [
+        [
+            one.name, one.queued, one.running, one.waiting, one.delayed, one.failed, one.workers,
+            "-" if one.oldest_seconds is None else f"{one.oldest_seconds:.0f} s",
+        ]
+        for one in found
+    ]  # fmt: skip
+    head = "queue, queued, running, waiting, delayed, failed, workers, oldest"
+    print_found(options, found, head, rows, "There is no queue yet.")
     stranded = [one.name for one in found if one.queued and not one.workers]
     if stranded and not options.json:
         print(printable(f"No worker serves {', '.join(stranded)}."), file=sys.stderr)
@@ -83,8 +60,3 @@ def _parsed(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namesp
     add_json(parser)
     add_redis(parser)
     return parser.parse_args(argv)
-
-
-async def _read(options: argparse.Namespace, read: Callable[[Connections], Awaitable[list[T]]]) -> list[T]:
-    async with open_client(options) as client:
-        return await read(client.connections)

@@ -1,25 +1,89 @@
-"""The keywords of public calls as ``TypedDict`` types: type checkers find misspelt ones, and ``help`` shows them."""
+"""Declares options of calls: how each is checked, described and carried, and which interfaces have it.
+
+The keywords of public calls are ``TypedDict`` types: type checkers find misspelt ones, and ``help`` shows them. An
+option stands in one of them, ``Annotated`` with its ``Option``. Request bodies, command-line flags, jobs, schedules,
+the types for Node and the tables of the pages are made from these declarations.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Annotated, Any, TypedDict, TypeVar, cast, get_args, get_type_hints
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.input.messages import MessageLike
+from antiphon.input.values import lifetime
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+Positive = Annotated[float, Meta(gt=0)]
+"""A duration in JSON: seconds."""
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """What is known of one option, wherever it is given.
+
+    ``doc`` is a phrase for ``--help``, types and pages. ``check`` returns the value that counts, or raises
+    ``UsageError``. ``json`` is the type of the option in JSON, None if it has none, and ``default`` what leaving it
+    out means there. ``missing`` names the interfaces without the option, each with the reason.
+    """
+
+    doc: str
+    check: Callable[[Any], Any] = lambda value: value
+    json: Any = None
+    default: Any = None
+    missing: Mapping[str, str] = {}
+
+
+def declared(keywords: Any) -> dict[str, Option]:
+    """Return the options among the keywords of a call, by name."""
+    hints = get_type_hints(keywords, include_extras=True)
+    found = {name: [one for one in get_args(hint) if isinstance(one, Option)] for name, hint in hints.items()}
+    return {name: options[0] for name, options in found.items() if options}
+
+
+def json_fields(options: Mapping[str, Option]) -> list[tuple[str, Any, Any]]:
+    """Return the options as fields of a struct, for ``msgspec.defstruct``."""
+    return [(name, one.json, one.default) for name, one in options.items()]
+
+
+def given(values: Any, options: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the options that a struct of ``json_fields`` sets, by name."""
+    found = {name: getattr(values, name) for name in options}
+    return {name: value for name, value in found.items() if value != options[name].default}
 
 
 class OpeningOptions(TypedDict, total=False):
     """The keywords of ``Client.session`` and ``Agent.session`` for the contents of a session."""
 
-    system: str | None
-    messages: Sequence[MessageLike] | None
-    variables: Mapping[str, Any] | None
-    metadata: Mapping[str, Any] | None
-    tenant: str | None
-    queue: str | None
+    system: Annotated[str | None, Option(doc="the system prompt, in place of the agent's", json=str | None)]
+    messages: Annotated[
+        Sequence[MessageLike] | None,
+        Option(doc="messages that the history begins with", json=list[dict[str, Any]], default=[]),
+    ]
+    variables: Annotated[
+        Mapping[str, Any] | None,
+        Option(doc="values for the system prompt and for tools", json=dict[str, Any], default={}),
+    ]
+    metadata: Annotated[
+        Mapping[str, Any] | None,
+        Option(doc="values that lists of sessions filter by", json=dict[str, Any], default={}),
+    ]
+    tenant: Annotated[str | None, Option(doc="the tenant of the session", json=str | None)]
+    queue: Annotated[str | None, Option(doc="the queue of turns that name none", json=str | None)]
+
+
+LIFETIME = Option(
+    doc="how long the session is kept after its last turn, in seconds; none (null) is for ever",
+    check=lifetime,
+    json=Positive | UnsetType | None,
+    default=UNSET,
+)
+SESSION_OPTIONS = declared(OpeningOptions) | {"ttl": LIFETIME}
+"""The options of a session, by name. Their checks are those of ``antiphon.session.saved``."""
 
 
 class ListOptions(TypedDict, total=False):
@@ -56,4 +120,7 @@ def spelled_out(function: F) -> F:
 
 
 def _text(hint: Any) -> str:
-    return getattr(hint, "__forward_arg__", None) or str(hint)
+    text = getattr(hint, "__forward_arg__", None) or str(hint)
+    if not text.startswith("Annotated["):
+        return text
+    return ast.unparse(cast("Any", ast.parse(text, mode="eval").body).slice.elts[0])

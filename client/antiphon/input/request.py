@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from contextlib import suppress
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec import Struct, field
@@ -115,6 +116,10 @@ class AgentSpec(Struct, omit_defaults=True):
     caller_tools: list[CallerTool] = field(default_factory=list)
     version: int | str = 1
 
+    def spec(self) -> AgentSpec:
+        """Return this agent, which is what ``Agent.spec`` makes of others."""
+        return self
+
 
 class OutputSpec(Struct, omit_defaults=True):
     """The JSON schema of the requested structured output.
@@ -184,15 +189,6 @@ def _decoded(data: bytes) -> TurnRequest:
         raise CorruptRecord(f"The stored request of a turn cannot be read: {exc}.") from exc
 
 
-MOST_INPUT_BYTES = 4096
-
-
-def input_bytes(messages: list[Message]) -> int:
-    """Return the length of an input in its request, which begins with it, or 0 if it is too long for an event."""
-    size = len(msgspec.json.encode(messages))
-    return size if size <= MOST_INPUT_BYTES else 0
-
-
 @runtime_checkable
 class Travelling(Protocol):
     """An agent that can be sent with a turn."""
@@ -200,26 +196,58 @@ class Travelling(Protocol):
     def spec(self) -> AgentSpec: ...
 
 
-def encode_request(request: TurnRequest) -> bytes:
-    """Return the stored form of a request.
+MOST_INPUT_BYTES = 4096
+
+
+class EncodedTurn(NamedTuple):
+    """A turn as it is submitted: its request, the digest that a key compares, its agent and that one's queue.
+
+    ``input_bytes`` is the length of the input, with which the request begins, or 0 if it is too long for an event.
+    """
+
+    request: bytes
+    digest: str
+    agent: bytes
+    agent_queue: str
+    input_bytes: int
+
+
+def encoded_turn(request: TurnRequest) -> EncodedTurn:
+    """Return the stored form of a turn, whose messages ``to_input`` has checked.
 
     Raises ``InvalidMessage`` if it cannot be encoded, ``LimitReached`` if it is too large, and ``UsageError`` if it
     contains a secret.
     """
-    if request.version == 1 and isinstance(request.agent, AgentSpec) and request.agent.version != 1:
+    agent = request.agent
+    if request.version == 1 and isinstance(agent, AgentSpec) and agent.version != 1:
         request.version = AGENT_COUNTS
     try:
-        payload = request.to_json()
-        msgspec.json.decode(payload, type=TurnRequest)
+        rest = msgspec.structs.replace(request, messages=[]).to_json()
+        msgspec.json.decode(rest, type=TurnRequest)
+        messages = msgspec.json.encode(request.messages)
     except (msgspec.MsgspecError, TypeError, UnicodeEncodeError, RecursionError) as exc:
         raise InvalidMessage(f"The turn cannot be encoded: {exc}.") from exc
+    payload = rest.replace(b"[]", messages, 1)
     check_request(request, len(payload))
     check_secrets(request.params)
-    if isinstance(request.agent, AgentSpec):
-        check_secrets(request.agent.params)
-        for model in request.agent.fallback:
+    if isinstance(agent, AgentSpec):
+        check_secrets(agent.params)
+        for model in agent.fallback:
             check_secrets(model.params)
-    return payload
+    stored = b"" if agent is None else msgspec.json.encode(agent)
+    shown = len(messages) if len(messages) <= MOST_INPUT_BYTES else 0
+    return EncodedTurn(payload, hashlib.sha256(payload).hexdigest(), stored, queue_of(agent), shown)
+
+
+def input_bytes(messages: list[Message]) -> int:
+    """Return the length of an input in its request, or 0 if it is too long for an event."""
+    size = len(msgspec.json.encode(messages))
+    return size if size <= MOST_INPUT_BYTES else 0
+
+
+def encode_request(request: TurnRequest) -> bytes:
+    """Return the stored form of a request. Raises as ``encoded_turn`` does."""
+    return encoded_turn(request).request
 
 
 def with_trace(request: bytes) -> bytes:

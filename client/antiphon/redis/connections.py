@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import os
@@ -12,11 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
-import msgspec
-
 from antiphon.errors import ClientClosed, StoreUnavailable, UsageError
 from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_turn_id, turn_id_of_key
-from antiphon.input.request import AgentSpec, encode_request, input_bytes, queue_of, with_trace
+from antiphon.input.request import AgentSpec, TurnRequest, encoded_turn, with_trace
 from antiphon.redis.archived import ArchiveReader
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
 from antiphon.session.background import when_loop_ends
@@ -144,18 +141,9 @@ class Connections:
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
         ``StoreError``.
         """
-        request = work.request(agent)
-        payload = encode_request(request)
         new_id = new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
-        await self.cell_of_turn(new_id).submit(
-            session.id, new_id, with_trace(payload), digest=hashlib.sha256(payload).hexdigest(),
-            queue=work.queue or "", agent_queue=queue_of(agent), default_queue=self._queue,
-            ttl_ms=session.ttl_ms, if_busy=work.if_busy,
-            due_in_ms=_milliseconds(work.delay), agent=b"" if agent is None else msgspec.json.encode(agent),
-            tenant=work.tenant or session.tenant or "", key=_kept_key(work.key),
-            input_bytes=input_bytes(request.messages), again=new_again() if work.retry_failed else "",
-            priority=work.priority, cursor=work.cursor,
-        )  # fmt: skip
+        cell = self.cell_of_turn(new_id)
+        await submit_work(cell, session, new_id, work, work.request(agent), default_queue=self._queue)
         return new_id
 
     def _turn_id_of_key(self, session: SessionId, key: str) -> TurnId:
@@ -213,6 +201,26 @@ class ConnectionsByLoop:
         found = self._opened.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.aclose()
+
+
+async def submit_work(
+    cell: Cell,
+    session: SessionRef,
+    turn_id: TurnId,
+    work: Work,
+    request: TurnRequest,
+    *,
+    default_queue: str = DEFAULT_QUEUE,
+) -> None:
+    """Submit a turn under this id, with the options of ``work``. Raises as ``Connections.submit`` does."""
+    turn = encoded_turn(request)
+    await cell.submit(
+        session.id, turn_id, turn.request if request.trace else with_trace(turn.request), digest=turn.digest,
+        queue=work.queue or "", agent_queue=turn.agent_queue, default_queue=default_queue,
+        ttl_ms=session.ttl_ms, if_busy=work.if_busy, due_in_ms=_milliseconds(work.delay), agent=turn.agent,
+        tenant=work.tenant or session.tenant or "", key=_kept_key(work.key), input_bytes=turn.input_bytes,
+        again=new_again() if work.retry_failed else "", priority=work.priority, cursor=work.cursor,
+    )  # fmt: skip
 
 
 def _kept_key(key: str | None) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from antiphon.errors import AgentError, CorruptRecord, UsageError
 from antiphon.input.ids import TurnId, check_queue, tenant_id, turn_id
+from antiphon.input.options import Option, declared
 from antiphon.input.values import is_a
 from antiphon.redis.connections import Connections
 from antiphon.redis.fields import decode_field
+from antiphon.redis.listing import merged
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.session.runtime import agent_name
@@ -31,15 +34,52 @@ MOST_TOGETHER = 1000
 WINDOW = 200  # turns that are requeued in one pipeline
 
 
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name}= must be text, not {value!r}.")
+    return value
+
+
+def _ms(name: str, value: object) -> int:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return int(value.timestamp() * 1000)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise UsageError(f"{name}= must be ms since 1970 or a datetime with a time zone, not {value!r}.")
+
+
+_Time: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
 class FailedFilter(TypedDict, total=False):
     """The keywords that select failed turns. Times are ms since 1970, or datetimes with a time zone."""
 
-    tenant: str | None
-    agent: str | None
-    code: str | None
-    queue: str | None
-    since: int | datetime | None
-    until: int | datetime | None
+    tenant: Annotated[str | None, Option(doc="only turns of this tenant", check=tenant_id, json=str | None)]
+    agent: Annotated[
+        str | None, Option(doc="only turns of this agent", check=partial(_text, "agent"), json=str | None)
+    ]
+    code: Annotated[
+        str | None,
+        Option(
+            doc="only turns that failed with this code, such as provider_rejected",
+            check=partial(_text, "code"),
+            json=str | None,
+        ),
+    ]
+    queue: Annotated[str | None, Option(doc="only turns of this queue", check=check_queue, json=str | None)]
+    since: Annotated[
+        int | datetime | None,
+        Option(
+            doc="only turns that failed at this time or later", check=partial(_ms, "since"), json=_Time | None
+        ),
+    ]
+    until: Annotated[
+        int | datetime | None,
+        Option(doc="only turns that failed before this time", check=partial(_ms, "until"), json=_Time | None),
+    ]
+
+
+FILTERS = declared(FailedFilter)
 
 
 class FailedTurn(TurnInfo, omit_defaults=True):
@@ -127,15 +167,8 @@ async def _merged(connections: Connections, which: _Which) -> AsyncGenerator[Fai
         for queue in ([which.queue] if which.queue else await queues_of(cell))
     ]
     streams = [_of_queue(cell, queue, which) for cell, queue in queues]
-    try:
-        heads = {stream: await anext(stream, None) for stream in streams}
-        while there := {stream: turn for stream, turn in heads.items() if turn is not None}:
-            newest = max(there, key=lambda stream: there[stream].ended or 0)
-            yield there[newest]
-            heads[newest] = await anext(newest, None)
-    finally:
-        for stream in streams:
-            await stream.aclose()
+    async for turn in merged(streams, lambda turn: turn.ended or 0, last=True):
+        yield turn
 
 
 async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[FailedTurn, None]:
@@ -186,35 +219,11 @@ def _failed(record: TurnRecord) -> FailedTurn:
     return FailedTurn(**fields, queue=queue, tenant=record.tenant, runs=runs_of(record))
 
 
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "tenant": tenant_id,
-    "agent": lambda value: _text("agent", value),
-    "code": lambda value: _text("code", value),
-    "queue": check_queue,
-    "since": lambda value: _ms("since", value),
-    "until": lambda value: _ms("until", value),
-}
-
-
 def _which(given: FailedFilter) -> _Which:
     checked: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in _CHECKS:
-            raise TypeError(f"failed turns cannot be selected by {name!r}: use {', '.join(_CHECKS)}.")
-        checked[name] = None if value is None else _CHECKS[name](value)
-    values: dict[str, Any] = {**dict.fromkeys(_CHECKS), **checked, "since": checked.get("since") or 0}
+        if name not in FILTERS:
+            raise TypeError(f"failed turns cannot be selected by {name!r}: use {', '.join(FILTERS)}.")
+        checked[name] = None if value is None else FILTERS[name].check(value)
+    values: dict[str, Any] = {**dict.fromkeys(FILTERS), **checked, "since": checked.get("since") or 0}
     return _Which(**values)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{name}= must be text, not {value!r}.")
-    return value
-
-
-def _ms(name: str, value: object) -> int:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return int(value.timestamp() * 1000)
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise UsageError(f"{name}= must be ms since 1970 or a datetime with a time zone, not {value!r}.")

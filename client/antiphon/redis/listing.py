@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -56,37 +56,32 @@ async def list_sessions(
 async def _live_sessions(
     cells: Iterable[Cell], after: ListPlace | None, page: int, archive: ArchiveReader | None
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-    streams = [_of_cell(cell, after, page, archive) for cell in cells]
-    try:
-        heads = {stream: await anext(stream, None) for stream in streams}
-        while rows := {stream: row for stream, row in heads.items() if row is not None}:
-            first = max(rows, key=lambda stream: rows[stream][0])
-            yield rows[first]
-            heads[first] = await anext(first, None)
-    finally:
-        for stream in streams:
-            await stream.aclose()
+    async for row in merged(
+        [_of_cell(cell, after, page, archive) for cell in cells], lambda row: row[0], last=True
+    ):
+        yield row
 
 
 def list_due(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[DueTurn, None]:
     """The delayed turns of all cells, the next one first; read page by page."""
-    return _merged([_due_of_cell(cell, page) for cell in cells], lambda turn: turn.due)
+    return merged([_due_of_cell(cell, page) for cell in cells], lambda turn: turn.due)
 
 
 def list_suspended(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[SuspendedTurn, None]:
     """The suspended turns of all cells, the one that waits longest first; read page by page."""
-    return _merged([_suspended_of_cell(cell, page) for cell in cells], lambda turn: turn.suspended)
+    return merged([_suspended_of_cell(cell, page) for cell in cells], lambda turn: turn.suspended)
 
 
-async def _merged(
-    streams: Sequence[AsyncGenerator[T, None]], time_of: Callable[[T], int]
+async def merged(
+    streams: Sequence[AsyncGenerator[T, None]], place_of: Callable[[T], Any], *, last: bool = False
 ) -> AsyncGenerator[T, None]:
-    """What these iterations bring, the earliest first."""
+    """What these iterations bring, in the order of its place; with ``last`` the greatest place comes first."""
+    first_of = max if last else min
     try:
         heads = {stream: await anext(stream, None) for stream in streams}
-        while turns := {stream: turn for stream, turn in heads.items() if turn is not None}:
-            first = min(turns, key=lambda stream: time_of(turns[stream]))
-            yield turns[first]
+        while there := {stream: one for stream, one in heads.items() if one is not None}:
+            first = first_of(there, key=lambda stream: place_of(there[stream]))
+            yield there[first]
             heads[first] = await anext(first, None)
     finally:
         for stream in streams:
@@ -153,19 +148,24 @@ def _whole(row: SessionRow, found: Snapshot) -> SessionRow:
     return row
 
 
-async def _due_of_cell(cell: Cell, page: int) -> AsyncGenerator[DueTurn, None]:
-    after: tuple[int, str] | None = None
-    while places := await inspection.turn_places(cell, cell.keys.due, after, page):
-        for turn in await inspection.due_turns(cell, places):
-            if turn is not None:
-                yield turn
-        after = places[-1]
+def _due_of_cell(cell: Cell, page: int) -> AsyncGenerator[DueTurn, None]:
+    return _timed(cell, cell.keys.due, page, inspection.due_turns)
 
 
-async def _suspended_of_cell(cell: Cell, page: int) -> AsyncGenerator[SuspendedTurn, None]:
+def _suspended_of_cell(cell: Cell, page: int) -> AsyncGenerator[SuspendedTurn, None]:
+    return _timed(cell, cell.keys.suspended, page, suspended_turns)
+
+
+async def _timed(
+    cell: Cell,
+    key: str,
+    page: int,
+    read: Callable[[Cell, list[tuple[int, str]]], Awaitable[Sequence[T | None]]],
+) -> AsyncGenerator[T, None]:
+    """The turns of a list that is ordered by time; those that have gone are left out."""
     after: tuple[int, str] | None = None
-    while places := await inspection.turn_places(cell, cell.keys.suspended, after, page):
-        for turn in await suspended_turns(cell, [name for _, name in places]):
+    while places := await inspection.turn_places(cell, key, after, page):
+        for turn in await read(cell, places):
             if turn is not None:
                 yield turn
         after = places[-1]

@@ -16,13 +16,13 @@ from msgspec import Struct
 from antiphon.errors import AgentError, CorruptRecord, MissingPackage, NotFound, StoreError, UsageError
 from antiphon.input.ids import SessionId, TurnId, other_tenant, session_id, tenant_id, turn_id_of_key
 from antiphon.input.messages import Input
-from antiphon.input.request import encode_request, input_bytes, queue_of, travelling_agent
+from antiphon.input.request import encoded_turn, travelling_agent
 from antiphon.input.values import Priority, duration, is_a
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import SessionRef
-from antiphon.session.work import ClientSubmitOptions, work_of_client
+from antiphon.session.work import OPTIONS, ClientSubmitOptions, work_of_client
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.lists.schedules import (
@@ -71,7 +71,7 @@ log = logging.getLogger("antiphon.schedules")
 
 PAGE = 100
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_REFUSED = ("key", "retry_failed", "delay", "schema", "if_busy", "ttl", "cursor")
+_REFUSED = [name for name, one in OPTIONS.items() if "schedule" in one.missing]
 
 
 class _Plan(Struct, omit_defaults=True):
@@ -136,7 +136,7 @@ class AsyncSchedules:
 
         A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
         replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
-        times that were missed. Options as in ``submit``, without ``key``, ``delay``, ``schema``, ``if_busy``,
+        times that were missed. Options as in ``submit``, without ``key``, ``retry_failed``, ``delay``, ``if_busy``,
         ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
         anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
         text without the package ``cronsim``, ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
@@ -354,12 +354,10 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, late
 def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str) -> _Plan:
     agent = travelling_agent(given.pop("agent", None))
     work = work_of_client(text, given)
-    request = work.request(agent)
-    payload = encode_request(request)
+    turn = encoded_turn(work.request(agent))
     return _Plan(
-        payload.decode(), every_ms, cron, tz, "" if agent is None else msgspec.json.encode(agent).decode(),
-        work.queue or "", queue_of(agent), DEFAULT_QUEUE, work.tenant or "", input_bytes(request.messages),
-        work.priority,
+        turn.request.decode(), every_ms, cron, tz, turn.agent.decode(), work.queue or "", turn.agent_queue,
+        DEFAULT_QUEUE, work.tenant or "", turn.input_bytes, work.priority,
     )  # fmt: skip
 
 

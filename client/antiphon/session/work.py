@@ -1,8 +1,8 @@
-"""The options of a turn, their checks, and the checked turn.
+"""The options of a turn, each declared once, and the checked turn.
 
-To add an option, add a line to ``TurnOptions``, a check to ``_CHECKS`` and a field to ``Work``. If workers need it, add
-a field to ``TurnRequest`` too. Every call that runs a turn then accepts, checks and passes on the option. ``schema``
-is the caller's own type; ``output`` is what workers receive of it.
+To add an option, add it to one of the ``TypedDict`` types and a field to ``Work``. If workers need it, add a field to
+``TurnRequest`` too. Every interface then accepts, checks, describes and passes on the option, unless it is ``missing``
+there. ``schema`` is the caller's own type; ``output`` is what workers receive of it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypedDict
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field
 
 from antiphon.errors import UsageError
 from antiphon.input.ids import check_key, check_queue, tenant_id
 from antiphon.input.messages import Input, to_input
+from antiphon.input.options import LIFETIME, Option, Positive, declared
 from antiphon.input.parameters import ModelParams, check_params
 from antiphon.input.request import (
     CALLER_TOOLS,
@@ -71,35 +73,205 @@ class AgentLike(Protocol):
     def described(self) -> AgentSpec: ...
 
 
+INTERFACES = {
+    "client": "`Client.submit`, `Submission`",
+    "session": "`Session.submit`, `edit`, `regenerate`",
+    "run": "`Session.run`, `stream`, `json`",
+    "http": "`POST /sessions/{session}/turns`, Node over HTTP",
+    "revision": "`PUT /sessions/{session}/messages/{message}`, `POST /sessions/{session}/regenerate`",
+    "schedule": "`schedules.set`, `PUT /sessions/{session}/schedules/{schedule}`, `antiphon schedules add`",
+    "job": "RQ jobs, Node on Redis",
+    "submit": "`antiphon submit`",
+    "chat": "`antiphon chat`",
+    "batch": "`antiphon batch`",
+    "local": "`antiphon run`",
+}
+"""Where a turn can be submitted. An option that one of these lacks states the reason as ``missing``."""
+
+
+def _agent(value: object) -> object:
+    if not isinstance(value, str | Travelling):
+        raise UsageError(f"agent= must be an Agent or an agent's name, not {type(value).__name__}.")
+    return value
+
+
+def _retry_failed(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"retry_failed= must be True or False, not {value!r}.")
+    return value
+
+
+def _function(value: object, name: str) -> object:
+    if not callable(value):
+        raise UsageError(f"{name}= must be a function of the open call, not {value!r}.")
+    return value
+
+
+_Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
+_Seq: TypeAlias = Annotated[int, Meta(ge=0)]
+
+_WAITS = "the call submits a new turn at once and waits for it"
+_TYPED = "each line that is typed is a new turn"
+_TIMES = "each due time submits one turn, in the order of the session"
+_ALONE = "the turn is the only one of its process"
+_OPENED = "it is set when the session is opened"
+_EXISTS = "the session exists and has its own"
+_PROCESS = "it is a function of the process that waits for the answer"
+_RUNS_ONLY = {name: _PROCESS for name in INTERFACES if name != "run"}
+
+
 class TurnOptions(TypedDict, total=False):
     """The options that every call that runs a turn accepts."""
 
-    timeout: float | timedelta | None
-    if_busy: IfBusy
-    metadata: Mapping[str, Any] | None
-    queue: str | None
-    priority: Priority | None
-    caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None
-    while_suspended: WhileSuspended
+    timeout: Annotated[
+        float | timedelta | None,
+        Option(
+            doc="time limit of each attempt in seconds; where a call waits for the answer, of the whole call",
+            check=lambda value: duration(value, "timeout"),
+            json=Positive | None,
+        ),
+    ]
+    if_busy: Annotated[
+        IfBusy,
+        Option(
+            doc="if a turn runs: wait behind it, be refused, stop it and keep or drop it, or hand it the text",
+            check=check_if_busy,
+            json=IfBusy,
+            default="enqueue",
+            missing={"schedule": _TIMES, "local": _ALONE},
+        ),
+    ]
+    metadata: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            doc="a JSON object that is kept with the turn; models do not see it",
+            check=lambda value: plain(value, "metadata"),
+            json=dict[str, Any],
+            default={},
+        ),
+    ]
+    queue: Annotated[
+        str | None,
+        Option(
+            doc="the queue of the turn; by default that of the session or its agent",
+            check=check_queue,
+            json=str | None,
+            missing={"job": "the job is in a queue", "local": _ALONE},
+        ),
+    ]
+    priority: Annotated[
+        Priority | None,
+        Option(
+            doc="which turns of the tenant run first",
+            check=check_priority,
+            json=Priority | None,
+            missing={"local": _ALONE},
+        ),
+    ]
+    caller_tools: Annotated[
+        Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None,
+        Option(
+            doc="client-side tools: the turn suspends until the client returns their results",
+            check=caller_tools,
+            json=list[CallerTool],
+            default=[],
+            missing={"local": _ALONE},
+        ),
+    ]
+    while_suspended: Annotated[
+        WhileSuspended,
+        Option(
+            doc="whether the session's next turns wait while this one is suspended",
+            check=check_while_suspended,
+            json=WhileSuspended,
+            default="wait",
+            missing={"local": _ALONE},
+        ),
+    ]
+
+
+_AGENT = Option(
+    doc="the name of an agent of the workers, or an inline agent; by default the session's",
+    check=_agent,
+    json=str | AgentSpec | None,
+)
 
 
 class _OfSession(TurnOptions, total=False):
-    agent: AgentLike | str | None
+    agent: Annotated[AgentLike | str | None, _AGENT]
 
 
 class _HandedIn(TurnOptions, total=False):
-    key: str | None
-    retry_failed: bool
-    delay: float | timedelta | None
+    key: Annotated[
+        str | None,
+        Option(
+            doc="submits the turn once: the same key in the same session returns the first turn",
+            check=check_key,
+            json=_Key | None,
+            missing={
+                "run": _WAITS,
+                "local": _WAITS,
+                "chat": _TYPED,
+                "schedule": "it is made from the due time",
+                "job": "the id of the job is made from it",
+                "batch": "it is made from the line",
+            },
+        ),
+    ]
+    retry_failed: Annotated[
+        bool,
+        Option(
+            doc="runs a failed turn of this key again",
+            check=_retry_failed,
+            json=bool,
+            default=False,
+            missing={
+                "run": _WAITS,
+                "local": _WAITS,
+                "chat": _TYPED,
+                "schedule": _TIMES,
+                "job": "requeue the failed turn, whose id is that of the job",
+            },
+        ),
+    ]
+    delay: Annotated[
+        float | timedelta | None,
+        Option(
+            doc="time in seconds until the turn may run",
+            check=lambda value: duration(value, "delay"),
+            json=Positive | None,
+            missing={"run": _WAITS, "local": _WAITS, "chat": _TYPED, "schedule": _TIMES},
+        ),
+    ]
 
 
 class _Typed(TypedDict, total=False):
-    schema: Any
+    schema: Annotated[
+        Any,
+        Option(
+            doc="a JSON schema: the answer is structured output",
+            json=dict[str, Any] | None,
+        ),
+    ]
 
 
 class _Answering(TypedDict, total=False):
-    on_tool: OnTool | None
-    on_approval: OnApproval | None
+    on_tool: Annotated[
+        OnTool | None,
+        Option(
+            doc="returns the result of a call of a client-side tool",
+            check=lambda value: _function(value, "on_tool"),
+            missing=_RUNS_ONLY,
+        ),
+    ]
+    on_approval: Annotated[
+        OnApproval | None,
+        Option(
+            doc="decides about a call that waits for an approval",
+            check=lambda value: _function(value, "on_approval"),
+            missing=_RUNS_ONLY,
+        ),
+    ]
 
 
 class JsonOptions(_OfSession, _Answering, ModelParams, total=False):
@@ -117,11 +289,65 @@ class SubmitOptions(_OfSession, _HandedIn, _Typed, ModelParams, total=False):
 class ClientSubmitOptions(_HandedIn, _Typed, total=False):
     """The keywords of ``Client.submit`` and of ``Submission``."""
 
-    agent: str | AgentSpec | Travelling | None
-    ttl: float | timedelta | None
-    params: Mapping[str, Any] | None
-    tenant: str | None
-    cursor: int | None
+    agent: Annotated[str | AgentSpec | Travelling | None, _AGENT]
+    ttl: Annotated[
+        float | timedelta | None,
+        msgspec.structs.replace(
+            LIFETIME,
+            missing={
+                "session": _OPENED,
+                "run": _OPENED,
+                "revision": _EXISTS,
+                "schedule": _EXISTS,
+                "local": _ALONE,
+            },
+        ),
+    ]
+    params: Annotated[
+        Mapping[str, Any] | None,
+        Option(
+            doc="parameters of the model, such as temperature",
+            check=lambda value: plain(value, "params"),
+            json=dict[str, Any],
+            default={},
+            missing={"session": "they are keywords of the call", "run": "they are keywords of the call"},
+        ),
+    ]
+    tenant: Annotated[
+        str | None,
+        Option(
+            doc="the tenant of the session",
+            check=tenant_id,
+            json=str | None,
+            missing={"session": _OPENED, "run": _OPENED, "revision": _EXISTS, "local": _ALONE},
+        ),
+    ]
+    cursor: Annotated[
+        int | None,
+        Option(
+            doc="the cursor of a snapshot: the turn is refused if anything has happened in the session since",
+            check=lambda value: parse_cursor(value, "cursor"),
+            json=_Seq | None,
+            missing={
+                "session": "its calls run in order; Client.submit has it",
+                "run": _WAITS,
+                "local": _ALONE,
+                "revision": "the message or the question that is replaced must exist",
+                "schedule": _TIMES,
+                "chat": _TYPED,
+                "batch": "one cursor does not fit the sessions of all lines",
+            },
+        ),
+    ]
+
+
+OPTIONS = declared(RunOptions) | declared(SubmitOptions) | declared(ClientSubmitOptions)
+"""The options of a turn, by name."""
+
+
+def options_of(interface: str) -> dict[str, Option]:
+    """Return the options that an interface has, by name."""
+    return {name: one for name, one in OPTIONS.items() if interface not in one.missing}
 
 
 class Work(Struct):
@@ -163,48 +389,8 @@ _TRAVELLING = [name for name in TurnRequest.__struct_fields__ if name not in ("v
 _travelling_of: Callable[[Work], tuple[Any, ...]] = attrgetter(*_TRAVELLING)
 
 
-def _agent(value: object) -> object:
-    if not isinstance(value, str | Travelling):
-        raise UsageError(f"agent= must be an Agent or an agent's name, not {type(value).__name__}.")
-    return value
-
-
-def _retry_failed(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"retry_failed= must be True or False, not {value!r}.")
-    return value
-
-
-def _function(value: object, name: str) -> object:
-    if not callable(value):
-        raise UsageError(f"{name}= must be a function of the open call, not {value!r}.")
-    return value
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "agent": _agent,
-    "timeout": lambda value: duration(value, "timeout"),
-    "if_busy": check_if_busy,
-    "metadata": lambda value: plain(value, "metadata"),
-    "queue": check_queue,
-    "priority": check_priority,
-    "key": check_key,
-    "retry_failed": _retry_failed,
-    "delay": lambda value: duration(value, "delay"),
-    "params": lambda value: plain(value, "params"),
-    "schema": lambda value: value,
-    "tenant": tenant_id,
-    "cursor": lambda value: parse_cursor(value, "cursor"),
-    "caller_tools": caller_tools,
-    "while_suspended": check_while_suspended,
-    "on_tool": lambda value: _function(value, "on_tool"),
-    "on_approval": lambda value: _function(value, "on_approval"),
-}
-_OF_RUN = _CHECKS.keys() & RunOptions.__annotations__
-_OF_SUBMIT = _CHECKS.keys() & SubmitOptions.__annotations__
-_OF_CLIENT = (_CHECKS.keys() & ClientSubmitOptions.__annotations__) - {
-    "agent"
-}  # which the client has checked
+_RUN, _SUBMIT = options_of("run"), options_of("session")
+_CLIENT = {name: one for name, one in options_of("client").items() if name not in ("agent", "ttl")}
 
 
 def work_of(
@@ -220,7 +406,7 @@ def work_of(
     ``revises`` is that of ``TurnRequest``. A turn that answers the last question again has no ``text`` of its own.
     Keywords that are not options of Antiphon are parameters of the model. Raises ``UsageError`` and ``InvalidMessage``.
     """
-    options, params = _checked(given, _OF_SUBMIT if submitted else _OF_RUN)
+    options, params = _checked(given, _SUBMIT if submitted else _RUN)
     check_params(params)
     options.setdefault("agent", agent)
     if options.get("if_busy") == "steer" and not (submitted and revises is None):
@@ -242,7 +428,7 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
 
     Raises ``UsageError`` and ``InvalidMessage``.
     """
-    options, unknown = _checked(given, _OF_CLIENT)
+    options, unknown = _checked(given, _CLIENT)
     for name in unknown:
         raise TypeError(
             f"submit() got an unexpected keyword argument {name!r}: parameters of the model go into "
@@ -256,7 +442,7 @@ def _work(messages: list[Message], options: dict[str, Any]) -> Work:
     return Work(messages, output=None if schema is None else output_schema(schema), **options)
 
 
-def _checked(given: Mapping[str, Any], ours: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _checked(given: Mapping[str, Any], ours: Mapping[str, Option]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the checked options and the remaining keywords. An option that is None counts as not given."""
     options: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -264,7 +450,7 @@ def _checked(given: Mapping[str, Any], ours: set[str]) -> tuple[dict[str, Any], 
         if name not in ours:
             others[name] = value
         elif value is not None or name == "if_busy":
-            options[name] = _CHECKS[name](value)
+            options[name] = ours[name].check(value)
     if options.get("retry_failed") and "key" not in options:
         raise UsageError("retry_failed= needs key=: it runs the failed turn of that key again.")
     if_busy = options.get("if_busy")

@@ -132,8 +132,9 @@ def _decision_fields(calls: Sequence[OpenCall]) -> list[str]:
     return [f"decision:{n}" for n in range(1, len(calls) + 1)]
 
 
-async def suspended_turns(cell: Cell, turns: Sequence[str]) -> list[SuspendedTurn | None]:
+async def suspended_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[SuspendedTurn | None]:
     """Read these suspended turns in two round trips. One that has gone on meanwhile or is damaged is None."""
+    turns = [turn for _, turn in places]
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hmget(cell.keys.turn(turn), *_LISTED)

@@ -15,8 +15,20 @@ import hashlib
 import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
@@ -189,13 +201,26 @@ class Call(Generic[Q, B]):
             counting=services.counting,
         )
 
-    async def turn(self) -> AsyncTurn:
-        """Return the turn of the path. Another tenant's turn, or another session's, does not exist for the caller.
+    async def page(self, items: AsyncGenerator[T, None], limit: int, most: int | None = None) -> list[T]:
+        """Return the first items whose sessions the caller may use. Of ``most`` items at most, the rest is not read."""
+        found: list[T] = []
+        looked_at = 0
+        async with aclosing(items):
+            async for one in items:
+                looked_at += 1
+                if self.caller.may_use(cast("Any", one).session_id):
+                    found.append(one)
+                if len(found) == limit or looked_at == most:
+                    break
+        return found
+
+    async def turn(self, turn: str | None = None) -> AsyncTurn:
+        """Return this turn, or that of the path. One of another tenant, or of another session, is not found.
 
         Raises ``TurnNotFound``.
         """
         try:
-            found = await self.client.turn(self.path["turn"], tenant=self.caller.tenant)
+            found = await self.client.turn(turn or self.path["turn"], tenant=self.caller.tenant)
         except WrongTenant:
             raise TurnNotFound from None
         if not self.caller.may_use(found.session_id):
@@ -236,19 +261,26 @@ class Operation:
 
 
 def operation(
-    method: Method, route: str, *, right: Right | None, status: int = 200, streams: bool = False
+    method: Method,
+    route: str,
+    *,
+    right: Right | None,
+    status: int = 200,
+    streams: bool = False,
+    query: Any = None,
+    body: Any = None,
 ) -> Callable[[F], F]:
-    """Declare a function as an operation. ``operations_of`` finds it."""
+    """Declare a function as an operation. ``query`` and ``body`` are structs that are made from declared options."""
 
     def declared(handler: F) -> F:
         hints = get_type_hints(handler)
-        query, body = get_args(hints["call"])
+        asked, brought = get_args(hints["call"])
         answer = None if streams or hints["return"] is Response else hints["return"]
         answer = get_args(answer)[0] if get_origin(answer) is Answer else answer
         nothing = type(None)
         known = Operation(
             method, route, handler, right, status,
-            None if query is nothing else query, None if body is nothing else body,
+            query or (None if asked is nothing else asked), body or (None if brought is nothing else brought),
             None if answer is nothing else answer, streams,
         )  # fmt: skip
         handler.operation = known  # type: ignore[attr-defined]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from antiphon.client import AsyncFacts, AsyncSchedules, AsyncWebhooks, Fact, Schedule, TenantLimits, Webhook
-from antiphon.input.request import AgentSpec
-from antiphon.input.values import Priority
-from antiphon.model import CallerTool
+from antiphon.input.options import given
 from antiphon.redis.deployment import QueueState, list_queues, list_workers
+from antiphon.session.work import options_of
 from antiphon.wire.lists.workers import WorkerRow
 from antiphon_gateway.http.operations import Answer, Call, operation
-from antiphon_gateway.interface.bodies import PageSize, Positive
+from antiphon_gateway.interface.bodies import OfTenant, PageQuery, SetSchedule
 from antiphon_gateway.problems import Refused
 
 
@@ -78,34 +76,6 @@ def _facts(call: Call[FactsQuery, Any]) -> AsyncFacts:
     return call.client.memory(asked.memory, tenant=tenant, agent=asked.agent, session=asked.session)
 
 
-class SetSchedule(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``.
-
-    The other fields are those of a turn. ``tenant`` is for keys of every tenant.
-    """
-
-    input: str | dict[str, Any] | list[Any]
-    every: Positive | None = None
-    cron: str | None = None
-    tz: str = "UTC"
-    agent: str | AgentSpec | None = None
-    params: dict[str, Any] = field(default_factory=dict[str, Any])
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    timeout: Positive | None = None
-    priority: Priority | None = None
-    caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
-    while_suspended: Literal["wait", "continue"] = "wait"
-    queue: str | None = None
-    tenant: str | None = None
-
-
-class SchedulesQuery(Struct, kw_only=True):
-    """``tenant`` is for keys of every tenant."""
-
-    limit: PageSize = 50
-    tenant: str | None = None
-
-
 class ScheduleList(Struct):
     """Schedules, in any order."""
 
@@ -113,35 +83,34 @@ class ScheduleList(Struct):
 
 
 @operation("GET", "/schedules", right="admin")
-async def list_schedules(call: Call[SchedulesQuery, None]) -> ScheduleList:
+async def list_schedules(call: Call[PageQuery, None]) -> ScheduleList:
     """List the schedules of all sessions that the key may use"""
     known = call.client.schedules(tenant=call.caller.tenant_for(call.query.tenant))
-    return ScheduleList(await _listed(call, known))
+    return ScheduleList(await call.page(aiter(known), call.query.limit))
 
 
 @operation("GET", "/sessions/{session}/schedules", right="admin")
-async def list_schedules_of_session(call: Call[SchedulesQuery, None]) -> ScheduleList:
+async def list_schedules_of_session(call: Call[PageQuery, None]) -> ScheduleList:
     """List the schedules of a session: when each is due next, and what came of its last turn"""
     session, tenant = call.path["session"], call.caller.tenant_for(call.query.tenant)
     await call.client.snapshot(session, tenant=tenant, last=0)  # refuses another tenant's
     known = call.client.schedules(session, tenant=tenant)
-    return ScheduleList(await _listed(call, known))
+    return ScheduleList(await call.page(aiter(known), call.query.limit))
 
 
-@operation("PUT", "/sessions/{session}/schedules/{schedule}", right="admin", status=204)
-async def set_schedule(call: Call[None, SetSchedule]) -> None:
+@operation("PUT", "/sessions/{session}/schedules/{schedule}", right="admin", status=204, body=SetSchedule)
+async def set_schedule(call: Call[None, Any]) -> None:
     """Submit a turn every so many seconds, or at the times of a cron text
 
     Each due time submits one turn. The schedule replaces the one of the same name.
     """
-    given = call.body
-    schedules = call.client.schedules(call.path["session"], tenant=call.caller.tenant_for(given.tenant))
+    asked, options = call.body, given(call.body, options_of("schedule"))
+    schedules = call.client.schedules(
+        call.path["session"], tenant=call.caller.tenant_for(options.pop("tenant", None))
+    )
     await schedules.set(
-        call.path["schedule"], cast("Any", given.input), every=given.every, cron=given.cron, tz=given.tz,
-        agent=given.agent, params=given.params, metadata=given.metadata, timeout=given.timeout,
-        priority=given.priority, caller_tools=given.caller_tools or None, while_suspended=given.while_suspended,
-        queue=given.queue,
-    )  # fmt: skip
+        call.path["schedule"], asked.input, every=asked.every, cron=asked.cron, tz=asked.tz, **options
+    )
 
 
 @operation("POST", "/sessions/{session}/schedules/{schedule}/pause", right="admin", status=204)
@@ -166,18 +135,6 @@ def _of_session(call: Call[None, None]) -> AsyncSchedules:
     return call.client.schedules(call.path["session"], tenant=call.caller.tenant)
 
 
-async def _listed(call: Call[SchedulesQuery, None], known: AsyncSchedules) -> list[Schedule]:
-    """The first schedules that the caller may see."""
-    found: list[Schedule] = []
-    async with aclosing(aiter(known)) as schedules:
-        async for one in schedules:
-            if call.caller.may_use(one.session_id):
-                found.append(one)
-            if len(found) == call.query.limit:
-                break
-    return found
-
-
 MOST_OF_A_TENANT = 10
 """A deployment has 100: no tenant may take them all."""
 
@@ -197,12 +154,6 @@ class SetWebhook(Struct, kw_only=True, forbid_unknown_fields=True):
     tenant: str | None = None
 
 
-class WebhooksQuery(Struct, kw_only=True):
-    """``tenant`` is for keys of every tenant."""
-
-    tenant: str | None = None
-
-
 class WebhookList(Struct):
     """Webhooks by name, without their secrets."""
 
@@ -216,7 +167,7 @@ class WebhookSecret(Struct):
 
 
 @operation("GET", "/webhooks", right="admin")
-async def list_webhooks(call: Call[WebhooksQuery, None]) -> WebhookList:
+async def list_webhooks(call: Call[OfTenant, None]) -> WebhookList:
     """List the webhooks of the key's tenant, and how their deliveries go"""
     return WebhookList([one async for one in _of_tenant(call, call.query.tenant)])
 

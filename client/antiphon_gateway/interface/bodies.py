@@ -4,54 +4,48 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+import msgspec
+from msgspec import Meta, Struct, field
 
-from antiphon.input.request import AgentSpec
-from antiphon.input.values import IfBusy, Priority
-from antiphon.model import CallerTool, Message, Response, Status
+from antiphon.input.options import SESSION_OPTIONS, Positive, json_fields
+from antiphon.model import Message, Response, Status
 from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
 from antiphon.session.turn_info import TurnInfo
+from antiphon.session.work import options_of
 from antiphon.wire.suspension import SuspendedTurn
 
-Positive = Annotated[float, Meta(gt=0)]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
 LONGEST_WAIT = 60
 MOST_MESSAGES = 1000
 
 
-class _Given(Struct, kw_only=True, forbid_unknown_fields=True):
+class Given(Struct, kw_only=True, forbid_unknown_fields=True):
     """A body: a field that is not known is refused, so that no misspelt one is ignored."""
 
 
-class _TurnOptions(_Given, kw_only=True):
-    key: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
-    params: dict[str, Any] = field(default_factory=dict)
-    schema: dict[str, Any] | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    timeout: Positive | None = None
-    delay: Positive | None = None
-    if_busy: IfBusy = "enqueue"
-    priority: Priority | None = None
-    caller_tools: list[CallerTool] = field(default_factory=list)
-    while_suspended: Literal["wait", "continue"] = "wait"
-    queue: str | None = None
+def turn_body(name: str, interface: str, doc: str, *fields: Any) -> type[Any]:
+    """Return a body with the options of a turn that an interface has, and further fields."""
+    options = json_fields(options_of(interface))
+    return msgspec.defstruct(
+        name, [*fields, *options], bases=(Given,), module=__name__, namespace={"__doc__": doc}, kw_only=True
+    )
 
 
-class Approve(_Given):
+class Approve(Given):
     """``by`` is who decided, the caller's name if it is left out. ``arguments`` replace those of the model."""
 
     by: str | None = None
     arguments: dict[str, Any] | None = None
 
 
-class Reject(_Given):
+class Reject(Given):
     """``by`` is who decided, the caller's name if it is left out. The model is told by whom and why."""
 
     by: str | None = None
     reason: str | None = None
 
 
-class ToolAnswer(_Given):
+class ToolAnswer(Given):
     """The result of a tool of the caller. With ``is_error`` the model reads it as an error."""
 
     result: Any = None
@@ -59,11 +53,16 @@ class ToolAnswer(_Given):
     by: str | None = None
 
 
-class WaitingQuery(Struct, kw_only=True):
+class OfTenant(Struct, kw_only=True):
     """``tenant`` is for keys of every tenant."""
 
-    limit: PageSize = 50
     tenant: str | None = None
+
+
+class PageQuery(OfTenant, kw_only=True):
+    """How many to list at most, perhaps of one tenant."""
+
+    limit: PageSize = 50
 
 
 class WaitingPage(Struct):
@@ -72,33 +71,35 @@ class WaitingPage(Struct):
     turns: list[SuspendedTurn]
 
 
-class Submit(_TurnOptions, kw_only=True):
+INPUT = ("input", str | dict[str, Any] | list[Any])
+
+Submit = turn_body(
+    "Submit", "http",
     """A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's.
 
     The other fields are those of ``AsyncClient.submit``; durations are in seconds. ``agent`` is the name of an agent
     of the workers, or an agent that travels with the turn. ``queue`` needs the right ``admin``. ``tenant`` is for keys
     of every tenant.
-    """
+    """, INPUT,
+)  # fmt: skip
 
-    input: str | dict[str, Any] | list[Any]
-    agent: str | AgentSpec | None = None
-    retry_failed: bool = False
-    ttl: Positive | UnsetType | None = UNSET
-    tenant: str | None = None
-    cursor: Annotated[int, Meta(ge=0)] | None = None
+Edit = turn_body(
+    "Edit", "revision",
+    "What takes the place of a message of the user's, and the options of the turn that answers it.", INPUT,
+)  # fmt: skip
 
+Regenerate = turn_body(
+    "Regenerate", "revision", "The options of the turn that answers the last question again."
+)
 
-class Edit(_TurnOptions, kw_only=True):
-    """What takes the place of a message of the user's, and the options of the turn that answers it."""
+SetSchedule = turn_body(
+    "SetSchedule", "schedule",
+    """What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``.
 
-    input: str | dict[str, Any] | list[Any]
-    agent: str | None = None
-
-
-class Regenerate(_TurnOptions, kw_only=True):
-    """The options of the turn that answers the last question again."""
-
-    agent: str | None = None
+    The other fields are those of a turn. ``tenant`` is for keys of every tenant.
+    """,
+    INPUT, ("every", Positive | None, None), ("cron", str | None, None), ("tz", str, "UTC"),
+)  # fmt: skip
 
 
 class Submitted(Struct):
@@ -110,17 +111,12 @@ class Submitted(Struct):
     result: str
 
 
-class CreateSession(_Given):
-    """A session to create. Without ``session_id`` it gets a new id."""
-
-    session_id: str | None = None
-    system: str | None = None
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    variables: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    tenant: str | None = None
-    queue: str | None = None
-    ttl: Positive | UnsetType | None = UNSET
+CreateSession = msgspec.defstruct(
+    "CreateSession",
+    [("session_id", str | None, None), *json_fields(SESSION_OPTIONS)],
+    bases=(Given,), kw_only=True, module=__name__,
+    namespace={"__doc__": "A session to create. Without ``session_id`` it gets a new id."},
+)  # fmt: skip
 
 
 class NewSession(Struct):
@@ -156,12 +152,10 @@ class SnapshotQuery(Struct, kw_only=True):
     last: Annotated[int, Meta(ge=0, le=MOST_MESSAGES)] = 50
 
 
-class ListQuery(Struct, kw_only=True):
+class ListQuery(PageQuery, kw_only=True):
     """``metadata`` is a JSON object: sessions match that have its entries. ``cursor`` is that of the page before."""
 
-    limit: PageSize = 50
     cursor: Annotated[str, Meta(max_length=2000)] | None = None
-    tenant: str | None = None
     metadata: str | None = None
 
 
@@ -194,19 +188,19 @@ class HistoryPage(Struct):
     length: int
 
 
-class AddMessages(_Given):
+class AddMessages(Given):
     """Messages to add to the history without running a turn, in our format, OpenAI's or Anthropic's."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
 
 
-class Rewind(_Given):
+class Rewind(Given):
     """``to`` is the id of the message that is to be the last one."""
 
     to: str
 
 
-class Changes(_Given):
+class Changes(Given):
     """Changes of a session. ``metadata`` and ``variables`` are merged into those it has; ``remove`` names variables."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -214,14 +208,14 @@ class Changes(_Given):
     remove: list[str] = field(default_factory=list)
 
 
-class Fork(_Given):
+class Fork(Given):
     """``session_id`` is the new session's, ``at`` the id of the last message to copy; without it all are copied."""
 
     session_id: str | None = None
     at: str | None = None
 
 
-class Cancel(_Given):
+class Cancel(Given):
     """``keep`` is what stays in the history: all that was said, the finished steps, or nothing."""
 
     reason: str = "cancelled by the client"
@@ -296,7 +290,7 @@ class EventsQuery(Struct, kw_only=True):
     types: str | None = None
 
 
-class MakeToken(_Given):
+class MakeToken(Given):
     """A token for the stream of this session: how many seconds it holds, and perhaps the only types of events."""
 
     seconds: Annotated[float, Meta(gt=0, le=86400)] = 600

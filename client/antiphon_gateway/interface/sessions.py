@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
+from antiphon.input.options import SESSION_OPTIONS, given
 from antiphon.session.session import Session
 from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Answer, Call, operation
@@ -41,32 +42,30 @@ def session_of(call: Call[Any, Any]) -> Session:
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
 
 
-def idempotency_key(call: Call[Any, Any], given: str | None = None) -> str | None:
+def idempotency_key(call: Call[Any, Any], key: str | None = None) -> str | None:
     """Return the key of a request: that of the header ``Idempotency-Key``, or of the body. Raises ``Refused``."""
     named = call.request.headers.getlist("idempotency-key")
-    if len(named) > 1 or (named and given not in (None, named[0])):
+    if len(named) > 1 or (named and key not in (None, named[0])):
         raise Refused(400, "invalid_body", "The request names two keys: leave one out.")
     if named and not 1 <= len(named[0]) <= 1000:
         raise Refused(400, "invalid_body", "An Idempotency-Key has 1 to 1,000 characters.")
-    return named[0] if named else given
+    return named[0] if named else key
 
 
-@operation("POST", "/sessions", right="write", status=201)
-async def create_session(call: Call[None, CreateSession]) -> Answer[NewSession]:
+@operation("POST", "/sessions", right="write", status=201, body=CreateSession)
+async def create_session(call: Call[None, Any]) -> Answer[NewSession]:
     """Create a session
 
     A session also begins with its first turn. With an `Idempotency-Key`, a repeated request gets the same new id.
     A session that exists keeps its variables and gets the other values; with `messages` it is refused (409).
     """
-    given = call.body
-    if given.queue is not None:
+    asked, options = call.body, given(call.body, SESSION_OPTIONS)
+    if "queue" in options:
         call.caller.check_right("admin")
-    known = given.session_id if given.session_id is not None else call.new_session(idempotency_key(call))
+    known = asked.session_id if asked.session_id is not None else call.new_session(idempotency_key(call))
     call.caller.check_session(known)
-    session = call.client.session(
-        known, system=given.system, messages=cast("list[Any]", given.messages), variables=given.variables,
-        metadata=given.metadata, tenant=call.caller.tenant_for(given.tenant), queue=given.queue, ttl=given.ttl,
-    )  # fmt: skip
+    options["tenant"] = call.caller.tenant_for(asked.tenant)
+    session = call.client.session(known, **options)
     with suppress(SessionBusy):  # it is stored, and has turns already
         await session.add_message_async(if_busy="reject")  # its first use stores it
     return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
@@ -104,14 +103,14 @@ async def change_session(call: Call[None, Changes]) -> None:
 
     Waits for the session's turns, at most 30 seconds: then it is refused with 409.
     """
-    session, given = session_of(call), call.body
-    if not (given.metadata or given.variables or given.remove):
+    session, asked = session_of(call), call.body
+    if not (asked.metadata or asked.variables or asked.remove):
         raise Refused(400, "invalid_body", "The body changes nothing: name metadata, variables or remove.")
     async with _patience():
-        if given.metadata:
-            await session.set_metadata_async(given.metadata)
-        if given.variables or given.remove:
-            await session.set_variables_async(given.variables, remove=given.remove)
+        if asked.metadata:
+            await session.set_metadata_async(asked.metadata)
+        if asked.variables or asked.remove:
+            await session.set_variables_async(asked.variables, remove=asked.remove)
 
 
 @operation("DELETE", "/sessions/{session}", right="admin", status=204)

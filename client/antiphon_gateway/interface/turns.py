@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import UNSET, Meta, Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from antiphon.client import FailedTurn
-from antiphon.errors import AgentError, ResultTimeout, TurnCancelled, TurnNotFound, WrongTenant
+from antiphon.errors import AgentError, ResultTimeout, TurnCancelled
+from antiphon.input.options import given, json_fields
 from antiphon.model import TERMINAL
+from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
-from antiphon.wire.suspension import SuspendedTurn
+from antiphon.session.work import options_of
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
     Approve,
     Cancel,
     Cancelled,
     Edit,
+    Given,
+    PageQuery,
     PageSize,
     Regenerate,
     Reject,
@@ -32,7 +35,6 @@ from antiphon_gateway.interface.bodies import (
     TurnResult,
     TurnsQuery,
     WaitingPage,
-    WaitingQuery,
     WaitQuery,
 )
 from antiphon_gateway.interface.sessions import idempotency_key, session_of
@@ -41,61 +43,45 @@ from antiphon_gateway.problems import Refused, problem_of
 READ_SECONDS = 5.0  # for the result of a turn that has ended
 
 
-@operation("POST", "/sessions/{session}/turns", right="write", status=202)
-async def submit_turn(call: Call[None, Submit]) -> Answer[Submitted]:
+@operation("POST", "/sessions/{session}/turns", right="write", status=202, body=Submit)
+async def submit_turn(call: Call[None, Any]) -> Answer[Submitted]:
     """Submit a turn
 
     When the response comes, the turn is stored and will run. With an `Idempotency-Key`, or `key`, a repeated request
     of the same session gets the first turn.
     """
-    given = call.body
-    options = _options(call, given)
-    params = options.pop("params")
-    if given.ttl is not UNSET:
-        options["ttl"] = given.ttl
-    turn = await call.client.submit(
-        call.path["session"], cast("Any", given.input), agent=given.agent, params=params,
-        retry_failed=given.retry_failed, tenant=call.caller.tenant_for(given.tenant), cursor=given.cursor, **options,
-    )  # fmt: skip
-    return _submitted(call, turn)
+    options = _options(call, "http")
+    tenant = call.caller.tenant_for(options.pop("tenant", None))
+    return _submitted(
+        call, await call.client.submit(call.path["session"], call.body.input, tenant=tenant, **options)
+    )
 
 
-@operation("PUT", "/sessions/{session}/messages/{message}", right="write", status=202)
-async def edit_message(call: Call[None, Edit]) -> Answer[Submitted]:
+@operation("PUT", "/sessions/{session}/messages/{message}", right="write", status=202, body=Edit)
+async def edit_message(call: Call[None, Any]) -> Answer[Submitted]:
     """Replace a message of the user's, and answer the new one
 
     What came after it goes when the answer is there.
     """
-    options = _options(call, call.body)
-    session, given = session_of(call), cast("Any", call.body.input)
-    params = options.pop("params")
-    return _submitted(
-        call,
-        await session.edit_async(call.path["message"], given, agent=call.body.agent, **options, **params),
-    )
+    options = _options(call, "revision")
+    params = options.pop("params", {})
+    turn = await session_of(call).edit_async(call.path["message"], call.body.input, **options, **params)
+    return _submitted(call, turn)
 
 
-@operation("POST", "/sessions/{session}/regenerate", right="write", status=202)
-async def regenerate_answer(call: Call[None, Regenerate]) -> Answer[Submitted]:
+@operation("POST", "/sessions/{session}/regenerate", right="write", status=202, body=Regenerate)
+async def regenerate_answer(call: Call[None, Any]) -> Answer[Submitted]:
     """Answer the last question again"""
-    options = _options(call, call.body)
-    params = options.pop("params")
-    return _submitted(
-        call, await session_of(call).regenerate_async(agent=call.body.agent, **options, **params)
-    )
+    options = _options(call, "revision")
+    params = options.pop("params", {})
+    return _submitted(call, await session_of(call).regenerate_async(**options, **params))
 
 
 @operation("GET", "/sessions/{session}/turns", right="read")
 async def list_turns(call: Call[TurnsQuery, None]) -> TurnPage:
     """List the turns of a session, the newest first; a turn is kept for a week after its end"""
-    found: list[TurnInfo] = []
     turns = call.client.turns(call.path["session"], status=call.query.status, tenant=call.caller.tenant)
-    async for turn in turns:
-        found.append(await turn.info())
-        if len(found) == call.query.limit:
-            break
-    await turns.aclose()
-    return TurnPage(found)
+    return TurnPage([await turn.info() for turn in await call.page(turns, call.query.limit)])
 
 
 @operation("GET", "/turns/{turn}", right="read")
@@ -157,16 +143,12 @@ async def result_of(turn: TurnHandle, seconds: float) -> TurnResult | None:
         return TurnResult(*where, "cancelled" if isinstance(exc, TurnCancelled) else "failed", error=failure)
 
 
-def _options(call: Call[Any, Any], given: Any) -> dict[str, Any]:
-    """The options of a turn that all calls share. Raises ``Refused``."""
-    if given.queue is not None:
+def _options(call: Call[Any, Any], interface: str) -> dict[str, Any]:
+    """The options of a turn that the body gives. Raises ``Refused``."""
+    options = given(call.body, options_of(interface))
+    if "queue" in options:
         call.caller.check_right("admin")
-    return {
-        "key": idempotency_key(call, given.key), "params": given.params, "schema": given.schema,
-        "metadata": given.metadata, "timeout": given.timeout, "delay": given.delay, "if_busy": given.if_busy,
-        "priority": given.priority, "queue": given.queue, "caller_tools": given.caller_tools or None,
-        "while_suspended": given.while_suspended,
-    }  # fmt: skip
+    return options | {"key": idempotency_key(call, options.get("key"))}
 
 
 def _submitted(call: Call[Any, Any], turn: TurnHandle) -> Answer[Submitted]:
@@ -176,17 +158,10 @@ def _submitted(call: Call[Any, Any], turn: TurnHandle) -> Answer[Submitted]:
 
 
 @operation("GET", "/waiting", right="read")
-async def list_waiting(call: Call[WaitingQuery, None]) -> WaitingPage:
+async def list_waiting(call: Call[PageQuery, None]) -> WaitingPage:
     """List the turns that wait for decisions, the one that waits longest first"""
-    found: list[SuspendedTurn] = []
     turns = call.client.waiting(tenant=call.caller.tenant_for(call.query.tenant))
-    async for turn in turns:
-        if call.caller.may_use(turn.session_id):
-            found.append(turn)
-        if len(found) == call.query.limit:
-            break
-    await turns.aclose()
-    return WaitingPage(found)
+    return WaitingPage(await call.page(turns, call.query.limit))
 
 
 @operation("POST", "/turns/{turn}/calls/{call}/approve", right="write", status=204)
@@ -219,34 +194,22 @@ MOST_LOOKED_AT = 10_000
 """So many failed turns are looked at for those of one caller."""
 
 
-class _Which(Struct, kw_only=True, forbid_unknown_fields=True):
-    tenant: str | None = None
-    agent: str | None = None
-    code: str | None = None
-    queue: str | None = None
-    since: Annotated[int, Meta(ge=0)] | None = None
-    until: Annotated[int, Meta(ge=0)] | None = None
+_Turns: TypeAlias = Annotated[list[str], Meta(max_length=MOST_REQUEUED)]
+WHICH = "Which failed turns to run again: ``turns`` with their ids, or all that the other fields select."
 
-
-class FailedQuery(_Which, kw_only=True):
-    """``agent`` is a name, ``code`` that of an error; ``since`` and ``until`` (its end is left out) are ms since 1970.
-
-    ``tenant`` is for keys of every tenant.
-    """
-
-    limit: PageSize = 50
+FailedQuery = msgspec.defstruct("FailedQuery", [*json_fields(FILTERS), ("limit", PageSize, 50)], kw_only=True)
+RequeueMany = msgspec.defstruct(
+    "RequeueMany",
+    [*json_fields(FILTERS), ("turns", _Turns | None, None)],
+    bases=(Given,), kw_only=True, module=__name__,
+    namespace={"__doc__": WHICH},
+)  # fmt: skip
 
 
 class FailedPage(Struct):
     """Failed turns with all their runs, the last one first."""
 
     turns: list[FailedTurn]
-
-
-class RequeueMany(_Which, kw_only=True):
-    """Which failed turns to run again: ``turns`` with their ids, or all that the other fields select."""
-
-    turns: Annotated[list[str], Meta(max_length=MOST_REQUEUED)] | None = None
 
 
 class Requeued(Struct):
@@ -256,30 +219,30 @@ class Requeued(Struct):
     refused: dict[str, TurnFailure]
 
 
-@operation("GET", "/failed", right="read")
-async def list_failed(call: Call[FailedQuery, None]) -> FailedPage:
+@operation("GET", "/failed", right="read", query=FailedQuery)
+async def list_failed(call: Call[Any, None]) -> FailedPage:
     """List the turns that have failed in the last week, the last one first, with why"""
-    return FailedPage([turn async for turn in _failed(call, call.query, call.query.limit)])
+    return FailedPage(await _failed(call, call.query, call.query.limit))
 
 
-@operation("POST", "/failed/requeue", right="write")
-async def requeue_failed(call: Call[None, RequeueMany]) -> Requeued:
+@operation("POST", "/failed/requeue", right="write", body=RequeueMany)
+async def requeue_failed(call: Call[None, Any]) -> Requeued:
     """Run failed turns again: these, or all that a filter selects, at most 1,000
 
     Sent twice, it runs them once: a turn that no longer is failed is refused.
     """
     given = call.body
-    if given.turns is not None and any(getattr(given, name) is not None for name in _Which.__struct_fields__):
+    if given.turns is not None and any(getattr(given, name) is not None for name in FILTERS):
         raise Refused(400, "invalid_body", "Name turns, or fields that select them, but not both.")
     refused: dict[str, TurnFailure] = {}
     wanted: list[str] = []
     if given.turns is None:
-        if all(getattr(given, name) is None for name in _Which.__struct_fields__):
+        if all(getattr(given, name) is None for name in FILTERS):
             raise Refused(400, "invalid_body", "Name turns, or fields that select them; since 0 selects all.")
-        wanted = [turn.turn_id async for turn in _failed(call, given, MOST_REQUEUED)]
+        wanted = [turn.turn_id for turn in await _failed(call, given, MOST_REQUEUED)]
     for turn in given.turns or ():
         try:
-            await _allowed(call, turn)
+            await call.turn(turn)
             wanted.append(turn)
         except AgentError as exc:
             refused[turn] = _told(exc)
@@ -290,33 +253,12 @@ async def requeue_failed(call: Call[None, RequeueMany]) -> Requeued:
     return Requeued([one.id for one in done if isinstance(one, AsyncTurn)], refused)
 
 
-async def _failed(
-    call: Call[FailedQuery, None] | Call[None, RequeueMany], which: _Which, most: int
-) -> AsyncIterator[FailedTurn]:
+async def _failed(call: Call[Any, Any], which: Any, most: int) -> list[FailedTurn]:
     """The failed turns that the caller may see, up to ``most``."""
-    found = call.client.failed(
-        tenant=call.caller.tenant_for(which.tenant), agent=which.agent, code=which.code, queue=which.queue,
-        since=which.since, until=which.until,
-    )  # fmt: skip
-    looked_at = given = 0
-    async with aclosing(found):
-        async for turn in found:
-            looked_at += 1
-            if call.caller.may_use(turn.session_id):
-                given += 1
-                yield turn
-            if given == most or looked_at == MOST_LOOKED_AT:
-                return
-
-
-async def _allowed(call: Call[None, RequeueMany], turn: str) -> None:
-    """Raise ``TurnNotFound`` unless the caller may use the turn."""
-    try:
-        found = await call.client.turn(turn, tenant=call.caller.tenant)
-    except WrongTenant:
-        raise TurnNotFound from None
-    if not call.caller.may_use(found.session_id):
-        raise TurnNotFound
+    asked: Any = {name: getattr(which, name) for name in FILTERS}
+    asked["tenant"] = call.caller.tenant_for(which.tenant)
+    found = call.client.failed(**asked)
+    return await call.page(found, most, MOST_LOOKED_AT)
 
 
 def _told(error: AgentError) -> TurnFailure:

@@ -3,12 +3,13 @@
 import { AlreadyDecided, NotFound, ResultTimeout, TurnCancelled, TurnFailed } from "./errors.js";
 import { EventStream } from "./event_stream.js";
 import { follow, followMany } from "./follow.js";
+import { OPERATIONS } from "./generated.js";
 import { Http, path } from "./http.js";
 import { withDefaults } from "./values.js";
 import { linked } from "./waiting.js";
 
 /** @import { ClientOptions, Asked } from "./http.js" */
-/** @import { HistoryPage, HistoryQuery, Input, JsonObject, Keep, Message, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js" */
+/** @import { HistoryPage, HistoryQuery, Input, JsonObject, Keep, Message, Operations, Response, Snapshot, Status, SubmitOptions, TurnInfo } from "./types.js" */
 
 /**
  * @typedef {object} Follow
@@ -97,6 +98,29 @@ export class Client {
       signal,
       () => place,
     );
+  }
+
+  /**
+   * Call an operation of the gateway by its name: parts of the path, the query and the body are fields of `asked`.
+   *
+   * @template {keyof Operations} T
+   * @param {T} name
+   * @param {Operations[T]["asked"]} asked
+   * @param {{ signal?: AbortSignal }} [options]
+   * @returns {Promise<Operations[T]["answer"]>}
+   */
+  call(name, asked, { signal } = {}) {
+    const { method, route, query, body } = OPERATIONS[name];
+    const rest = /** @type {Record<string, any>} */ ({ ...asked });
+    const taken = (/** @type {string} */ field) => {
+      const { [field]: value } = rest;
+      delete rest[field];
+      return value;
+    };
+    const address = path(...route.slice(1).split("/").map((part) => (part[0] === "{" ? taken(part.slice(1, -1)) : part)));
+    const headers = method === "POST" && rest.key === undefined ? { "idempotency-key": randomKey() } : undefined;
+    const search = Object.fromEntries(query.map((field) => [field, taken(field)]));
+    return this.http.json(method, address, { query: search, body: body ? rest : undefined, headers, signal });
   }
 
   /**

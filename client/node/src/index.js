@@ -41,6 +41,7 @@ export { decodeEvent, isTerminal, textOf } from "./values.js";
 /** @typedef {import("./types.js").CallerTool} CallerTool */
 /** @typedef {import("./types.js").TurnOptions} TurnOptions */
 /** @typedef {import("./types.js").SubmitOptions} SubmitOptions */
+/** @typedef {import("./types.js").Operations} Operations */
 /** @typedef {import("./types.js").Input} Input */
 /** @typedef {import("./types.js").TurnInfo} TurnInfo */
 /** @typedef {import("./types.js").Snapshot} Snapshot */

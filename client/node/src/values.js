@@ -1,48 +1,15 @@
 // Events, messages and responses as they are read: what is absent has its default.
 
 import { AntiphonError } from "./errors.js";
+import { EVENT_DEFAULTS } from "./generated.js";
 
-/** @import { EventBase, EventFields, EventType, Message, Response, SessionEvent, Usage } from "./types.js" */
+/** @import { EventBase, EventType, Message, Response, SessionEvent, Usage } from "./types.js" */
 
 /** @type {EventBase} */
 const IN_ALL = { seq: 0, at: 0, session_id: "", turn_id: "", run: 0, attempt: 0, step: 0 };
 
-// Shared by all events that lack them: nobody may change them.
-/** @type {any} */
-const LIST = Object.freeze([]);
-/** @type {any} */
-const OBJECT = Object.freeze({});
-
-/** The fields of each type of event with their defaults. @type {{ readonly [T in EventType]: Readonly<EventFields[T]> }} */
-export const EVENT_DEFAULTS = {
-  turn_queued: { position: 0, input: LIST, input_omitted: false },
-  turn_started: { worker: "" },
-  text_delta: { text: "" },
-  reasoning_delta: { text: "" },
-  refusal_delta: { text: "" },
-  output_delta: { output: null },
-  tool_call_delta: { call_id: "", name: "", arguments: "" },
-  tool_call: { call_id: "", name: "", arguments: OBJECT },
-  tool_result: { call_id: "", name: "", result: "", is_error: false },
-  tool_progress: { call_id: "", name: "", text: "", fraction: null },
-  custom: { call_id: "", name: "", data: null },
-  item: { provider: "", item: OBJECT },
-  step_finished: { usage: OBJECT, stop_reason: "end", model: "", rejected: "" },
-  turn_retrying: { reason: "", code: "", retry_at: 0, service: null },
-  model_changed: { source: "", target: "", code: "" },
-  turn_suspended: { calls: LIST },
-  turn_resumed: { decisions: LIST },
-  turn_steered: { steered_id: "", input: LIST, input_omitted: false },
-  turn_finished: { response: null, steered_into: "" },
-  turn_failed: { code: "", message: "", raw: "", service: null },
-  turn_cancelled: { reason: "", kept: 0, keep: "steps" },
-  message_added: { message: null },
-  history_cleared: {},
-  history_rewound: { message_id: "", kept: 0 },
-  variables_changed: { variables: OBJECT },
-  session_forked: { fork_id: "" },
-  session_closed: { reason: "" },
-};
+// Shared by all events that lack them: none may change.
+for (const fields of Object.values(EVENT_DEFAULTS)) for (const value of Object.values(fields)) Object.freeze(value);
 
 /** @type {Usage} */
 const USAGE = {

@@ -69,10 +69,18 @@ export async function straight(): Promise<void> {
     const status: string = await turn.status();
     console.log(status, done);
   }
-  // @ts-expect-error a job has no delay
-  await new RedisClient(new Ioredis()).submit("user-123", "Hello", { delay: 5 });
+  await new RedisClient(new Ioredis()).submit("user-123", "Hello", { delay: 5, if_busy: "reject", tenant: "acme" });
+  // @ts-expect-error a failed turn is requeued, and not submitted again
+  await new RedisClient(new Ioredis()).submit("user-123", "Hello", { retry_failed: true });
   // @ts-expect-error the agent is a name or an object with provider and model
   await client.submit("user-123", "Hello", { agent: { provider: "openai" } });
+}
+
+export async function call(): Promise<number> {
+  // @ts-expect-error a fact has a text
+  await client.call("add_fact", { tenant: "acme" });
+  await client.call("rewind_session", { session: "user-123", to: "m1" });
+  return (await client.call("list_sessions", { limit: 5 })).sessions.length;
 }
 
 export const roles = (messages: Message[]): string[] => messages.map(({ role }) => role);

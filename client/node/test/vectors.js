@@ -6,7 +6,8 @@ import { cellHash, cellOf, keysOf, turnIdOfKey } from "../src/redis/names.js";
 import { SILENCE, SUBSCRIBED, follow } from "../src/redis/log.js";
 import { recordOf, responseIn, snapshotCursor } from "../src/redis/client.js";
 import { jobData, submitCommand } from "../src/redis/submission.js";
-import { EVENT_DEFAULTS, decodeEvent, decodeMessage, decodeResponse, textOf } from "../src/values.js";
+import { EVENT_DEFAULTS } from "../src/generated.js";
+import { decodeEvent, decodeMessage, decodeResponse, textOf } from "../src/values.js";
 
 /** `[seq, at]` of each event; `[first, last, at]` stands for several that are a millisecond apart. */
 const places = (rows) =>

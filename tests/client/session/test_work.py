@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from antiphon import AsyncClient
 from antiphon.errors import UsageError
-from antiphon.input.parameters import ModelParams
 from antiphon.input.request import TurnRequest, encode_request
 from antiphon.session import work
-from antiphon.session.work import ClientSubmitOptions, SubmitOptions, Work, work_of, work_of_client
+from antiphon.session.work import OPTIONS, Work, options_of, work_of, work_of_client
 
 
-def test_every_option_has_a_check_and_a_field():
-    options = {*SubmitOptions.__annotations__, *ClientSubmitOptions.__annotations__} - {
-        *ModelParams.__annotations__
-    }
-    options = options - {"ttl"} | {"on_tool", "on_approval"}  # of calls that wait for the answer
-    assert options == {*work._CHECKS} == {*Work.__struct_fields__} - {"messages", "output", "revises"}
+def test_every_option_of_a_turn_is_a_field():
+    assert {*OPTIONS} - {"ttl"} == {*Work.__struct_fields__} - {"messages", "output", "revises"}
 
 
 def test_all_that_workers_are_told_is_a_field():
@@ -35,11 +31,7 @@ def test_what_travels_is_what_it_was_in_the_release_before():
 
 
 def test_none_is_as_good_as_nothing():
-    options = {
-        name: None
-        for name in work._CHECKS
-        if name not in ("if_busy", "params", "tenant", "cursor", "on_tool", "on_approval")
-    }
+    options = dict.fromkeys(options_of("session").keys() - {"if_busy"})
     assert work_of("Hello", options, "support", submitted=True) == work_of("Hello", {}, "support")
     assert work_of("Hello", {"agent": None}, "support").agent == "support"
 
@@ -60,9 +52,8 @@ async def test_a_client_takes_no_parameter_of_a_model_as_a_keyword():
 
 def test_each_value_is_looked_at_once(monkeypatch):
     seen = []
-    for name, check in list(work._CHECKS.items()):
-        monkeypatch.setitem(
-            work._CHECKS, name, lambda value, name=name, check=check: (seen.append(name), check(value))[1]
-        )
+    for name, one in list(work._RUN.items()):
+        check = lambda value, name=name, one=one: (seen.append(name), one.check(value))[1]  # noqa: E731
+        monkeypatch.setitem(work._RUN, name, msgspec.structs.replace(one, check=check))
     work_of("Hello", {"timeout": 3, "queue": "slow", "metadata": {}}, "support")
     assert seen == ["timeout", "queue", "metadata"]

@@ -6,7 +6,6 @@ Only this module of the worker reads RQ's payloads.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import zlib
 from collections.abc import Callable
@@ -19,18 +18,20 @@ from redis.exceptions import RedisError
 from antiphon.errors import AgentError, InvalidMessage, StoreError, UsageError
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.limits import LIMITS, check_size
-from antiphon.input.messages import to_input
-from antiphon.input.request import OutputSpec, TurnRequest, encode_request, input_bytes
-from antiphon.input.schema import output_schema
+from antiphon.input.options import given, json_fields
+from antiphon.input.values import lifetime
 from antiphon.redis.cells import Cells
+from antiphon.redis.connections import submit_work
+from antiphon.session.runtime import SessionRef
+from antiphon.session.work import options_of, work_of_client
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import store_error
 from antiphon.wire.keys import rq_key
 from antiphon.wire.records import DAMAGE, ForeignJob
 
-# The input of a job is its text, and its ``schema`` becomes the ``output`` of the request.
-_FIELDS = {*TurnRequest.__struct_fields__} - {"messages", "output", "revises", "version"}
-OPTIONS = _FIELDS | {"schema"}
+_DECLARED = options_of("job")
+_Options: Any = msgspec.defstruct("JobOptions", [*json_fields(_DECLARED), ("trace", str, "")])
+OPTIONS: tuple[str, ...] = _Options.__struct_fields__
 
 
 async def submit_job(
@@ -40,39 +41,31 @@ async def submit_job(
 
     ``cells`` are the cells of the deployment that this worker knows.
     """
-    given = dict(options)
     match arguments:
         case [session, str() as text]:
-            pass
+            asked = options
         case [session, str() as text, dict() as more]:
-            given |= more
+            asked = options | more
         case _:
             raise InvalidMessage(
                 "The job's arguments are neither the id of a known turn nor (session_id, text, options)."
             )
-    for name in given.keys() - OPTIONS:
+    for name in asked.keys() - {*OPTIONS}:
         raise InvalidMessage(f"The job's options are not those of a turn: remove {name!r}.")
-    schema = given.pop("schema", None)
+    if not isinstance(asked.get("schema"), dict | None):
+        raise InvalidMessage("The job's option 'schema' must be a JSON schema.")
     try:
-        request = msgspec.convert({**given, "messages": []}, TurnRequest)
+        found = msgspec.convert(asked, _Options)
     except msgspec.ValidationError as exc:
         raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
-    if schema is not None:
-        request.output = _output(schema)
-    request.messages = to_input(text)
-    payload = encode_request(request)
-    cells.check_place(cell, session_id(session), turn_id(job_id))
-    await cell.submit(
-        session_id(session), turn_id(job_id), payload, digest=hashlib.sha256(payload).hexdigest(), queue=queue,
-        agent=msgspec.json.encode(request.agent) if request.agent else b"",
-        input_bytes=input_bytes(request.messages),
-    )  # fmt: skip
-
-
-def _output(schema: Any) -> OutputSpec:
-    if not isinstance(schema, dict):
-        raise InvalidMessage("The job's option 'schema' must be a JSON schema.")
-    return output_schema(schema)
+    named = given(found, _DECLARED)
+    agent, ttl = named.pop("agent", None), named.pop("ttl", msgspec.UNSET)
+    work = work_of_client(text, named | {"queue": queue})
+    request = work.request(agent)
+    request.trace = found.trace
+    ref, turn = SessionRef(session_id(session), ttl=lifetime(ttl)), turn_id(job_id)
+    cells.check_place(cell, ref.id, turn)
+    await submit_work(cell, ref, turn, work, request)
 
 
 log = logging.getLogger("antiphon.foreign")

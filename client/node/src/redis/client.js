@@ -20,7 +20,7 @@ import { jobData, submitCommand } from "./submission.js";
  * @property {string} [queue] for turns that name none; `antiphon`
  * @property {number} [patience] for how many seconds a call is repeated while Redis cannot be reached; 10
  *
- * @typedef {Omit<TurnOptions, "if_busy"> & { queue?: string, signal?: AbortSignal }} JobOptions
+ * @typedef {TurnOptions & { queue?: string }} JobOptions
  *
  * @typedef {{ connection: Connection, feed: Feed, keys: ReturnType<typeof keysOf> }} Cell
  *
@@ -76,7 +76,7 @@ export class RedisClient {
    */
   async submit(session, text, { key, queue = this.#queue, signal, ...options } = {}) {
     check(session);
-    const id = key === undefined ? newTurnId(session) : turnIdOfKey(session, key, this.#prefix);
+    const id = key === undefined || key === null ? newTurnId(session) : turnIdOfKey(session, key, this.#prefix);
     const cell = this.#cellOf(cellHash(session));
     await cell.connection.command(submitCommand(cell.keys, id, queue, jobData(session, text, options)), signal);
     return new RedisTurn(cell, id);

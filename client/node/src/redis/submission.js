@@ -1,13 +1,13 @@
 // Submitting a turn as RQ's clients do: a job that asks for it, its id in a queue, and the bell of an idle worker.
 
 import { UsageError } from "../errors.js";
+import { JOB_OPTIONS } from "../generated.js";
 
 /** @import { JsonObject, TurnOptions } from "../types.js" */
 /** @import { keysOf } from "./names.js" */
 
 const RUN_TURN = "antiphon_worker.jobs.run_turn";
 const BELL_MS = 60_000;
-const OPTIONS = ["agent", "params", "metadata", "schema", "timeout", "caller_tools", "while_suspended"];
 
 // A repetition, and a second submission of a key, find the job or the turn, and write nothing: 0.
 const SUBMIT = `
@@ -28,16 +28,14 @@ return 1`;
  * @param {Omit<TurnOptions, "key">} [options]
  */
 export function jobData(session, text, options = {}) {
-  const given = Object.entries(options).filter(([name, value]) => value !== undefined && !isDefault(name, value));
-  const unknown = given.find(([name]) => !OPTIONS.includes(name));
+  const given = Object.entries(options).filter(([name, value]) => value !== undefined && value !== JOB_OPTIONS[name]);
+  const unknown = given.find(([name]) => !Object.hasOwn(JOB_OPTIONS, name));
   if (unknown) {
-    throw new UsageError(`A turn that is submitted in Redis has no option ${unknown[0]}: use ${OPTIONS.join(", ")}.`, { code: "usage" });
+    const known = Object.keys(JOB_OPTIONS).join(", ");
+    throw new UsageError(`A turn that is submitted in Redis has no option ${unknown[0]}: use ${known}.`, { code: "usage" });
   }
   return JSON.stringify([RUN_TURN, null, [session, text, Object.fromEntries(given)], {}]);
 }
-
-/** @param {string} name @param {unknown} value */
-const isDefault = (name, value) => name === "while_suspended" && value === "wait";
 
 /**
  * The command that submits a turn. It may be repeated: a turn that is known already is left alone.
