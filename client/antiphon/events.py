@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import AgentError, CorruptRecord, InvalidOutput
+from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached
 from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
 
 __all__ = [
@@ -256,8 +256,8 @@ class TurnFinished(EventBase, tag="turn_finished"):
 
 
 class TurnFailedEvent(EventBase, tag="turn_failed"):
-    """``raw`` is the answer that did not match its schema, and ``service`` what the model service said with its error,
-    where that is why the turn failed.
+    """``raw`` is the answer that did not match its schema, ``service`` what the model service returned with its error,
+    and ``limit`` the name of the limit that the turn has reached, where that is why the turn failed.
     """
 
     type: ClassVar[Literal["turn_failed"]] = "turn_failed"
@@ -265,12 +265,16 @@ class TurnFailedEvent(EventBase, tag="turn_failed"):
     message: str = ""
     raw: str = ""
     service: ServiceAnswer | None = None
+    limit: str = ""
 
     @classmethod
     def of(cls, error: AgentError) -> TurnFailedEvent:
         """The event of a turn that failed with this error."""
         raw = error.raw if isinstance(error, InvalidOutput) else ""
-        return cls(code=str(error.code), message=error.message, raw=raw, service=ServiceAnswer.of(error))
+        limit = error.limit if isinstance(error, LimitReached) else ""
+        return cls(
+            code=str(error.code), message=error.message, raw=raw, service=ServiceAnswer.of(error), limit=limit
+        )
 
 
 class TurnCancelledEvent(EventBase, tag="turn_cancelled"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.errors import ResultTimeout
+from antiphon.errors import ResultTimeout, TurnCancelled
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
@@ -82,11 +82,9 @@ class RedisRuntime:
             if ended is None:
                 await self._roll_back(session, turn)
         if isinstance(ended, TurnFailedEvent):
-            raise error_of(
-                ended.code, ended.message, session.id, turn.id, raw=ended.raw, service=ended.service
-            )
+            raise error_of(ended)
         if isinstance(ended, TurnCancelledEvent):
-            raise error_of("turn_cancelled", ended.reason, session.id, turn.id)
+            raise TurnCancelled(ended.reason or None, session_id=session.id, turn_id=turn.id)
 
     async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
         connections = await self._connected()

@@ -12,6 +12,7 @@ import msgspec
 from antiphon.errors import (
     AgentError,
     InvalidOutput,
+    LimitReached,
     ProviderError,
     ResultTimeout,
     StreamGap,
@@ -23,7 +24,7 @@ from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFini
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.schema import typed
 from antiphon.input.values import Keep, check_keep, patience
-from antiphon.model import TERMINAL, Decision, Response, ServiceAnswer, Status
+from antiphon.model import TERMINAL, Decision, Response, Status
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription, TurnEvents
@@ -272,13 +273,18 @@ def response_of_end(record: TurnRecord) -> Response:
     """Return the response of a turn that has ended. Raises the error of one that has failed or was cancelled."""
     where: dict[str, Any] = {"session_id": record.session_id, "turn_id": record.turn_id}
     if record.status == "failed":
-        raise error_of(
-            record.error_code, record.error, record.session_id, record.turn_id,
-            raw=response_of(record).text, service=service_of(record),
-        )  # fmt: skip
+        raise error_of(_failure(record, where))
     if record.status == "cancelled":
         raise TurnCancelled(record.error or None, **where)
     return response_of(record)
+
+
+def _failure(record: TurnRecord, where: dict[str, Any]) -> TurnFailedEvent:
+    said = response_of(record)
+    return TurnFailedEvent(
+        code=record.error_code, message=record.error, raw=said.text, service=service_of(record),
+        limit=said.limit or "", **where,
+    )  # fmt: skip
 
 
 def terminal_event(record: TurnRecord) -> Event:
@@ -292,37 +298,26 @@ def terminal_event(record: TurnRecord) -> Event:
     into = record.fields.get("steered_into", b"").decode(errors="replace")
     match record.status:
         case "finished":
-            return TurnFinished(
-                response=None if into else response_of_end(record), steered_into=into, **where
-            )
+            return TurnFinished(response=None if into else response_of(record), steered_into=into, **where)
         case "failed":
-            raw = response_of(record).text
-            return TurnFailedEvent(
-                code=record.error_code, message=record.error, raw=raw, service=service_of(record), **where
-            )
+            return _failure(record, where)
         case _:
             return TurnCancelledEvent(reason=record.error, **where)
 
 
-def error_of(
-    code: str,
-    message: str,
-    session_id: str,
-    turn_id: str,
-    *,
-    raw: str = "",
-    service: ServiceAnswer | None = None,
-) -> AgentError:
-    """Return the error for this code: of the class that has the code, else ``TurnFailed``."""
-    where: dict[str, Any] = {"session_id": session_id, "turn_id": turn_id}
-    known = _by_code(AgentError).get(code)
+def error_of(event: TurnFailedEvent) -> AgentError:
+    """Return the error of a turn that failed: of the class that has its code, else ``TurnFailed``."""
+    where: dict[str, Any] = {"session_id": event.session_id, "turn_id": event.turn_id}
+    known = _by_code(AgentError).get(event.code)
     if known is None:
-        return TurnFailed(message or None, code=code or None, **where)
-    if issubclass(known, ProviderError) and service is not None:
-        return known(message or None, **msgspec.structs.asdict(service), **where)
+        return TurnFailed(event.message or None, code=event.code or None, **where)
+    if issubclass(known, ProviderError) and event.service is not None:
+        where |= msgspec.structs.asdict(event.service)
     if known is InvalidOutput:
-        where["raw"] = raw
-    return known(message or None, **where)
+        where["raw"] = event.raw
+    if issubclass(known, LimitReached):
+        where["limit"] = event.limit
+    return known(event.message or None, **where)
 
 
 def _by_code(root: type[AgentError]) -> dict[str, type[AgentError]]:

@@ -766,7 +766,7 @@ export interface EventFields {
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };
-  turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null };
+  turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
   message_added: { message: Message | null };
   history_cleared: {  };

@@ -88,6 +88,7 @@ def test_at_a_limit_a_turn_without_text_fails_and_names_it(runtime, limits, limi
     with pytest.raises(LimitReached, match=r"has used 100|have used 100") as caught:
         turn.result(20)
     assert caught.value.limit == limit
+    assert [event.limit for event in turn.stream() if event.terminal] == [limit]
     assert turn.info().code == "limit_reached"
     assert turn.usage.tokens == session.usage.tokens == 100
     assert session.messages == []

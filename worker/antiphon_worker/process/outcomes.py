@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AgentError, InvalidOutput, ProviderError
+from antiphon.errors import AgentError, InvalidOutput, LimitReached, ProviderError
 from antiphon.input.request import AgentSpec
 from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
 from antiphon.model import Retry as RetryPolicy
@@ -44,11 +44,13 @@ class Failed(Struct, tag="failed"):
     message: str
     service: ServiceAnswer | None = None
     raw: str = ""  # the answer that does not match its schema
+    limit: str = ""  # the name of the limit that the turn has reached
 
     @classmethod
     def of(cls, exc: AgentError) -> Failed:
         raw = exc.raw if isinstance(exc, InvalidOutput) else ""
-        return cls(str(exc.code), exc.message, ServiceAnswer.of(exc), raw)
+        limit = exc.limit if isinstance(exc, LimitReached) else ""
+        return cls(str(exc.code), exc.message, ServiceAnswer.of(exc), raw, limit)
 
 
 class Retry(Struct, tag="retrying"):
@@ -88,10 +90,10 @@ def encodable(outcome: Outcome) -> Outcome:
     Providers and tools of an App may return any text; half a character becomes U+FFFD.
     """
     match outcome:
-        case Failed(code, message, service, raw):
+        case Failed(code, message, service, raw, limit):
             if service is not None and service.request_id is not None:
                 service = msgspec.structs.replace(service, request_id=valid(service.request_id))
-            return Failed(valid(code), valid(message), service, valid(raw))
+            return Failed(valid(code), valid(message), service, valid(raw), limit)
         case Retry(error, delay):
             error.args = (valid(error.message),)
             error.request_id = error.request_id and valid(error.request_id)

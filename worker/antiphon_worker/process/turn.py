@@ -289,10 +289,10 @@ class _Run:
         match outcome:
             case Finished():
                 return await self._complete(outcome)
-            case Failed(code, message, service, raw):
-                event = TurnFailedEvent(code=code, message=message, raw=raw, service=service)
+            case Failed(code, message, service, raw, limit):
+                event = TurnFailedEvent(code=code, message=message, raw=raw, service=service, limit=limit)
                 unfinished = self._unfinished()
-                response, calls = self._recorded(unfinished, [], raw)
+                response, calls = self._recorded(unfinished, [], raw, limit)
                 return await self._finish(
                     "failed", event, response=response, calls=calls, error_code=code, error=message,
                     service=said_by(service), usage=unfinished.usage,
@@ -363,11 +363,15 @@ class _Run:
         """What was decided while the turn was suspended last, by the ids of the calls."""
         return {one.call_id: one for one in decisions_of(self._turn.decisions, self._turn.turn_id)}
 
-    def _recorded(self, unfinished: Unfinished, kept: Sequence[Message], raw: str = "") -> tuple[bytes, str]:
+    def _recorded(
+        self, unfinished: Unfinished, kept: Sequence[Message], raw: str = "", limit: str = ""
+    ) -> tuple[bytes, str]:
         """Return the turn's record (``raw``: its text), and whether the next turn must be told of its calls."""
         record = unfinished.record(self._turn.turn_id, self._turn.session_id)
         if raw:
             record = msgspec.structs.replace(record or Response(), text=raw)
+        if limit:
+            record = msgspec.structs.replace(record or Response(), limit=limit)
         return encode(record) if record else b"", "untold" if unfinished.calls_beyond(kept) else ""
 
     async def _finish(
