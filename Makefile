@@ -57,13 +57,13 @@ demo: $(VENV)/.demo ## Play conversations on an embedded Valkey, and kill a work
 	@$(BIN)/antiphon demo $(if $(INPUT),--input '$(INPUT)') $(ARGS)
 
 bench: $(VENV)/.bench ## Measure speed beside other queues, and write plots and pages, in fourteen minutes (ARGS=--quick)
-	@PYTHONPATH=tools:tests $(BIN)/python -m bench $(ARGS)
+	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m bench $(ARGS)
 
 chaos: $(VENV)/.dev ## Kill, stop and cut everything at random, then check every promise
-	@PYTHONPATH=tools:tests $(BIN)/python -m chaos $(ARGS)
+	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m chaos $(ARGS)
 
 upgrade: $(VENV)/.dev ## Roll hosts between the release before this one and this one, while everything breaks
-	@PYTHONPATH=tools:tests $(BIN)/python -m upgrade $(ARGS)
+	@TEST_FORKS=no PYTHONPATH=tools:tests $(BIN)/python -m upgrade $(ARGS)
 
 simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousands of schedules (SEEDS=20000)
 	@PYTHONPATH=tools:tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["wait_until", "wait_until_async"]
+__all__ = ["happens_within", "wait_until", "wait_until_async"]
 
 MOST_SECONDS = 0.05
 T = TypeVar("T")
@@ -50,6 +50,16 @@ async def wait_until_async(
             raise AssertionError(_complaint(predicate, timeout, description, answer))
         await asyncio.sleep(interval)
         interval = _longer(interval)
+
+
+def happens_within(predicate: Callable[[], object], seconds: float, interval: float = 0.02) -> bool:
+    """Whether the condition comes true within exactly this time: for a wait that may end without it."""
+    deadline = time.monotonic() + seconds
+    while not predicate():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(interval)
+    return True
 
 
 def _longer(interval: float) -> float:

@@ -8,7 +8,7 @@ import signal
 import time
 
 from support.eventually import wait_until_async
-from support.processes import Process
+from support.processes import Process, worker_name
 
 from antiphon.client import AsyncClient
 from bench.gauges import cpu_seconds
@@ -73,7 +73,7 @@ async def _killed(processes: int = 2) -> float:
         async with AsyncClient(built.redis.url) as client:
             turn = await client.submit("s", TEXT, agent=AGENT)
             holder = await _spoken(client, "s")
-            pid = next(pid for pid in worker.workers() if _named(pid, holder))
+            pid = next(pid for pid in worker.workers() if worker_name(pid) == holder)
             began = time.monotonic()
             os.kill(pid, signal.SIGKILL)
             return await _goes_on(client, "s", began, turn.id)
@@ -97,12 +97,6 @@ async def _host_lost(lease: float) -> float:
 async def _other_worker(built: Stand, lease: float) -> None:
     built.worker(lease=str(lease))
     await asyncio.sleep(lease / 2)  # its reaper waits one lease; the loss comes at any time in that
-
-
-def _named(pid: int, holder: str) -> bool:
-    """Whether this process is the one that calls itself so."""
-    with open(f"/proc/{pid}/environ", "rb") as environ:
-        return f"ANTIPHON_WORKER_NAME={holder}".encode() in environ.read()
 
 
 async def _spoken(client: AsyncClient, session: str) -> str:

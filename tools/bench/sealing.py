@@ -1,6 +1,6 @@
 """What encryption at rest costs: the same worker with keys and without, in turn, on one server.
 
-Run it with ``PYTHONPATH=tests python -m bench.sealing``. Each round plays turns one after the other for the first
+Run it with ``PYTHONPATH=tools:tests python -m bench.sealing``. Each round plays turns one after the other for the first
 delta, and many at once for the rate. The answers are scripted, without a pause.
 """
 

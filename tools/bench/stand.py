@@ -18,6 +18,7 @@ __all__ = ["ModelProcess", "Stand", "stand"]
 
 TOOLS = Path(__file__).parents[1]
 TESTS = TOOLS.with_name("tests")
+MODULES = f"{TOOLS}:{TESTS}"
 START_SECONDS = 20.0
 
 
@@ -92,7 +93,7 @@ class Stand:
 
     def environ(self, model: ModelProcess | None = None) -> dict[str, str]:
         return {
-            "PYTHONPATH": f"{TOOLS}:{TESTS}",
+            "PYTHONPATH": MODULES,
             "OPENAI_BASE_URL": (model or self.model).openai_url,
             "OPENAI_API_KEY": "any",
             "REDIS_URL": self.redis.url,

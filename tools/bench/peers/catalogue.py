@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import distributions, version
 from pathlib import Path
 
-from bench.stand import TESTS
+from bench.stand import MODULES
 
 __all__ = ["PEERS", "WITH_LEASE", "Peer", "env_of", "install", "installed_version", "missing"]
 
@@ -64,7 +64,7 @@ def missing() -> dict[str, str]:
 
 def env_of(peer: Peer) -> dict[str, str]:
     """What its processes need to find it and these modules."""
-    path = [str(_folder(peer.module)), str(TESTS)] if peer.requires else [str(TESTS)]
+    path = [str(_folder(peer.module)), MODULES] if peer.requires else [MODULES]
     return {**peer.env, "PYTHONPATH": ":".join(path)}
 
 
