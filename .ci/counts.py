@@ -36,7 +36,11 @@ def counts(revision: str) -> Counter[str]:
     return found
 
 
-KINDS = {"packages": PACKAGES, "tests and tools": ("tests/", "tools/"), "documentation": ("docs/", "README", "CONTRIB")}
+KINDS = {
+    "packages": PACKAGES,
+    "tests and tools": ("tests/", "tools/"),
+    "documentation": ("docs/", "README", "CONTRIB"),
+}
 
 if __name__ == "__main__":
     for name, count in counts(sys.argv[1] if len(sys.argv) > 1 else "HEAD").items():

@@ -245,7 +245,7 @@ class Agent:
     def _check_memory(self) -> None:
         if self.memory is not None:
             raise UsageError(
-                "An agent with memory= runs on workers alone: pass it to their App(agents=…) and submit its name."
+                "An agent with memory= runs only on workers: pass it to their App(agents=…) and submit its name."
             )
 
     @property

@@ -15,7 +15,7 @@
     │  ├─ SessionChanged            the session has gone on since the caller has read it
     │  ├─ SessionExists             the session already has a history
     │  ├─ WrongTenant               the session does not belong to the tenant that the call names
-    │  ├─ AlreadyDecided            an open call was decided before; ``decision`` is the first one
+    │  ├─ AlreadyDecided            a pending tool call was decided before; ``decision`` is the first one
     │  ├─ NotSuspended              the turn does not wait for this call; ``status`` is the turn's
     │  └─ ClientClosed
     ├─ NotFound                     SessionNotFound, TurnNotFound, MessageNotFound
@@ -215,7 +215,7 @@ class KeyReused(UsageError):
 
 
 class SessionChanged(UsageError):
-    """The session has gone on since the ``cursor`` of the call: read it again, and decide again.
+    """The session has changed since the ``cursor`` of the call: read it again before you submit.
 
     >>> SessionChanged(session_id="s1").session_id
     's1'
@@ -255,7 +255,7 @@ class AlreadyDecided(UsageError):
 
 
 def _as_decided(first: Any) -> str:
-    """Say what a decision was. Where it names nobody, its reason may tell: a time limit says so."""
+    """Describe a decision. Where it names nobody, its reason may tell: a time limit says so."""
     done = {"approve": "approved", "reject": "rejected", "result": "given a result"}[first.kind]
     if first.by is None and first.reason:
         return f"The call {first.call_id!r} was {done} before: {first.reason[:200]}"
@@ -548,18 +548,18 @@ class StoreUnsupported(StoreError):
 
 
 class CorruptRecord(StoreError):
-    """A stored record cannot be read."""
+    """A stored record cannot be decoded."""
 
     code = "corrupt_record"
 
 
 class KeyMissing(CorruptRecord):
-    """The record is sealed with a key that this process does not have."""
+    """The record is encrypted with a key that this process does not have: add the key to ANTIPHON_ENCRYPTION_KEYS."""
 
     code = "key_missing"
 
 
 class SealBroken(CorruptRecord):
-    """A sealed record was changed, cut or moved: it does not open with its key."""
+    """Decryption failed: the record was modified, truncated or copied from elsewhere."""
 
     code = "seal_broken"

@@ -117,7 +117,7 @@ def stream_sync(events: Iterable[Event]) -> Iterator[bytes]:
 
 
 def ended_by(error: AgentError) -> bytes:
-    """Return the last message of a stream that an error ends; nothing if its reader may come back and go on.
+    """Return the last message of a stream that an error ends, or nothing if its reader may reconnect.
 
     >>> from antiphon.errors import StreamGap
     >>> ended_by(StreamGap())

@@ -154,7 +154,7 @@ def _app(checks: dict[str, Callable[[], str]], metrics: Any) -> Any:
 
 
 def tracer_of_environment(service: str):
-    """Return a tracer that exports over OTLP, as the ``OTEL_*`` variables say.
+    """Return a tracer that exports over OTLP, configured by the ``OTEL_*`` variables.
 
     A provider that the process has set before is kept. Raises ``MissingPackage``.
     """

@@ -107,7 +107,7 @@ class Gateway:
             )  # fmt: skip
 
     def drain(self) -> None:
-        """End every stream, each at a cursor from which its reader goes on at another replica.
+        """End every stream at a cursor from which its reader can resume at another replica.
 
         Requests that wait for a turn are answered at once. ``antiphon serve`` does this on SIGTERM.
 
@@ -154,7 +154,7 @@ class Gateway:
             known, path = self._routes.find(request.scope)
             request.scope["route"] = known.route
             if known.name != responses.create_response.__name__:
-                raise Refused(404, "route_not_found", "There is no WebSocket here, but at /v1/responses.")
+                raise Refused(404, "route_not_found", "WebSockets are supported only at /v1/responses.")
             caller = await self._caller(request, known, path)
             await websocket.serve(peer, Call(self._services, caller, path, None, None, request))
             return 101
@@ -181,7 +181,7 @@ class Gateway:
                 self._tell(span, scope, scope["method"], status, began, ready)
 
     def _tell(self, span: Any, scope: Scope, method: str, status: int, began: float, ready: float) -> None:
-        """Tell operators of a request that has ended, whose answer began at ``ready``."""
+        """Record a request that has ended, whose response began at ``ready``."""
         label = method if method in METHODS else "_OTHER"
         route: str = scope.get("route", NO_ROUTE)
         if self._services.counting is not None:
@@ -199,7 +199,7 @@ class Gateway:
             return self._refusal(request, exc)
 
     def _refusal(self, request: Request, error: Exception) -> Response:
-        """Return the response that tells of an error, in the form that callers of the route know."""
+        """Return the error response in the form that the route's callers expect."""
         self._services.refused(error)
         below = request.url.path.removeprefix(request.scope.get("root_path", ""))
         return openai_error(error) if below.startswith("/v1/") else problem_response(error)
@@ -239,9 +239,9 @@ async def show_document(call: Call[None, None]) -> dict[str, Any]:
 
 @operation("GET", "/health", right=None)
 async def show_health(call: Call[None, None]) -> dict[str, str]:
-    """Tell whether this process takes requests: 503 while it drains"""
+    """Return whether this process takes requests: 503 while it drains"""
     if call.services.stopping.began:
-        raise Refused(503, "draining", "This process drains: use another one.", retry_after=1)
+        raise Refused(503, "draining", "This gateway is draining: use another one.", retry_after=1)
     return {"status": "ok"}
 
 

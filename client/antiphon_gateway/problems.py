@@ -63,7 +63,7 @@ class Problem(Struct, omit_defaults=True, kw_only=True):
 
 
 class Refused(Exception):
-    """The gateway refuses a request, with this status, this code and a sentence that says what to do."""
+    """The gateway refuses a request, with a status, a code and a message that explains what to do."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def problem_response(error: Exception) -> Response:
-    """Return the response that tells of an error, with ``Retry-After`` where trying again may help."""
+    """Return the error response, with ``Retry-After`` if a retry may help."""
     problem = problem_of(error)
     headers = retry_header(error, problem)
     return Response(

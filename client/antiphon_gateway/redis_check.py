@@ -1,4 +1,4 @@
-"""Says at the start of a gateway which Redis it cannot reach, and when it can."""
+"""Logs at startup which Redis is unreachable, and when it is reachable again."""
 
 from __future__ import annotations
 

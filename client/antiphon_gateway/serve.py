@@ -45,7 +45,7 @@ def serve(argv: list[str]) -> int:
     parser.usage = "antiphon serve [OPTIONS]"
     for known in fields(GatewaySettings):
         _add_setting(parser, known.name, known.default, known.metadata["doc"])
-    parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and end")
+    parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and exit")
     add_json(parser, "with --new-key: print the key and its hash as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
@@ -145,7 +145,7 @@ def _traces(settings: GatewaySettings) -> Any:
 
 
 class _Server(uvicorn.Server):
-    """Tells the gateway before it waits for its requests, and ends with the exit code 0."""
+    """Runs a function before the gateway accepts requests, and exits with code 0."""
 
     def __init__(self, config: uvicorn.Config, app: Gateway) -> None:
         super().__init__(config)

@@ -39,25 +39,23 @@ def _setting(default: Any, doc: str) -> Any:
 class GatewaySettings:
     """The settings of a gateway process."""
 
-    host: str = _setting("127.0.0.1", "The address to listen on; without keys only one of this machine")
+    host: str = _setting("127.0.0.1", "The address to listen on; without keys, only a local one")
     port: int = _setting(8700, "The port to listen on")
     keys: str = _setting("", "A file with the hashes of API keys; separate several with commas")
-    secret: str = _setting("", "Signs tokens for streams, 32 bytes or more, the same for every replica")
+    secret: str = _setting("", "Signs stream tokens; 32 bytes or more, the same for every replica")
     jwt_secret: str = _setting("", "The shared secret that verifies JSON web tokens (HS256, HS384, HS512)")
-    jwt_jwks_url: str = _setting("", "Where the public keys are that verify JSON web tokens")
+    jwt_jwks_url: str = _setting("", "URL of the public keys that verify JSON web tokens")
     jwt_issuer: str = _setting("", "The issuer that a JSON web token must name")
     jwt_audience: str = _setting("", "The audience that a JSON web token must name")
     jwt_tenant_claim: str = _setting("tenant", "The claim that names the tenant")
-    archive: str = _setting("", "The store of archived sessions that the workers have, to read them: its URL")
-    cors: str = _setting(
-        "", "The origins whose pages may call, separated by commas: https://chat.example.com"
-    )
+    archive: str = _setting("", "URL of the workers' archive, to read archived sessions")
+    cors: str = _setting("", "Allowed origins of web pages, separated by commas: https://chat.example.com")
     body_bytes: int = _setting(Limits().body_bytes, "The largest body of a request")
     rate: float = _setting(
-        Limits().rate, "Requests a second of one key in this process, unless the key has a rate"
+        Limits().rate, "Requests per second of one key in this process, unless the key has a rate"
     )
     streams: int = _setting(
-        Limits().streams, "Streams that one key may hold open in this process, unless the key says"
+        Limits().streams, "Open streams of one key in this process, unless the key has streams"
     )
     connections: int = _setting(10_000, "Connections that may be open at once; further requests get 503")
     drain: float = _setting(10.0, "How long requests may take after SIGTERM, in seconds")
@@ -68,7 +66,8 @@ class GatewaySettings:
     )
     status_host: str = _setting("127.0.0.1", "The address on which status_port listens")
     traces: bool = _setting(
-        False, "Take the traceparent of requests and export OpenTelemetry traces, as the OTEL_* variables say"
+        False,
+        "Read the traceparent of requests and export OpenTelemetry traces, configured by the OTEL_* variables",
     )
 
     @classmethod
@@ -102,7 +101,7 @@ class GatewaySettings:
             raise SettingsError(f"{variable_of('log_format')} (--log-format) must be text or json.")
         for name in ("body_bytes", "rate", "streams", "connections"):
             if getattr(self, name) <= 0:
-                raise SettingsError(f"{variable_of(name)} must be more than 0.")
+                raise SettingsError(f"{variable_of(name)} must be greater than 0.")
         if any("*" in origin or "/" in origin.partition("://")[2] for origin in self.origins):
             raise SettingsError(
                 "ANTIPHON_GATEWAY_CORS must name origins like https://chat.example.com, without *."

@@ -34,7 +34,7 @@ TERMINATED = 143
 def demo(argv: list[str]) -> int:
     """Play conversations, kill a worker in the middle of an answer, and check every promise
 
-    Everything runs on this machine: an embedded Valkey, worker processes, a gateway with the page of operators, and a
+    Everything runs on this machine: an embedded Valkey, worker processes, a gateway with the operator dashboard, and a
     model server that speaks the wire formats of OpenAI and Anthropic. If OPENAI_API_KEY or ANTHROPIC_API_KEY is set,
     the real service answers instead. The exit code is 1 if a promise does not hold.
     """
@@ -81,7 +81,9 @@ def _can_serve(asked: bool) -> bool:
     """Whether the gateway's packages are installed. Raises ``MissingPackage`` if they are not and it is asked for."""
     found = all(map(importlib.util.find_spec, ("uvicorn", "starlette")))
     if asked and not found:
-        raise MissingPackage("The page needs the gateway's packages: pip install 'antiphon[gateway]'.")
+        raise MissingPackage(
+            "The operator dashboard needs the gateway's packages: pip install 'antiphon[gateway]'."
+        )
     return found
 
 
@@ -103,7 +105,7 @@ async def _run(records: Sequence[SessionRecord], stage: Stage, screen: Screen, *
         print_wrapped("Starting Valkey, the workers and the model server …")
         await stage.set_up()
         if stage.page:
-            print_wrapped(f"The page of operators shows them: {stage.page}")
+            print_wrapped(f"The operator dashboard shows them: {stage.page}")
         return await perform(records, stage, screen, kill=kill)
     except UsageError:
         raise
@@ -153,7 +155,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--no-kill", dest="kill", action="store_false", help="do not kill a worker")
     parser.add_argument(
-        "--serve", action="store_true", help="keep everything and the page of operators running afterwards"
+        "--serve", action="store_true", help="keep everything running afterwards, with the operator dashboard"
     )
     add_json(parser, "print at the end which promises hold as a line of JSON, and all else to standard error")
     parser.add_argument("--plain", action="store_true", help="print lines instead of a live view")

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 10.0
 
 
 class Watchdog:
-    """A process that kills the groups and removes the folders that it was told of, when this process is gone."""
+    """A process that kills registered process groups and removes registered folders after this process has ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -52,7 +52,7 @@ class Watchdog:
         )
 
     def tell(self, kind: Literal["group", "ended", "folder"], what: object) -> None:
-        """Register a process group or a folder, or say that a group has ended."""
+        """Register a process group or a folder, or the end of a group."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{kind} {what}\n")
         self._process.stdin.flush()

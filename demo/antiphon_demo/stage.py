@@ -127,7 +127,7 @@ class Stage:
 
 
 def _free(port: int) -> int:
-    """This port if nobody listens there, otherwise 0, which is any."""
+    """Return this port if it is free, otherwise 0, which selects any."""
     try:
         with socket.create_server(("127.0.0.1", port)):
             return port

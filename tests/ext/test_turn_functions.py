@@ -205,7 +205,7 @@ def test_calls_without_a_result_are_settled(runtime, use):
     use(run)
     response = runtime.agent().session("s").run("Go")
     assert [(one.result, one.is_error) for one in response.tool_calls] == [
-        ("handed over", False), ("The result of this call is not known.", True),
+        ("handed over", False), ("The result of this call is unknown.", True),
     ]  # fmt: skip
     assert response.text == "Done."
 

@@ -1,4 +1,4 @@
-"""Workers: what runs the turns of sessions."""
+"""Workers: run the turns of sessions."""
 
 from __future__ import annotations
 

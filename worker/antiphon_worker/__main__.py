@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _page() -> Page | None:
-    """The memory in which whoever started this process sees its pulse."""
+    """The memory shared with the parent process for the watchdog."""
     descriptor = os.environ.pop("ANTIPHON_PULSE", "")
     if not descriptor:
         return None

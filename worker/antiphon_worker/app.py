@@ -174,7 +174,7 @@ class App:
     ) -> AgentSpec:
         """Return the agent for a turn: the App's agent with this name, its only agent, or the one sent with the turn.
 
-        ``parameters`` are those of the turn; tools of the caller that come with it count as ``caller_tools``.
+        ``parameters`` are those of the turn; client-side tools that come with it count as ``caller_tools``.
         ``own_system`` is true if the session has its own system prompt. Raises ``UnknownAgent``, and ``NotAllowed``,
         ``UnknownProvider`` or ``UnknownTool`` if the App does not allow it.
 
@@ -221,7 +221,7 @@ class App:
         """
         for name in names:
             if name not in self._tools:
-                raise UnknownTool(f"The worker has no tool {name!r}.")
+                raise UnknownTool(f"This worker's App has no tool {name!r}.")
         return [self._tools[name] for name in names]
 
     async def provider(self, name: str) -> Provider:
@@ -413,7 +413,7 @@ def load_app(path: str) -> App:
 
 
 def _place_and_text(exc: Exception) -> str:
-    """Return the last line of the App's own code that the exception passed, and what it says, in one line."""
+    """Return the last line of the App's own code in the traceback, and its message, in one line."""
     if isinstance(exc, SyntaxError):
         return f"{Path(exc.filename or '').name}, line {exc.lineno}: {type(exc).__name__}: {exc.msg}"
     text = " ".join(str(exc).split()).rstrip(".")

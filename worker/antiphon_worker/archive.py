@@ -264,7 +264,7 @@ class Archiver:
         return True
 
     async def _save(self, ending: Ending, asked: float) -> None:
-        """Save a session, unless this process stood still since the read: another may have saved a later state."""
+        """Save a session, unless this process was paused since the read: another may have saved a later state."""
         ending = open_ending(self._cell, ending)
         former = await self._archive.load(ending.session_id)
         copy = await asyncio.to_thread(new_copy, ending, former)

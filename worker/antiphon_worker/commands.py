@@ -34,7 +34,7 @@ def _check_workers(argv: list[str]) -> int:
     exit with 1 if an agent lacks something.
     """
     parser = command_parser(_check_workers, "worker check")
-    parser.add_argument("--app", metavar="MODULE:APP", help="the App to check, without a Redis and a worker")
+    parser.add_argument("--app", metavar="MODULE:APP", help="check this App, without a Redis or a worker")
     add_json(parser, "print a line of JSON for each worker, or each agent with what it lacks")
     add_redis(parser)
     options = parser.parse_args(argv)

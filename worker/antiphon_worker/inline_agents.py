@@ -1,4 +1,4 @@
-"""Checks what a turn may bring with it: a travelling agent and parameters of its own."""
+"""Checks what a turn may bring with it: a inline agent and parameters of its own."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ UNFORCED = ("auto", "none")
 class Allow:
     """What turns may bring to an App: ``App(travelling=Allow(…))``. Each list of names may be ``"any"``.
 
-    ``providers``, by default none, are those that travelling agents may use, also as a fallback. ``models``, by default
-    any, are those that travelling agents and the ``model`` of a turn may name. ``tools``, by default those of
-    ``App(tools=…)``, are those that travelling agents may name. ``parameters``, by default ``ORDINARY``, are those of a
-    turn or a travelling agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
+    ``providers``, by default none, are those that inline agents may use, also as a fallback. ``models``, by default
+    any, are those that inline agents and the ``model`` of a turn may name. ``tools``, by default those of
+    ``App(tools=…)``, are those that inline agents may name. ``parameters``, by default ``ORDINARY``, are those of a
+    turn or a inline agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
     ``tools``, ``extra_body``, ``extra_headers`` and others to allow them; they can replace what an agent of the App
     has. With ``system``, the system prompt of a session may replace that of the App's agent.
 
@@ -72,17 +72,17 @@ class Door:
         self._allow = allow
 
     def providers(self) -> Collection[str]:
-        """Return the names of the providers that travelling agents may use; ``*`` stands for any."""
+        """Return the names of the providers that inline agents may use; ``*`` matches any."""
         allowed = "any" if self._allow is None else self._allow.providers
         return ("*",) if allowed == "any" else allowed
 
     def models(self) -> Collection[str] | None:
-        """Return the names of the models that travelling agents may name; None for any."""
+        """Return the names of the models that inline agents may use; None for any."""
         allowed = "any" if self._allow is None else self._allow.models
         return None if allowed == "any" else allowed
 
     def tools(self) -> Collection[str]:
-        """Return the names of the tools that travelling agents may name; ``*`` stands for any."""
+        """Return the names of the tools that inline agents may use; ``*`` matches any."""
         allowed = self._tools if self._allow is None or self._allow.tools is None else self._allow.tools
         return ("*",) if allowed == "any" else allowed
 
@@ -101,8 +101,8 @@ class Door:
             self._check_travelling(asked)
         elif own_system and self._allow is not None and not self._allow.system:
             raise NotAllowed(
-                "The session has a system prompt of its own, which this worker's App does not allow its agents: "
-                "leave system= out, or allow it there with App(travelling=Allow(system=True))."
+                "The session has its own system prompt, which this worker's App does not allow: omit "
+                "system=, or allow it there with App(travelling=Allow(system=True))."
             )
         self._check_parameters(parameters)
         return found or asked  # type: ignore[return-value]
@@ -115,7 +115,7 @@ class Door:
         if asked is None:
             if len(self._agents) == 1:
                 return next(iter(self._agents.values()))
-            raise UnknownAgent("The turn names no agent: submit it with agent=….")
+            raise UnknownAgent("The turn does not name an agent: submit it with agent=….")
         if asked not in self._agents:
             raise UnknownAgent(f"The worker has no agent {asked!r}.")
         return self._agents[asked]
@@ -126,8 +126,8 @@ class Door:
             return
         if not allow.providers:
             raise NotAllowed(
-                "This worker runs only the agents of its App: submit the name of one of them (agent='…'), or allow "
-                "others there with App(travelling=Allow(providers=[…]))."
+                "This worker runs only the agents of its App: submit the name of one of them "
+                "(agent='…'), or allow inline agents there with App(travelling=Allow(providers=[…]))."
             )
         self._check_provider(agent.provider, allow)
         for model in agent.fallback:
@@ -138,7 +138,7 @@ class Door:
         for tool in agent.tools:
             if not _in(tool, tools):
                 raise UnknownTool(
-                    f"The worker has no tool {tool!r} for agents that travel with a turn, but: {_listed(tools)}."
+                    f"This worker's App has no tool {tool!r} for inline agents; available: {_listed(tools)}."
                 )
         self._check_model(agent.model)
         self._check_parameters(agent.params)
@@ -146,8 +146,7 @@ class Door:
     def _check_provider(self, name: str, allow: Allow) -> None:
         if not _in(name, allow.providers):
             raise UnknownProvider(
-                f"The worker has no provider {name!r} for agents that travel with a turn, "
-                f"but: {_listed(allow.providers)}."
+                f"The worker has no provider {name!r} for inline agents; available: {_listed(allow.providers)}."
             )
 
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
@@ -157,8 +156,8 @@ class Door:
         for name, value in parameters.items():
             if not _in(name, allow.parameters) and not (name == "tool_choice" and value in UNFORCED):
                 raise NotAllowed(
-                    f"This worker's App does not allow the parameter {name!r} to come with a turn: "
-                    "App(travelling=Allow(parameters=[…])) says which it does."
+                    f"This worker's App does not allow the parameter {name!r} in a turn: "
+                    "App(travelling=Allow(parameters=[…])) lists the allowed ones."
                 )
         if parameters.get("model"):
             self._check_model(parameters["model"])
@@ -166,7 +165,7 @@ class Door:
     def _check_model(self, model: Any) -> None:
         if self._allow is not None and not _in(model, self._allow.models):
             raise NotAllowed(
-                f"This worker's App does not allow the model {model!r} here, but: {_listed(self._allow.models)}."
+                f"This worker's App does not allow the model {model!r} here; allowed: {_listed(self._allow.models)}."
             )
 
 

@@ -60,7 +60,7 @@ class TurnWorker(RQWorker):
 
         if max_jobs is not None:
             raise SettingsError(
-                "antiphon_worker.rq.Worker runs many turns at once and does not support --max-jobs: leave it out."
+                "antiphon_worker.rq.Worker runs many turns at once and does not support --max-jobs: omit it."
             )
         settings = Settings.load({"queues": ",".join(self.queue_names())})
         set_up_logging((logging_level or settings.log_level).lower(), settings.log_format)

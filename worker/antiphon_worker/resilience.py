@@ -252,7 +252,7 @@ class RateLimits:
             if waited + ms / 1000 > BRIEF_SECONDS:
                 name = scope.rpartition("/")[0]
                 raise HeldBack(
-                    f"The service limits the calls of {name}, as another call was told: this one waits "
+                    f"The service limits the rate of calls of {name}; this call would wait "
                     f"{ms / 1000:.1f} s. Wait, or ask the service for a higher limit.",
                     retry_after=ms / 1000,
                 )

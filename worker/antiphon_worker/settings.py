@@ -31,11 +31,11 @@ class Settings:
     )
     cells: str = _setting(
         "",
-        "All Redis of the deployment, if this worker serves only some of them; it refuses jobs of the others",
+        "All Redis URLs of the deployment, if this worker serves only some of them; it refuses jobs of the others",
         shown=False,
     )
     queues: tuple[str, ...] = _setting(
-        (DEFAULT_QUEUE,), "Queues to take turns from, separated by commas, the most urgent first"
+        (DEFAULT_QUEUE,), "Queues to serve, separated by commas, most urgent first"
     )
     app: str = _setting("", "The App with agents, tools and providers, as module:attribute")
     archive: str = _setting(
@@ -45,28 +45,28 @@ class Settings:
         shown=False,
     )
     prices: str = _setting(
-        "", "A JSON file with prices of models, before those that come with the package; or use App(prices=…)"
+        "", "A JSON file with prices of models, in addition to the package's; or use App(prices=…)"
     )
     processes: int = _setting(
-        1, "Worker processes, each with its own event loop; a single one has a spare process"
+        1, "Worker processes, each with its own event loop; a single one has a standby process"
     )
     concurrency: int = _setting(100, "Concurrent turns in one process")
     lease: float = _setting(10.0, "How long a worker that no longer responds keeps its sessions, in seconds")
     drain: float = _setting(
-        25.0, "How long turns may continue after SIGTERM before they are given back, in seconds"
+        25.0, "How long turns may continue after SIGTERM before they are requeued, in seconds"
     )
     crash_limit: int = _setting(10, "How many crashes of its worker fail a turn")
     isolated_turns: int = _setting(
-        16, "Concurrent turns with two crashes for each worker process, each turn in a process of its own"
+        16, "Concurrent turns with two crashes per worker process, each in its own process"
     )
     stall_timeout: float = _setting(
-        60.0, "How long an event loop may stand still before its process is ended, in seconds; 0 for no limit"
+        60.0, "How long an event loop may be blocked before its process is killed, in seconds; 0 for no limit"
     )
     retry_seconds: float = _setting(
         600.0,
-        "How long a turn is tried again while its model service fails, in seconds, unless its agent has a Retry",
+        "How long a turn is retried while its model service fails, in seconds, unless its agent has a Retry",
     )
-    error_limit: int = _setting(100, "How many retryable provider errors fail a turn, however soon they come")
+    error_limit: int = _setting(100, "How many retryable provider errors fail a turn, at any rate")
     retry_delay: float = _setting(
         1.0, "Delay before the first retry after a provider error, doubled each time, in seconds"
     )
@@ -82,7 +82,7 @@ class Settings:
     )
     status_host: str = _setting("127.0.0.1", "The address on which status_port listens")
     traces: bool = _setting(
-        False, "Export OpenTelemetry traces, as the OTEL_* variables say; needs antiphon[otel]"
+        False, "Export OpenTelemetry traces, configured by the OTEL_* variables; needs antiphon[otel]"
     )
 
     @classmethod

@@ -1,1 +1,1 @@
-"""The ``antiphon`` command: it parses arguments, calls the client and prints what comes back."""
+"""The ``antiphon`` command: parses arguments, calls the client and prints the result."""

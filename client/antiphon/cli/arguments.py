@@ -30,11 +30,11 @@ ARCHIVE_VARIABLE = "ANTIPHON_ARCHIVE"
 
 INTERRUPTED, NOBODY_READS = 130, 141
 EXIT_CODES = {
-    0: "It is done",
-    1: "It failed, or what was asked about is not well; standard error says why in one sentence",
-    2: "The arguments or the settings are wrong; nothing was done",
-    INTERRUPTED: "Ctrl-C ended it",
-    NOBODY_READS: "The reader of its output is gone, as after `antiphon history … \\| head`",
+    0: "success",
+    1: "failure, or a problem was found; standard error has one sentence about it",
+    2: "invalid arguments or settings; nothing was done",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    NOBODY_READS: "the reader of the output has closed it, as after `antiphon history … \\| head`",
 }
 """What every command returns, for scripts."""
 
@@ -101,7 +101,7 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
         "--redis-url",
         metavar="URL",
         default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
-        help=f"URL of the Redis; separate several (cells) with commas; by default {URL_VARIABLE} or {DEFAULT_URL}",
+        help=f"Redis URL; separate several (cells) with commas; default: {URL_VARIABLE} or {DEFAULT_URL}",
     )
     parser.add_argument(
         "--prefix",
@@ -114,7 +114,7 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
     """Add ``--archive``, with its variable as the default."""
     parser.add_argument(
         "--archive", metavar="URL", default=os.environ.get(ARCHIVE_VARIABLE),
-        help=f"read archived sessions, too: the workers' store; by default {ARCHIVE_VARIABLE}",
+        help=f"also read archived sessions from the workers' store; default: {ARCHIVE_VARIABLE}",
     )  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def redis_urls(text: str) -> list[str]:
     """Split into one URL for each cell. A Sentinel URL has commas of its own."""
     urls = [url.strip() for url in re.split(r",(?=\s*[a-z+]+://)", text) if url.strip()]
     if not urls:
-        raise UsageError("The URL of the Redis is empty: give one with --redis-url or ANTIPHON_REDIS_URL.")
+        raise UsageError("The Redis URL is empty: set --redis-url or ANTIPHON_REDIS_URL.")
     return urls
 
 

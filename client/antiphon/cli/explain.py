@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
 
 
 def story_of(events: Iterable[Event], now: int) -> Story:
-    """Tell the life of a turn from its events, in their order. ``now`` ends what has not ended."""
+    """Return the timeline of a turn from its events, in order. ``now`` ends what has not ended."""
     teller = _Teller()
     for event in events:
         teller.hear(event)
@@ -220,7 +220,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
 
 
 def explain(argv: list[str]) -> int:
-    """Tell the life of a turn: who held it, why it was tried again, where the time went
+    """Explain a turn: which workers held it, why it was retried, how long each part took
 
     It shows no text of users, models or tools. A turn is known for a week after its end, and its story for as long as
     its session keeps the events.
@@ -313,7 +313,7 @@ class _Told:
         return f"It {verb} {duration(sum(spent.values()))}: {parts}."
 
     def _next(self, paint: Paint) -> None:
-        """Say what can be done now."""
+        """List the available actions."""
         info = self._info
         if self._crashes or self._errors:
             died, failed = counted(self._crashes, "time"), counted(self._errors, "time")

@@ -31,9 +31,9 @@ NO_TURNS = ("no_turn", "quarantined")
 
 
 def failed(argv: list[str]) -> int:
-    """List the failed turns, the most recent first
+    """List the failed turns, most recent first
 
-    Without a filter, failed jobs that are no turns and sessions that were set aside are listed as well. --json shows
+    Without a filter, failed jobs of other functions and sessions that were set aside are listed as well. --json shows
     what was asked, and all runs with their errors.
     """
     parser = list_parser(failed, "turns")
@@ -122,6 +122,6 @@ def _time(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time: write 30m, 2h, 7d or 2026-11-22T09:00"
+            f"{text!r} is not a time: use 30m, 2h, 7d or 2026-11-22T09:00"
         ) from None
     return found if found.tzinfo else found.astimezone()

@@ -76,7 +76,7 @@ def _dispatch(arguments: list[str]) -> int:
     if first not in points:
         near = get_close_matches(first, points, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"There is no command {first!r}.{hint} `antiphon --help` lists them.")
+        raise UsageError(f"Unknown command {first!r}.{hint} `antiphon --help` lists them.")
     return _load(points[first])(arguments[1:])
 
 
@@ -104,7 +104,7 @@ def _help() -> str:
     width = max(map(len, points)) + 2
     return "\n".join(
         [
-            "Sessions of turns between users and language models, run by as many workers as you start.",
+            "Sessions of turns between users and language models, on Redis and RQ.",
             "",
             "Usage: antiphon COMMAND [OPTIONS]",
             "",

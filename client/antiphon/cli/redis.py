@@ -67,9 +67,7 @@ def _acl(argv: list[str]) -> int:
     parser = command_parser(_acl, "redis acl")
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--name", help="the user's name; by default the role")
-    parser.add_argument(
-        "--sessions", metavar="BEGINNING", help="what the ids of a subscriber's sessions begin with"
-    )
+    parser.add_argument("--sessions", metavar="BEGINNING", help="the prefix of a subscriber's session ids")
     parser.add_argument(
         "--database", metavar="N", type=int, default=0, help="the subscriber's database; by default 0"
     )

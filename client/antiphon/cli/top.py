@@ -18,7 +18,7 @@ HELP = "q quit  s sort  r reverse  / filter  p pause"
 
 
 def top(argv: list[str]) -> int:
-    """Show queues, workers and turns at work, live
+    """Watch queues, workers and running turns
 
     Keys: q quits, s sorts by the next column, r reverses, / filters (Enter ends, Escape clears), p pauses.
     Without a terminal, with --once, or without Rich (pip install 'antiphon[cli]'), it prints the state once.

@@ -42,7 +42,7 @@ class View(Struct):
 
     @property
     def summary(self) -> str:
-        """The numbers that stand above all."""
+        """The totals above all lines."""
         found, counts = self.overview, self.overview.counts
         running = sum(one.running for one in found.workers)
         lag = max((one.lag for one in found.workers), default=0.0)

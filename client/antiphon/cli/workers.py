@@ -11,7 +11,7 @@ from antiphon.redis.deployment import list_queues, list_workers
 
 
 def workers(argv: list[str]) -> int:
-    """List the worker processes that live, with what they run
+    """List the live worker processes and their turns
 
     A worker that was killed stays for up to a minute. Exit code 1 if there is none.
     """
@@ -34,7 +34,7 @@ def workers(argv: list[str]) -> int:
 
 
 def queues(argv: list[str]) -> int:
-    """List the queues with their turns, and since when the oldest one waits
+    """List the queues with their turns and the age of the oldest one
 
     Exit code 1 if turns wait in a queue that no worker serves.
     """

@@ -1,4 +1,4 @@
-"""Encryption at rest: seals what users, models and tools wrote before it reaches Redis or an archive, and opens it.
+"""Encryption at rest: encrypts content before it reaches Redis or an archive, and decrypts it.
 
 ``keyring`` has the keys, ``cipher`` the algorithm, ``sealing`` makes sealed values and opens them, and ``contents``
 says what is sealed in each kind of record.

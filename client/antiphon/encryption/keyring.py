@@ -84,7 +84,7 @@ class Keyring:
     def _take(self, found: Iterable[tuple[str, bytes]]) -> None:
         keys = [Key(key_id, secret) for key_id, secret in found]
         if not keys:
-            raise SettingsError(f"{KEYS_VARIABLE} has no key: write id:base64, or leave the variable out.")
+            raise SettingsError(f"{KEYS_VARIABLE} contains no key: use id:base64, or unset it.")
         named = {key.name: key for key in keys}
         if len(named) < len(keys):
             raise SettingsError(f"{KEYS_VARIABLE} has the same key twice.")

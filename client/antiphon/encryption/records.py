@@ -174,7 +174,7 @@ def open_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
 
 
 def stored(data: bytes) -> bytes:
-    """Return what stands in Redis in the place of a field's value."""
+    """Return the stored form of a field's value."""
     return data.stored if isinstance(data, Opened) else data
 
 

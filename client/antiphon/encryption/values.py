@@ -60,7 +60,7 @@ class Sealer:
         return b'"\\u007f' + self._sealed(place, kind, data) + b'"' if self.ring and data else data
 
     def text(self, place: str, kind: str, text: str) -> str:
-        """Seal a text that stands in a field of its own, or that a script puts into JSON. Nothing stays nothing."""
+        """Encrypt a text that is a whole field, or that a script inserts into JSON. Nothing stays nothing."""
         if self.ring is None or not text:
             return text.lstrip(TEXT_MARK)  # a text of a user is no sealed value
         return TEXT_MARK + self._sealed(place, kind, msgspec.json.encode(text)).decode()
@@ -96,7 +96,7 @@ class Sealer:
         return msgspec.json.decode(self._opened(place, frozenset({kind}), data[1:]), type=str).encode()
 
     def digests(self, place: str, digest: str) -> list[str]:
-        """Return what may stand in the place of the hash of a content: whoever has no key must not guess what it is of.
+        """Return the keyed hash of a content: whoever has no key must not guess what it is of.
 
         The first is the one to write. The others are those of earlier keys, and of before there was a key.
         """
@@ -124,14 +124,15 @@ class Sealer:
     def _opened(self, place: str, kinds: frozenset[str], text: bytes) -> bytes:
         version, _, rest = text.partition(b":")
         if version != VERSION.encode():
-            raise KeyMissing("This was sealed by a newer release: update this process.")
+            raise KeyMissing("This value was encrypted by a newer release: upgrade antiphon in this process.")
         if self.ring is None:
-            raise KeyMissing(f"This is sealed, and this process has no key: set {KEYS_VARIABLE}.")
+            raise KeyMissing(f"This value is encrypted and this process has no key: set {KEYS_VARIABLE}.")
         kind, key, body = _parts(rest)
         cipher = self.ring.cipher(self.ring.named(key), place)
         if kind not in kinds:
             raise SealBroken(
-                f"A sealed value of the kind {kind[:20]!r} stands where none may stand: it was moved."
+                f"An encrypted value of the kind {kind[:20]!r} was found in a field that cannot have "
+                "one: the record was modified or copied from elsewhere."
             )
         try:
             raw = base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4))
@@ -141,12 +142,12 @@ class Sealer:
 
 
 def members_of(data: bytes) -> dict[str, bytes]:
-    """Return the members of a JSON object, each value as it stands."""
+    """Return the members of a JSON object, each with its raw value."""
     return {name: bytes(value) for name, value in _object.decode(data).items()}
 
 
 def member(name: str, value: bytes) -> bytes:
-    """Return a member of a JSON object as it stands in it."""
+    """Return the raw value of a member of a JSON object."""
     return msgspec.json.encode(name) + b":" + value
 
 

@@ -1,1 +1,1 @@
-"""Adapters to other frameworks: each module needs its framework, which is an extra of its own."""
+"""Adapters to other frameworks; each module needs its framework, installed as an extra."""

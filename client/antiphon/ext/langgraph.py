@@ -91,7 +91,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         self._ttl_ms = None if seconds is None else int(seconds * 1000)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint that the config names, or the newest one of its thread; None if there is none."""
+        """Return the checkpoint that the config names, or the newest one of its thread, or None."""
         thread, space = _thread(config), _space(config)
         redis = await self._redis(thread)
         checkpoint_id = get_checkpoint_id(config)
@@ -154,7 +154,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task has written beside a checkpoint. A write that is there stays, if it is no special one."""
+        """Store a task's writes with a checkpoint. A write that is there stays, if it is no special one."""
         thread, space = _thread(config), _space(config)
         checkpoint_id = config.get("configurable", {})["checkpoint_id"]
         kept: dict[str, bytes] = {}
@@ -386,7 +386,7 @@ class GraphRunner(TurnFunction):
     ) -> None:
         if not graph.checkpointer:
             raise UsageError(
-                "Compile the graph with a checkpointer: a turn goes on from there after a crash."
+                "Compile the graph with a checkpointer, so that a turn can resume after a crash."
             )
         super().__init__(self._run, name)
         self._graph = graph
@@ -407,7 +407,7 @@ class GraphRunner(TurnFunction):
         if state.tasks:
             waiting = ", ".join(task.name for task in state.tasks)
             raise TurnFailed(
-                f"The graph stopped before {waiting}, which a turn cannot do.",
+                f"The graph stopped at an interrupt before {waiting}, which a turn cannot do.",
                 code="turn_function",
             )
         return self._answer(state.values) if self._answer else None
@@ -441,7 +441,7 @@ class GraphRunner(TurnFunction):
 
 
 class _Told:
-    """What the turn was told of the run."""
+    """The input of the turn."""
 
     def __init__(self, turn: FunctionTurn) -> None:
         self._turn = turn

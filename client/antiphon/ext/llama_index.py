@@ -317,7 +317,7 @@ def _result(message: ChatMessage) -> Iterator[Part]:
 
 
 def _parts(message: ChatMessage) -> Iterator[Part]:
-    """What a message says, in parts that every provider reads."""
+    """Convert a message to parts that every provider reads."""
     for block in message.blocks:
         match block:
             case TextBlock(text=text) if text:

@@ -114,7 +114,7 @@ def _role(item: Mapping[str, Any]) -> Role:
 
 
 def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
-    """What an item says, in parts that every provider reads."""
+    """Convert an item to parts that every provider reads."""
     match item.get("type") or "message":
         case "message":
             yield from _parts_of_content(item.get("content"))
@@ -275,7 +275,7 @@ class AntiphonSession:
             await outcome_of(self._session.add_message_async(*messages))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove the last item and return it, or None if there is none. No other caller gets it.
+        """Remove the last item and return it, or return None. No other caller gets it.
 
         >>> await AntiphonSession("new").pop_item()
         """
@@ -378,7 +378,8 @@ class AgentsRunner(TurnFunction):
             _turn.reset(token)
         if done.interruptions:
             raise TurnFailed(
-                "A tool of the Agents SDK waits for an approval, which a turn cannot do.",
+                "A tool of the Agents SDK needs an approval, which turns of the SDK do not support: use "
+                "approval= of an Antiphon agent.",
                 code="turn_function",
             )
         ended_by_tool = done.raw_responses and any(

@@ -173,7 +173,7 @@ def _user(prompt: UserPromptPart) -> Message:
 
 
 def answer_of(response: ModelResponse) -> ModelAnswer:
-    """Return an answer that keeps the response whole beside what others can read of it."""
+    """Return an answer that includes the whole response and the parts that other readers understand."""
     parts: list[Part] = []
     for part in response.parts:
         match part:
@@ -350,8 +350,8 @@ class AntiphonConversationStore(ConversationStore):
     ) -> None:
         if keyring_of_process() is not None:
             raise UsageError(
-                "Conversations of pydantic-ai cannot be encrypted yet: keep them in sessions, or leave "
-                "ANTIPHON_ENCRYPTION_KEYS out."
+                "Conversations of pydantic-ai cannot be encrypted: use sessions instead, or unset "
+                "ANTIPHON_ENCRYPTION_KEYS."
             )
         self._connections = ConnectionsByLoop(redis, prefix_of(prefix))
         seconds = lifetime(ttl)
@@ -359,7 +359,7 @@ class AntiphonConversationStore(ConversationStore):
         self._ttl_ms = "" if seconds is None else int(seconds * 1000)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """Return what is kept of a conversation beside its messages, or None.
+        """Return the stored data of a conversation without its messages, or None.
 
         >>> (await store.read_record("user-123")).scope
         'acme'
@@ -471,7 +471,7 @@ class AntiphonConversationStore(ConversationStore):
         await self._connections.aclose()
 
     async def _revision(self, conversation_id: str) -> str | None:
-        """Return the revision of the record that is stored, or None if there is none."""
+        """Return the revision of the stored record, or None."""
         cell = await self._cell()
         found = await asked(cell.redis.hget(cell.keys.pydantic_record(conversation_id), "revision"))
         return None if found is None else found.decode()

@@ -118,9 +118,11 @@ class TurnFunction:
 
         >>> [piece async for piece in TurnFunction(print).stream(None)]
         Traceback (most recent call last):
-        antiphon.errors.ProviderRejected: A function runs the turns of 'function': there is no model to call.
+        antiphon.errors.ProviderRejected: A function runs the turns of 'function', so it cannot be called as a model.
         """
-        raise ProviderRejected(f"A function runs the turns of {self.name!r}: there is no model to call.")
+        raise ProviderRejected(
+            f"A function runs the turns of {self.name!r}, so it cannot be called as a model."
+        )
         yield
 
     async def aclose(self) -> None:

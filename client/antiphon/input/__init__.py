@@ -1,1 +1,1 @@
-"""Checks the values that callers pass in, once, and converts them to their stored form."""
+"""Checks values passed by callers, once, and converts them to their stored form."""

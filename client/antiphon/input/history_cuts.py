@@ -27,7 +27,7 @@ class Revision(Struct):
 
     @property
     def event(self) -> HistoryRewound | None:
-        """What subscribers are told, or None if nothing goes."""
+        """Return the event for subscribers, or None if nothing is removed."""
         return HistoryRewound(message_id=self.last, kept=self.kept) if self.kept < self.length else None
 
 

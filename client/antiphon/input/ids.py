@@ -99,7 +99,7 @@ def new_again() -> str:
 def check_key(key: object) -> str:
     """Check an idempotency key: text that is not empty. Raises ``UsageError``."""
     if not isinstance(key, str) or not key or _no_utf8(key):
-        raise UsageError(f"key= must be text that is not empty, not {key!r}.")
+        raise UsageError(f"key= must be a non-empty string, not {key!r}.")
     return key
 
 

@@ -20,13 +20,13 @@ class Limits:
 
     request_bytes: int = _limit(
         8 * 1024 * 1024,
-        "one turn as it is stored: input, agent, parameters, metadata; a job's payload unpacked",
+        "one stored turn: input, agent, parameters, metadata; a job's decompressed payload",
     )
     system_bytes: int = _limit(256 * 1024, "the system prompt of an agent or a session")
     variables_bytes: int = _limit(256 * 1024, "the variables of a session")
     metadata_bytes: int = _limit(64 * 1024, "the metadata of a turn or a session")
     params_bytes: int = _limit(1024 * 1024, "the parameters of an agent or a turn, a script among them")
-    json_depth: int = _limit(64, "lists and objects within each other, in all that is JSON")
+    json_depth: int = _limit(64, "nesting of lists and objects in any JSON")
     opening_messages: int = _limit(10_000, "messages that a session begins with")
     opening_bytes: int = _limit(32 * 1024 * 1024, "these messages together")
     history_messages: int = _limit(100_000, "messages of a history that one turn loads; a window loads fewer")
@@ -40,7 +40,7 @@ class Limits:
     decision_bytes: int = _limit(
         8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"
     )
-    answer_bytes: int = _limit(32 * 1024 * 1024, "one answer of a model as it is stored")
+    answer_bytes: int = _limit(32 * 1024 * 1024, "one stored answer of a model")
     answer_calls: int = _limit(256, "tool calls in one answer of a model")
     call_bytes: int = _limit(1024 * 1024, "one tool call of a model: its name, its id and its arguments")
     max_steps: int = _limit(1_000, "model calls of one turn")

@@ -45,7 +45,7 @@ def to_input(value: Input) -> list[Message]:
     """Read the input of a turn: text, parts, or messages. Raises ``InvalidMessage``, also for an empty input."""
     messages = _input(value)
     if not any(_has_content(part) for message in messages for part in message.parts):
-        raise InvalidMessage("The input is empty: give text that is not blank, an image or a file.")
+        raise InvalidMessage("The input is empty: pass non-blank text, an image or a file.")
     return messages
 
 
@@ -148,7 +148,7 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
     if reader is None:
         if role == "assistant":
             return [Item("anthropic", dict(part))]  # keeps server tools and new types as they are
-        raise InvalidMessage(f"The part type {part['type']!r} is not known.")
+        raise InvalidMessage(f"The part type {part['type']!r} is unknown.")
     try:
         return [reader(part)]
     except (KeyError, TypeError, AttributeError, ValueError) as exc:
@@ -258,7 +258,7 @@ def _data_url(url: str) -> tuple[str | None, str | None]:
 
 def _a_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"text is expected, not {_kind(value)}")
+        raise TypeError(f"expected text, not {_kind(value)}")
     return value
 
 

@@ -96,7 +96,7 @@ class ListOptions(TypedDict, total=False):
 
 
 class _LeftOut:
-    """Stands for the default of an optional keyword in signatures."""
+    """The default of an optional keyword in signatures."""
 
     def __repr__(self) -> str:
         return "…"

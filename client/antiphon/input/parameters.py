@@ -38,7 +38,7 @@ _NEVER_PARAMETERS = ("messages", "input", "system", "instructions", "stream")
 
 
 def misplaced(params: Mapping[str, Any]) -> str | None:
-    """Return a sentence that says why these parameters cannot be sent, or None if they can."""
+    """Return why these parameters cannot be sent, or None if they can."""
     if not params:
         return None
     return (

@@ -28,7 +28,7 @@ class NewerRecord(CorruptRecord):
 
 
 def refuse_newer(kind: str, data: bytes) -> None:
-    """Raise ``NewerRecord`` if a record in JSON, or the agent within it, says that it is of a newer version.
+    """Raise ``NewerRecord`` if a record in JSON, or the agent within it, has a newer version.
 
     A version is a number, or its digits as text. Raises ``CorruptRecord`` if it is something else; other damage is left
     to whoever reads the record.
@@ -49,10 +49,10 @@ def _check(kind: str, record: dict[str, Any]) -> None:
         return
     version = str(record["version"])
     if not version.isdecimal() or len(version) > 9:
-        raise CorruptRecord(f"The {kind} of this turn cannot be read: its version is {version[:40]!r}.")
+        raise CorruptRecord(f"The {kind} of this turn has an invalid version: {version[:40]!r}.")
     if int(version) > KNOWN[kind]:
         raise NewerRecord(
-            f"The {kind} of this turn is of version {version}, and this worker knows versions up to {KNOWN[kind]}: "
+            f"The {kind} of this turn has version {version}, but this worker supports versions up to {KNOWN[kind]}: "
             "a worker of a newer release must run the turn."
         )
 
@@ -62,7 +62,7 @@ REVISES = "2"
 
 
 CALLER_TOOLS = "3"
-"""The version of a request with tools of the caller, as text for the same reason."""
+"""The version of a request with client-side tools, as text for the same reason."""
 
 
 AGENT_COUNTS = "2"
@@ -141,7 +141,7 @@ class TurnRequest(Struct, omit_defaults=True):
     ``agent`` is the agent, or the name of an agent in the worker's App. ``messages`` are added to the history before
     the answer, usually one user message. ``timeout`` is in seconds from the start of a run. ``revises`` is set if the
     turn takes the place of a part of the history: the id of the message that it replaces with all behind it, or
-    ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are tools of the caller beside
+    ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are client-side tools beside
     those of the agent; such a request has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` says whether the next
     turns of the session pass this one by while it is suspended. ``trace`` is the W3C ``traceparent`` of the span in
     which it was submitted, if its process uses OpenTelemetry.
@@ -186,7 +186,7 @@ def _decoded(data: bytes) -> TurnRequest:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"The stored request of a turn cannot be read: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode the stored request of a turn: {exc}.") from exc
 
 
 @runtime_checkable

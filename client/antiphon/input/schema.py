@@ -80,7 +80,7 @@ def is_strict(schema: Any) -> bool:
 
 def _node(schema: Any) -> Schema:
     if not isinstance(schema, dict) or not schema:
-        raise NotStrict("anything is allowed")
+        raise NotStrict("it allows any value")
     schema = cast("Schema", schema)
     unknown = schema.keys() - STRUCTURE - SILENT - set(HINTS)
     if unknown:
@@ -108,7 +108,7 @@ def _structure(schema: Schema) -> Schema:
     if kind == "array":
         return {"type": "array", "items": _node(schema.get("items"))}
     if not isinstance(kind, str):
-        raise NotStrict("anything is allowed")
+        raise NotStrict("it allows any value")
     return {"type": kind, "format": schema["format"]} if schema.get("format") in FORMATS else {"type": kind}
 
 
@@ -278,7 +278,7 @@ def output_schema(type_: Any, *, name: str | None = None) -> OutputSpec:
 
 
 def typed(response: Response, type_: Any) -> Response:
-    """Return the response with its answer read as ``type_``, or as it is if that is None. Raises ``InvalidOutput``."""
+    """Return the response with its answer read as ``type_``, or unchanged if that is None. Raises ``InvalidOutput``."""
     if type_ is None:
         return response
     try:
@@ -337,7 +337,7 @@ def _root(shape: Shape) -> dict[str, Any]:
 
 
 def _whole_schema(type_: Any) -> tuple[dict[str, Any], bool]:
-    """Return the schema with all that the type says, and whether it wraps the value into an object."""
+    """Return the schema with every constraint of the type, and whether it wraps the value into an object."""
     shape = _shape(type_)
     root = _root(shape)
     wrapped = root.get("type") != "object"

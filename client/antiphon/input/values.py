@@ -45,7 +45,7 @@ def now_ms() -> int:
 
 
 def is_a(value: object, kind: type | UnionType) -> bool:
-    """Return whether an argument is what its annotation says. A caller without a type checker may pass anything."""
+    """Return whether an argument matches its annotation. A caller without a type checker may pass anything."""
     return isinstance(value, kind)
 
 
@@ -100,7 +100,7 @@ _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def check_if_busy(value: object) -> IfBusy:
-    """Check ``if_busy`` of a turn, which says what to do if its session is busy. Raises ``UsageError``."""
+    """Check ``if_busy`` of a turn, which applies if its session is busy. Raises ``UsageError``."""
     if value not in get_args(IfBusy):
         raise UsageError(f"if_busy= must be one of {', '.join(map(repr, get_args(IfBusy)))}, not {value!r}.")
     return cast("IfBusy", value)
@@ -121,14 +121,14 @@ def check_priority(value: object) -> Priority:
 
 
 def check_while_suspended(value: object) -> WhileSuspended:
-    """Check ``while_suspended``, which says whether turns pass a suspended one by. Raises ``UsageError``."""
+    """Check ``while_suspended``, which allows turns to overtake a suspended one. Raises ``UsageError``."""
     if value not in ("wait", "continue"):
         raise UsageError(f"while_suspended= must be 'wait' or 'continue', not {value!r}.")
     return value
 
 
 def check_keep(value: object) -> Keep:
-    """Check ``keep``, which says what a cancelled turn leaves in the history. Raises ``UsageError``."""
+    """Check ``keep``, which selects what a cancelled turn leaves in the history. Raises ``UsageError``."""
     if value not in ("partial", "steps", "nothing"):
         raise UsageError(f"keep= must be 'partial', 'steps' or 'nothing', not {value!r}.")
     return value

@@ -1,4 +1,4 @@
-"""Memory: what agents recall of earlier turns by meaning, from any vector store of LangChain."""
+"""Memory: earlier turns that agents recall by meaning, from any LangChain vector store."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class FactModel:
-    """The model that distils what lasts about a user: ``Memory(…, facts=FactModel("openai", "gpt-4o-mini"))``.
+    """The model that extracts lasting facts about a user: ``Memory(…, facts=FactModel("openai", "gpt-4o-mini"))``.
 
     ``provider`` is one of the App's or a built-in one. ``params`` go with each of its calls, and ``instructions`` say
     what else to keep or to leave out. At most ``most`` facts are kept in a scope. They stand in Redis under ``name``:
@@ -83,7 +83,7 @@ def checked_fact_name(name: Any) -> str:
 
 
 def fact_cursor(name: str) -> str:
-    """Return the name under which the turns wait whose facts are to be distilled. No memory can have it."""
+    """Return the name under which the turns wait for the extraction of facts. No memory can have it."""
     return f"+{name}"
 
 
@@ -188,12 +188,12 @@ def _store(store: Any, embeddings: Any) -> Any:
         raise UsageError(f"embeddings= must be an Embeddings of LangChain, not {embeddings!r}.")
     if is_a(store, VectorStore):
         if embeddings is not None and store.embeddings is not embeddings:
-            raise UsageError("The store has embeddings of its own: leave embeddings= out.")
+            raise UsageError("The store already has embeddings: omit embeddings=.")
         return store
     if not isinstance(store, str | os.PathLike):
         raise UsageError(f"store= must be a VectorStore of LangChain or a folder, not {store!r}.")
     if embeddings is None:
-        raise UsageError("A folder as store= needs embeddings=.")
+        raise UsageError("With a folder as store=, also pass embeddings=.")
     from antiphon.memory.faiss_store import FaissStore
 
     return FaissStore(os.fspath(cast("str | os.PathLike[str]", store)), embeddings)

@@ -176,9 +176,7 @@ class FaissStore(VectorStore):
                     self._database, self._pid, self._vectors = self._connect(), os.getpid(), _Vectors()
                 yield self._database
             except (sqlite3.OperationalError, OSError) as exc:
-                raise StoreUnavailable(
-                    f"The memory in {str(self.folder)!r} cannot be used now: {exc}."
-                ) from exc
+                raise StoreUnavailable(f"The memory in {str(self.folder)!r} is unavailable: {exc}.") from exc
 
     def _connect(self) -> sqlite3.Connection:
         database = sqlite3.connect(self.folder / "memory.db", timeout=self.timeout, check_same_thread=False)

@@ -104,7 +104,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:
-        """What the user says: text, or parts (text, images, files).
+        """The user's message: text, or parts (text, images, files).
 
         >>> Message.user([Text("What is this?"), Image(url="https://example.com/a.png")]).text
         'What is this?'
@@ -113,7 +113,7 @@ class Message(Struct, omit_defaults=True):
 
     @classmethod
     def assistant(cls, content: str | Sequence[Part]) -> Message:
-        """What the model said.
+        """The model's message.
 
         >>> Message.assistant("It is Paris.").role
         'assistant'
@@ -254,7 +254,7 @@ def decode_message(data: bytes | str) -> Message:
     except msgspec.ValidationError:
         return _decode_newer_message(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"A stored message is not readable: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode stored message: {exc}.") from exc
 
 
 def decode_history(page: Iterable[bytes], start: int) -> list[Message]:
@@ -280,7 +280,7 @@ def _decode_newer_message(data: bytes | str) -> Message:
         ]
         return msgspec.convert(fields, Message)
     except (msgspec.DecodeError, UnicodeError, RecursionError, AttributeError, TypeError) as exc:
-        raise CorruptRecord(f"A stored message is not readable: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode stored message: {exc}.") from exc
 
 
 def _parts(content: str | Sequence[Part]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""What an agent does about trouble with its model service, and what a service says with its error."""
+"""What an agent does when its model service fails, and the service's error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FallbackModel(Struct, frozen=True, omit_defaults=True):
 
 
 class ServiceAnswer(Struct, frozen=True, omit_defaults=True):
-    """What a model service said with its error: the HTTP status, its id of the request, and the seconds to wait.
+    """A model service's error: the HTTP status, its id of the request, and the seconds to wait.
 
     Each is None where the service did not say it, or did not answer at all.
     """
@@ -76,7 +76,7 @@ class ServiceAnswer(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: BaseException) -> ServiceAnswer | None:
-        """Return what a service said with this error, or None if no service said anything."""
+        """Return the details of a service's error, or None."""
         if not isinstance(error, ProviderError):
             return None
         said = cls(error.status, error.request_id, error.retry_after)
@@ -139,7 +139,7 @@ def _codes(codes: Any) -> tuple[str, ...] | None:
     for code in (found := tuple(cast("Iterable[Any]", codes))):
         if code not in known:
             raise UsageError(
-                f"Retry(codes)= has {code!r}, which is never tried again; use: {', '.join(known)}."
+                f"Retry(codes)= has {code!r}, which is never retried; use one of: {', '.join(known)}."
             )
     return found
 

@@ -59,10 +59,11 @@ class OpenCall(Struct, omit_defaults=True):
 
 
 class Decision(Struct, omit_defaults=True):
-    """What was decided about an open call: by whom, when, and why.
+    """What was decided about a pending tool call: by whom, when, and why.
 
-    ``arguments`` replace those of the model if a call was approved with others. ``content`` and ``is_error`` are the
-    result of a tool of the caller. ``by`` is None where nobody was named. It is so where a time limit decided, which
+    ``arguments`` replace those of the model if a call was approved with others. ``content`` and
+    ``is_error`` are the result of a client-side tool. ``by`` is None where nobody was named. It is so
+    where a time limit decided, which
     ``reason`` then says. ``at`` is in ms since 1970.
 
     >>> Decision("call_1", "reject", by="ada", reason="Too much.").kind

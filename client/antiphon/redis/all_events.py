@@ -37,7 +37,9 @@ SILENCE_SECONDS = 5.0
 
 
 class CellNotices:
-    """The notices of one cell behind an entry. ``cursor`` is the entry that was read last, '' before the start."""
+    """The completion events of one cell after a cursor. ``cursor`` is the entry that was read last, ''
+    before the start.
+    """
 
     def __init__(self, name: str, cell: Cell, feed: LiveFeed, after: str, keep_seconds: float) -> None:
         self.name = name
@@ -80,8 +82,8 @@ class CellNotices:
                 found = await self.patiently(self._read)
                 if found is None:
                     raise StreamGap(
-                        f"The notices behind {self.cursor} of {self.name} are no longer kept: list what is of interest "
-                        "(sessions, failed turns), and follow from now on."
+                        f"The completion events after {self.cursor} of {self.name} are no longer kept: "
+                        "list the sessions or failed turns you need, and subscribe again without a cursor."
                     )
                 self._behind = len(found) == PAGE
                 if found:
@@ -177,7 +179,7 @@ NOTICED = ("turn_finished", "turn_failed", "turn_cancelled", "turn_suspended")
 
 
 class FollowedEvent(NamedTuple):
-    """An event of any session, and the cursor to go on behind it."""
+    """An event of any session, and the cursor to continue after it."""
 
     event: Event
     cursor: str
@@ -233,7 +235,7 @@ class AllEvents:
 
     @property
     def cursor(self) -> str:
-        """Where this stands: behind the event that came last. Pass it as ``after=`` to go on from there."""
+        """The position: behind the event that came last. Pass it as ``after=`` to go on from there."""
         return ",".join(f"{self._tags[name]}:{entry}" for name, entry in self._places.items())
 
     async def aclose(self) -> None:

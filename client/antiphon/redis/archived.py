@@ -144,7 +144,7 @@ async def bring_back(cell: Cell, load: Load, session: SessionRef) -> None:
 
 
 async def _begin(cell: Cell, load: Load, session: SessionRef) -> bool:
-    """Let a session that stands in the archive alone begin anew, empty. Returns False if it stands nowhere."""
+    """Recreate a session that exists only in the archive, empty. Returns False if it stands nowhere."""
     if await is_deleted(cell, session.id) or await load(session.id) is None:
         return False
     await change_session(cell, session.id, new_op(), Change([]), when="any", ttl_ms=session.ttl_ms)
@@ -177,7 +177,7 @@ class ArchiveReader:
         return await self._asked(lambda store: SealedStore(store).load(session))
 
     async def page(self, after: str, count: int) -> list[str]:
-        """Return up to ``count`` ids of sessions behind ``after``, in order. Raises ``StoreUnavailable``."""
+        """Return up to ``count`` ids of sessions after ``after``, in order. Raises ``StoreUnavailable``."""
         return await self._asked(lambda store: store.page_of_sessions(after, count))
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class ArchiveReader:
 
 
 def _unavailable(exc: BaseException) -> StoreUnavailable:
-    return StoreUnavailable(f"The archive cannot be read now: {type(exc).__name__}.")
+    return StoreUnavailable(f"The archive is unavailable: {type(exc).__name__}.")
 
 
 async def whole_snapshot(
@@ -253,7 +253,7 @@ async def whole_found(
 async def archived_sessions(
     cells: Cells, archive: ArchiveReader, after: str, page: int
 ) -> AsyncGenerator[tuple[SessionId, Snapshot], None]:
-    """Iterate over the archived sessions behind an id that are gone from Redis, in the order of their ids.
+    """Iterate over the archived sessions after an id that are no longer in Redis, ordered by id.
 
     Those that cannot be read, here or there, are left out: one must not hide all others. Raises ``StoreError``.
     """
@@ -321,7 +321,7 @@ def _page(found: Snapshot, start: int, stop: int) -> Snapshot:
 
 
 def _is_session(name: str) -> bool:
-    """Whether this is a session's copy, and not one that the archiver keeps beside it for a day."""
+    """Return whether this is a session's copy, and not one that the archiver keeps separately for a day."""
     try:
         return bool(session_id(name))
     except AgentError:

@@ -57,9 +57,7 @@ class Cells:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         if not cells:
-            raise SettingsError(
-                "At least one Redis is needed: give a URL, a list of URLs or a redis-py client."
-            )
+            raise SettingsError("No Redis given: pass a URL, a list of URLs or a redis-py client.")
         self._cells = {_name(cell): cell for cell in cells}
 
     def __iter__(self) -> Iterator[Cell]:
@@ -111,7 +109,7 @@ def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[Serve
 
 
 def _name(cell: Cell) -> str:
-    """Return what tells cells apart: their addresses, whatever their order."""
+    """Return the name that distinguishes cells: their addresses, whatever their order."""
     kwargs = cell.redis.connection_pool.connection_kwargs
     place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
     service = getattr(cell.redis.connection_pool, "service_name", "")

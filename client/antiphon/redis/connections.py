@@ -50,7 +50,7 @@ class Patience:
         self._began = self.heard = time.monotonic()
 
     def left(self, seconds: float) -> float:
-        """Seconds until it has been silent for too long, however often somebody has stopped waiting meanwhile."""
+        """Return the seconds until the silence is too long, regardless of interrupted waits."""
         return max(0.0, self.heard + seconds - time.monotonic())
 
     async def __call__(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -79,8 +79,8 @@ class Patience:
         reached = self._feed.reached or getattr(self._cell.redis, "reached", True)
         if not reached and time.monotonic() - self._began >= REACH_SECONDS:
             raise StoreUnavailable(
-                f"{exc} This client has never reached it, and has tried for {REACH_SECONDS:g} s: check the URL, and "
-                "whether Redis runs.",
+                f"{exc} This client has never reached it, and has tried for {REACH_SECONDS:g} s: check "
+                "the URL, and that Redis is running.",
                 session_id=self._where,
             ) from exc
 

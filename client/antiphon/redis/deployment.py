@@ -40,7 +40,7 @@ class QueueState(Struct):
     oldest_seconds: float | None = None
 
     def add(self, row: QueueRow, now: int) -> None:
-        """Count what stands in this queue of one cell."""
+        """Count the turns in this queue of one cell."""
         for name in ("queued", "running", "waiting", "delayed", "failed", "workers"):
             setattr(self, name, getattr(self, name) + getattr(row, name))
         if row.oldest is not None:

@@ -163,7 +163,7 @@ class Edits:
             return
         if live and not opening.replace:
             raise SessionExists(
-                "The session is live with another history: pass replace=True to replace it with the saved one.",
+                "The session already exists with another history: pass replace=True to replace it with the saved one.",
                 session_id=self._session.id,
             )
 
@@ -317,7 +317,7 @@ def _ended_with(
 def _become(
     found: Found, becomes: Callable[[list[Message]], list[Message]], session_id: str
 ) -> Change | None:
-    """The history with other messages, behind those that both begin with."""
+    """The history with other messages after those that both have in common."""
     seq = found.fields.get("seq", b"")  # as above
     change = Change([FieldChange("seq", seq, seq)], length=found.length)
     old = decode_history(found.history, 0)
@@ -332,7 +332,7 @@ def _become(
 def _cut_and_added(
     change: Change, kept: int, before: str, messages: list[Message], session_id: str
 ) -> Change:
-    """Cut the history behind the message ``before``, and add messages there."""
+    """Remove the message ``before`` and all later ones, and add messages there."""
     events: list[Event] = [] if kept == change.length else [HistoryRewound(message_id=before, kept=kept)]
     events += [MessageAdded(message=message) for message in messages]
     change.keep, change.messages = kept if kept != change.length else None, _encoded(messages)

@@ -72,7 +72,9 @@ class AsyncFacts:
         session: str | None = None,
     ) -> None:
         if agent is not None and session is not None:
-            raise UsageError("Facts are those of an agent or of a session: leave agent= or session= out.")
+            raise UsageError(
+                "Pass either agent= or session=, not both: a scope of facts belongs to one of them."
+            )
         self._connections = connections
         self._name = checked_fact_name(name)
         self._tenant = None if tenant is None else tenant_id(tenant)
@@ -161,7 +163,7 @@ class AsyncFacts:
             if must_exist and name not in book.damaged | await known_wordings(
                 self._connections.cells, self._name, book
             ):
-                raise NotFound(f"There is no fact {name!r}.")
+                raise NotFound(f"Unknown fact: {name!r}.")
             fact = change(book, now)
             if await write_facts(home, scope, book, {name: fact}) == "OK":
                 return fact

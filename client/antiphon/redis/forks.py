@@ -48,9 +48,7 @@ async def fork_in_redis(
             fields=FORKED_FIELDS,
         ):
             return
-    raise SessionBusy(
-        "The session is changed by others all the time: try again later.", session_id=session_id
-    )
+    raise SessionBusy("Other calls keep changing the session: try again later.", session_id=session_id)
 
 
 def _part(found: Found, at: str | None) -> Part:
@@ -88,7 +86,7 @@ async def _copy(here: Cell, there: Cell, session_id: SessionId, fork: SessionRef
 
 
 async def _note(here: Cell, session_id: SessionId, fork_id: SessionId, part: Part, body: bytes) -> None:
-    """Tell the source of a fork on another cell, unless it is closed: then it takes no change."""
+    """Publish the fork in a source on another cell, unless the source is closed: then it takes no change."""
     op = new_op()
     for _ in range(TRIES):
         found = await found_in(here, session_id, *NO_MESSAGES)

@@ -29,7 +29,7 @@ Found = TurnRecord | StoreError | None
 
 
 class Ends:
-    """Tells which turns have ended, as they do. Turns may be added while others are awaited.
+    """Yields turns as they end. Turns may be added while others are awaited.
 
     A turn that a worker of an older release ends is noticed at the next look, half a minute later at most. A turn whose
     input another one has taken ends with that one.
@@ -208,7 +208,7 @@ def outcome_of(turn: AsyncTurn | TurnId | AgentError, known: TurnId, record: Fou
 
 
 def _gone(turn: TurnId) -> TurnNotFound:
-    return TurnNotFound(f"There is no turn {turn!r}, or it has expired.", turn_id=turn)
+    return TurnNotFound(f"Unknown turn {turn!r} (turns expire 7 days after their end).", turn_id=turn)
 
 
 def _ended_at(record: Found) -> int:

@@ -39,7 +39,7 @@ from antiphon.wire.lists.schedules import (
 def check_times(every: float | timedelta | None, cron: str | None, tz: str) -> int:
     """Check when a schedule is due, and return ``every`` in ms, 0 with ``cron``. Raises ``UsageError``."""
     if (every is None) == (cron is None):
-        raise UsageError("A schedule needs every= (seconds or a timedelta) or cron= (text), and not both.")
+        raise UsageError("A schedule needs either every= (seconds or a timedelta) or cron= (text).")
     if cron is not None:
         next_due(0, cron, tz, after=0, now=0)
         return 0
@@ -56,14 +56,16 @@ def next_due(every_ms: int, cron: str, tz: str, *, after: int, now: int) -> int:
     try:
         from cronsim import CronSim, CronSimError
     except ImportError:
-        raise MissingPackage("Cron text needs the package cronsim: pip install 'antiphon[cron]'.") from None
+        raise MissingPackage(
+            "Cron expressions need the package cronsim: pip install 'antiphon[cron]'."
+        ) from None
     try:
         zone = UTC if tz == "UTC" else ZoneInfo(tz)
         found = next(CronSim(cron, datetime.fromtimestamp(now / 1000, zone)))
     except (CronSimError, StopIteration) as exc:
-        raise UsageError(f"cron= cannot be read, or is never due: {cron!r} ({exc}).") from exc
+        raise UsageError(f"cron= is not a valid cron expression, or is never due: {cron!r} ({exc}).") from exc
     except (KeyError, ValueError, OSError) as exc:
-        raise UsageError(f"tz= is no time zone of this machine: {tz!r}.") from exc
+        raise UsageError(f"tz= is not a time zone known to this machine: {tz!r}.") from exc
     return int(found.timestamp() * 1000)
 
 
@@ -132,7 +134,7 @@ class AsyncSchedules:
         tz: str = "UTC",
         **options: Unpack[ClientSubmitOptions],
     ) -> None:
-        """Submit a turn every so many seconds, or at the times of a cron text in a time zone.
+        """Submit a turn at an interval, or at the times of a cron expression in a time zone.
 
         A name of letters, digits, ``_``, ``.`` and ``-`` stands for one schedule of the session; setting it again
         replaces it. Each due time submits one turn. After a time without workers, one turn is submitted for all the
@@ -150,7 +152,7 @@ class AsyncSchedules:
             )
         given: dict[str, Any] = dict(options)
         for wrong in given.keys() & {*_REFUSED}:
-            raise UsageError(f"A schedule takes no {wrong}=.")
+            raise UsageError(f"A schedule does not accept {wrong}=.")
         given.setdefault("tenant", self._tenant)
         plan = _plan(given, text, check_times(every, cron, tz), cron or "", tz)
         await self._check(cell, where, plan.tenant or None)
@@ -251,7 +253,7 @@ class Schedules:
         tz: str = "UTC",
         **options: Unpack[ClientSubmitOptions],
     ) -> None:
-        """Submit a turn every so many seconds, or at the times of a cron text, as ``AsyncSchedules.set`` does.
+        """Submit a turn at an interval, or at the times of a cron expression, as ``AsyncSchedules.set`` does.
 
         >>> schedules.set("hourly", "Any news?", agent="assistant", every=3600)
         """
@@ -291,7 +293,7 @@ class DueSchedules:
         self._unreadable: set[str] = set()
 
     async def submit(self, count: int = PAGE) -> int:
-        """Submit the turns of those that are due, once for each time, whoever else does so. Returns how many.
+        """Submit the turns of due schedules, once for each time, also if other workers do the same. Returns how many.
 
         A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
         Schedules that cannot be read hold up no other one. Raises ``StoreError``.

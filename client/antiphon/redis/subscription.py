@@ -123,7 +123,7 @@ class Subscription(EventIterator):
                 return event
 
     async def published(self) -> list[Published]:
-        """Wait for events, and return all that have come meanwhile, as they stand in the log.
+        """Wait for events, and return all that have arrived, as stored in the log.
 
         Each comes once and in order, whether it is taken here or as an ``Event``. Raises what the iteration raises;
         cancelled, it has taken nothing.
@@ -170,7 +170,7 @@ class Subscription(EventIterator):
         return self._listener
 
     async def _from_channel(self, decode: Callable[[bytes], E]) -> E | None:
-        """The event that the channel brings next; None where the log says what is true."""
+        """Return the next event of the channel, or None if the log must be read."""
         try:
             listener = self._listener or await self._listening()
             message = await listener.get(self.patiently.left(SILENCE_SECONDS))
@@ -196,7 +196,7 @@ class Subscription(EventIterator):
             event = self._accept(seq, _time(entry), entry, decode)
         except CorruptRecord as exc:
             raise type(exc)(
-                f"Event {seq} cannot be read; continue behind it with after={seq}. {exc}",
+                f"Event {seq} cannot be decoded; continue after it with after={seq}. {exc}",
                 session_id=self.session_id,
             ) from exc
         self._log.popleft()
@@ -222,7 +222,7 @@ class Subscription(EventIterator):
     def _accept(self, seq: int, at: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
         event = decode(open_event(self._cell.seal, self.session_id, entry))
         if event.seq != seq:
-            raise CorruptRecord(f"The event {seq} says that it is {event.seq}.", session_id=self.session_id)
+            raise CorruptRecord(f"The event {seq} has the number {event.seq}.", session_id=self.session_id)
         self.cursor, self._at, self._entry = seq, at, entry
         return event
 
@@ -281,7 +281,7 @@ class Subscription(EventIterator):
 
     @property
     def _more(self) -> tuple[str, ...]:
-        """The fields that say whose the session is, where that is asked."""
+        """Return the fields that contain the session's owner, if a check is needed."""
         return () if self._tenant is None else ("created", "tenant")
 
     def _check_tenant(self, whose: list[Any]) -> None:
@@ -303,7 +303,7 @@ def _place(event: bytes) -> tuple[int, int]:
 
 
 def _time(event: bytes) -> int:
-    """Return the time of an event, or 0 for a damaged one, so that a reader can continue behind it."""
+    """Return the time of an event, or 0 for a damaged one, so that a reader can continue after it."""
     found = _PLACE.match(event)
     return int(found[2]) if found else 0
 
@@ -356,7 +356,7 @@ class TurnEvents(EventIterator):
         raise StopAsyncIteration
 
     async def published(self) -> list[Published]:
-        """Wait for events, and return all that have come meanwhile, as they were published; none after the last one.
+        """Wait for events, and return all that have arrived, as published; none after the last one.
 
         Each comes once and in order, whether it is taken here or as an ``Event``.
         """

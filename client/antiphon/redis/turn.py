@@ -187,7 +187,7 @@ class AsyncTurn:
     async def tool_result(
         self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
     ) -> None:
-        """Give the result of a call of a tool of the caller: whatever a tool may return.
+        """Give the result of a call of a tool on the client: whatever a tool may return.
 
         With ``is_error``, the model reads it as an error. Raises the same errors as ``approve``.
 

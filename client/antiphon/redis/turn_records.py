@@ -1,4 +1,4 @@
-"""Turns as their records in Redis tell them, and pages of history that show them."""
+"""Reads turns from their records in Redis, and pages of history that include them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Line(Struct):
 
 
 def turn_info(record: TurnRecord) -> TurnInfo:
-    """A turn as it stands. Raises ``CorruptRecord``."""
+    """A turn at one moment. Raises ``CorruptRecord``."""
     response, fields = response_of(record), record.fields
     calls, decisions = open_calls(fields, record.turn_id)
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
@@ -107,13 +107,13 @@ def _why(record: TurnRecord) -> dict[str, Any]:
 
 
 def service_of(record: TurnRecord, name: str = "service") -> ServiceAnswer | None:
-    """What a model service said with the error of a turn. Raises ``CorruptRecord``."""
+    """The model service's error of a turn. Raises ``CorruptRecord``."""
     with readable("The record of a turn", session_id=record.session_id, turn_id=record.turn_id):
         return msgspec.json.decode(record.fields.get(name) or b"null", type=ServiceAnswer | None)
 
 
 def turn_infos(records: Iterable[TurnRecord]) -> list[TurnInfo]:
-    """Turns as they stand. One whose record is damaged is left out."""
+    """Turns at one moment. One whose record is damaged is left out."""
     found: list[TurnInfo] = []
     for record in records:
         with suppress(CorruptRecord):
@@ -130,7 +130,7 @@ def runs_of(record: TurnRecord) -> list[TurnRun]:
 
 
 def response_of(record: TurnRecord) -> Response:
-    """What a turn that has ended has said and done, however it ended. Raises ``CorruptRecord``."""
+    """The output and tool results of an ended turn, for any outcome. Raises ``CorruptRecord``."""
     with readable("The response of a turn", session_id=record.session_id, turn_id=record.turn_id):
         if record.response:
             return msgspec.json.decode(record.response, type=Response)
@@ -140,7 +140,7 @@ def response_of(record: TurnRecord) -> Response:
 
 
 def _said(journal: Iterable[_Entry]) -> list[Message]:
-    """The messages of a journal that nobody could end: each call has its result, or one that says what is known."""
+    """The messages of a journal without an end: each call has its result, or one that says what is known."""
     messages: list[Message] = []
     step = _Step()
     for entry in journal:
@@ -156,7 +156,7 @@ def _said(journal: Iterable[_Entry]) -> list[Message]:
 
 
 class _Step:
-    """A model call of such a journal, with what the journal says of its tool calls."""
+    """A model call of such a journal, with the state of its tool calls."""
 
     def __init__(self, answer: Message | None = None) -> None:
         self._answer = answer

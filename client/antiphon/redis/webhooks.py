@@ -70,7 +70,7 @@ class AsyncWebhooks:
         secret: str | Sequence[str] | None = None,
         private: bool = False,
     ) -> str:
-        """Tell a URL of the ends of turns from now on, or change the webhook of this name. Returns its secrets.
+        """Set a webhook: a URL that receives completion events from now on. Returns its secrets.
 
         Workers send each event by POST, signed as standardwebhooks.com says, and again until the receiver answers with
         a status from 200 to 299, for a day. ``types`` and ``agent`` select as in ``subscribe_all``. ``secret`` is
@@ -102,12 +102,12 @@ class AsyncWebhooks:
         return signing
 
     async def delete(self, name: str) -> None:
-        """Remove a webhook; what it was not told yet, it will not be told. Raises ``NotFound``, ``WrongTenant``.
+        """Remove a webhook; its waiting events are dropped. Raises ``NotFound``, ``WrongTenant``.
 
         >>> await webhooks.delete("billing")
         """
         if await self._find(name) is None:
-            raise NotFound(f"There is no webhook {name!r}.")
+            raise NotFound(f"Unknown webhook: {name!r}.")
         for cell in self._connections.cells:
             await write_webhook(cell, name, {})
 
@@ -125,7 +125,7 @@ class AsyncWebhooks:
         for cell in self._connections.cells:
             for found in await stored_webhooks(cell, [name]):
                 if self._tenant not in (None, _text(found, "tenant")):
-                    raise WrongTenant(f"The webhook {name!r} belongs to another tenant: use another name.")
+                    raise WrongTenant(f"The webhook {name!r} belongs to another tenant: choose another name.")
                 return found
         return None
 
@@ -157,7 +157,7 @@ class Webhooks:
         secret: str | Sequence[str] | None = None,
         private: bool = False,
     ) -> str:
-        """Tell a URL of the ends of turns from now on, as ``AsyncWebhooks.set`` does. Returns its secrets.
+        """Set a webhook, as ``AsyncWebhooks.set`` does. Returns its secrets.
 
         >>> secret = webhooks.set("ops", "http://ops.internal/hooks", types=["turn_failed"], private=True)
         """
@@ -181,7 +181,9 @@ def _check_url(url: str, private: bool) -> None:
         more = "" if private else " (or http:// with private=True)"
         raise UsageError(f"url= must be a URL that begins with https://{more} and names a host.")
     if parts.username or parts.password or parts.fragment:
-        raise UsageError("url= may have no user, password or fragment: the signature shows who sends.")
+        raise UsageError(
+            "url= must not contain a user, password or fragment: the signature authenticates the sender."
+        )
 
 
 def _parts(url: str) -> SplitResult | None:
@@ -200,7 +202,7 @@ def _secrets(given: str | Sequence[str]) -> str:
     if not 1 <= len(found) <= MOST_SECRETS or not all(map(_is_secret, found)):
         raise UsageError(
             f"secret= must be {PREFIX} and {LEAST_BYTES} to {MOST_BYTES} bytes as base64, or up to {MOST_SECRETS} "
-            "of these; leave it out to have one made."
+            "of these; omit it to have one made."
         )
     return " ".join(found)
 
@@ -217,8 +219,8 @@ def _is_secret(text: str) -> bool:
 def _own_secret(known: StoredWebhook) -> str:
     if "secret" not in known.fields:
         raise KeyMissing(
-            f"The secret of the webhook {known.name!r} cannot be opened here: name one with secret=, or add the key "
-            f"to {KEYS_VARIABLE}."
+            f"The secret of the webhook {known.name!r} cannot be decrypted here: pass secret=, or add "
+            f"its key to {KEYS_VARIABLE}."
         )
     return _text(known, "secret")
 

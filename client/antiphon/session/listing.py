@@ -39,7 +39,7 @@ class ListQuery(Struct, frozen=True):
 
     @property
     def page(self) -> int:
-        """The number of sessions to read at once, including one more to know whether the list goes on."""
+        """The number of sessions to read at once, including one more to detect the end of the list."""
         return PAGE if self.limit is None or any(self.fields.values()) else min(PAGE, self.limit + 1)
 
     @property

@@ -42,7 +42,7 @@ def checked_fields(given: Mapping[str, Any], known: type[Struct]) -> dict[str, A
     """
     for name in given:
         if name not in known.__struct_fields__:
-            raise TypeError(f"There is no keyword {name}=.")
+            raise TypeError(f"Unknown keyword {name}=.")
     return {name: _checked(name, value) for name, value in given.items() if value is not None}
 
 

@@ -280,7 +280,7 @@ class Runtime(Protocol):
         ...
 
     async def decide(self, session: SessionRef, turn_id: TurnId, decision: Decision) -> None:
-        """Decide about an open call of a turn. Raises ``AlreadyDecided``, ``NotSuspended`` and ``TurnNotFound``."""
+        """Decide about a pending tool call. Raises ``AlreadyDecided``, ``NotSuspended`` and ``TurnNotFound``."""
         ...
 
     async def submit(self, session: SessionRef, work: Work) -> TurnHandle:

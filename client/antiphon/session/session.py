@@ -138,7 +138,7 @@ class Session:
         correction fails too, raises ``InvalidOutput`` with the model's text as ``raw``. What the JSON schema cannot say
         (a validator of your own) is checked here, when the turn has finished.
 
-        ``on_tool`` is a function for calls of tools of the caller: it gets the ``OpenCall`` and returns the result.
+        ``on_tool`` is a function for calls of tools on the client: it gets the ``OpenCall`` and returns the result.
         ``on_approval`` decides about calls that wait for an approval: it returns True, False, the reason to reject the
         call, or other arguments. Both may be ``async``. Without a function, the call waits for another decision.
 
@@ -335,7 +335,7 @@ class Session:
 
     @synchronous
     async def cancel(self, reason: str = "cancelled by the client", *, keep: Keep = "partial") -> str | None:
-        """Cancel the turn that runs now, as a stop button does; turns that wait behind it go on.
+        """Cancel the running turn, like a stop button; waiting turns continue.
 
         By default its input and all that it has said stay in the history, and the last message is marked
         ``interrupted``. ``keep`` and the result are those of ``AsyncTurn.cancel``; None means that no turn runs. The
@@ -377,7 +377,7 @@ class Session:
 
     @synchronous
     async def rewind(self, to: str, *, if_busy: IfBusyEdit = "enqueue") -> None:
-        """Cut the history behind the message with the id ``to``, which becomes the last one.
+        """Remove all messages after the one with the id ``to``.
 
         Variables and files stay as they are. Waits for earlier turns; ``if_busy="reject"`` raises ``SessionBusy``
         instead. Raises ``MessageNotFound``, and ``UsageError`` if a tool call would lose its result: it names the ids
@@ -667,9 +667,7 @@ class Session:
                 f"agent= must be an Agent, not {agent!r}. To set the child's id, use session_id=."
             )
         if session_id == self.session_id:
-            raise UsageError(
-                "A session cannot be its own child: use a different session_id=, or leave it out."
-            )
+            raise UsageError("A session cannot be its own child: use a different session_id=, or omit it.")
         pending = self._opening or Opening()
         opening = opening_of(
             system=system, variables=variables, tenant=self._ref.tenant,
@@ -826,7 +824,7 @@ class Session:
         return response
 
     async def _revise(self, work: Work) -> TurnHandle:
-        """Submit a turn that takes the place of a part of the history, unless there is no such part.
+        """Submit a turn that replaces part of the history, if that part exists.
 
         Turns before it may bring it. A ``key`` may belong to a turn that has taken that place already.
         """

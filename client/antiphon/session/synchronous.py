@@ -61,7 +61,7 @@ def awaited(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
 def awaited(method: Any) -> Any:
-    """Return the coroutine behind a synchronous method or property, renamed to ``…_async``."""
+    """Return the coroutine of a synchronous method or property, renamed to ``…_async``."""
     written = cast(
         "FunctionType", method.read if isinstance(method, synchronous_property) else method.__wrapped__
     )

@@ -248,7 +248,7 @@ class Turn:
     def tool_result(
         self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
     ) -> None:
-        """Give the result of a tool of the caller, as ``AsyncTurn.tool_result`` does.
+        """Give the result of a client-side tool, as ``AsyncTurn.tool_result`` does.
 
         >>> turn.tool_result("call_1", {"title": "A page"})
         Traceback (most recent call last):

@@ -43,7 +43,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def load(self, session_id: str) -> dict[str, Any] | None:
-        """Return the data that were saved last, or None if there are none.
+        """Return the data saved last, or None.
 
         >>> store.load("session-1"), store.load("session-3")
         ({'version': 1}, None)
@@ -66,7 +66,7 @@ class SessionStore(ABC):
         """
 
     def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
-        """Return up to ``count`` ids of saved sessions behind ``after``, in the order of their characters.
+        """Return up to ``count`` ids of saved sessions after ``after``, ordered by their characters.
 
         Override it where the store can do so without a list of all sessions.
 

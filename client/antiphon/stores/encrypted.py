@@ -46,7 +46,7 @@ class SealedStore(SessionStore):
         if sealed is None:
             return data
         if not isinstance(sealed, str):
-            raise CorruptRecord("The sealed data of a session cannot be read.", session_id=session_id)
+            raise CorruptRecord("The encrypted data of a session is damaged.", session_id=session_id)
         return decode_saved(session_id, self._seal.open_bytes(session_id, KIND, sealed))
 
     def delete(self, session_id: str) -> bool:

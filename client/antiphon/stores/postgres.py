@@ -97,7 +97,7 @@ class PostgresStore(SessionStore):
         return [name for page in self._pages() for name in page]
 
     def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
-        """Return up to ``count`` ids behind ``after``, in the order of their bytes: the index gives them.
+        """Return up to ``count`` ids after ``after``, ordered by their bytes: the index gives them.
 
         >>> store.page_of_sessions(count=1), store.page_of_sessions(after="session-1")
         (['session-1'], [])
@@ -184,6 +184,6 @@ def _explained() -> Generator[None]:
             "The PostgreSQL server is read-only: check that the URL names the primary."
         ) from exc
     except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout) as exc:
-        raise StoreUnavailable(f"The PostgreSQL server cannot be used now: {type(exc).__name__}.") from exc
+        raise StoreUnavailable(f"The PostgreSQL server is unavailable: {type(exc).__name__}.") from exc
     except psycopg.Error as exc:
         raise StoreError(f"The PostgreSQL server refused a statement: {type(exc).__name__}.") from exc

@@ -198,4 +198,4 @@ def _explained(path: str) -> Generator[None]:
             raise StoreFull(f"The disk of the database {path!r} is full: free some space.") from exc
         if code == sqlite3.SQLITE_READONLY:
             raise StoreReadOnly(f"The database {path!r} is read-only: check its permissions.") from exc
-        raise StoreError(f"The database {path!r} cannot be used: {exc}.") from exc
+        raise StoreError(f"The database {path!r} is unusable: {exc}.") from exc

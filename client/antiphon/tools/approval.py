@@ -183,5 +183,5 @@ def _name(by: str | None) -> str | None:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise UsageError(f"{name}= must be text that is not empty, not {value!r}.")
+        raise UsageError(f"{name}= must be a non-empty string, not {value!r}.")
     return value

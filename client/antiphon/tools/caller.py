@@ -1,4 +1,4 @@
-"""Tools of the caller: declared without code, run by whoever submitted the turn."""
+"""Tools on the client: declared without code, run by whoever submitted the turn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _declared(tool: Any) -> CallerTool:
         return _read(dict(cast("Mapping[str, Any]", tool)))
     if callable(tool):
         return _declared(Tool(tool))
-    raise InvalidTool(f"A tool of the caller must be a CallerTool, a dictionary or a function, not {tool!r}.")
+    raise InvalidTool(f"A client-side tool must be a CallerTool, a dictionary or a function, not {tool!r}.")
 
 
 def _read(fields: dict[str, Any]) -> CallerTool:
@@ -53,11 +53,13 @@ def _read(fields: dict[str, Any]) -> CallerTool:
     fields = {name: value for name, value in fields.items() if value is not None and name != "strict"}
     unknown = sorted(fields.keys() - _FIELDS)
     if unknown:
-        raise InvalidTool(f"A tool of the caller has no {unknown[0]!r}, but: {', '.join(sorted(_FIELDS))}.")
+        raise InvalidTool(
+            f"A client-side tool does not accept {unknown[0]!r}, but: {', '.join(sorted(_FIELDS))}."
+        )
     try:
         return msgspec.convert(fields, CallerTool)
     except msgspec.ValidationError as exc:
-        raise InvalidTool(f"A tool of the caller cannot be read: {exc}.") from exc
+        raise InvalidTool(f"Invalid client-side tool: {exc}.") from exc
 
 
 def _checked(tool: CallerTool) -> CallerTool:
@@ -71,13 +73,15 @@ def _checked(tool: CallerTool) -> CallerTool:
             raise InvalidTool(f"The parameters of the tool {tool.name} must be a JSON schema of an object.")
         check_depth(tool.parameters, f"The parameters of the tool {tool.name}")
         if check_at_limit(tool.at_limit, "at_limit") == "approve":
-            raise InvalidTool(f"The tool {tool.name} has no code to run: at_limit= is 'reject' or 'fail'.")
+            raise InvalidTool(
+                f"The tool {tool.name} runs on the client: at_limit= must be 'reject' or 'fail'."
+            )
         timeout = duration(tool.timeout, "timeout")
         copy = msgspec.json.decode(msgspec.json.encode(tool), type=CallerTool)
         return msgspec.structs.replace(copy, timeout=timeout)
     except InvalidTool:
         raise
     except UsageError as exc:
-        raise InvalidTool(f"The tool {tool.name} of the caller: {exc.message}") from exc
+        raise InvalidTool(f"The tool {tool.name} on the client: {exc.message}") from exc
     except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError) as exc:
-        raise InvalidTool(f"A tool of the caller cannot be written as JSON: {exc}.") from exc
+        raise InvalidTool(f"A client-side tool cannot be written as JSON: {exc}.") from exc

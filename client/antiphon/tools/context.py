@@ -1,4 +1,4 @@
-"""What a tool knows of its call, and what it can say while it runs."""
+"""What a tool can read about its call and publish while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
 
 class CallUnderWay(Protocol):
-    """The call behind a ``Context``, which a runtime provides. All threads may use it."""
+    """The call of a ``Context``, provided by a runtime. All threads may use it."""
 
     @property
     def cancelled(self) -> bool: ...
@@ -73,7 +73,7 @@ class Context(Struct):
 
     @property
     def cancelled(self) -> bool:
-        """True as soon as nobody waits for the result of this call. It stays true. All threads may read it.
+        """True as soon as the result of this call is no longer needed. It stays true. All threads may read it.
 
         The turn was cancelled, exceeded its time limit or lost its lease, its worker stops, or the call itself took
         too long. It is true also after the call has returned.
@@ -81,7 +81,7 @@ class Context(Struct):
         return self._call is not None and self._call.cancelled
 
     def progress(self, text: str, fraction: float | None = None) -> None:
-        """Say how far the tool is, in a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.
+        """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.
 
         All threads may call this; it does not wait. Text beyond 4 KiB is cut. A call publishes at once after a
         silence, and then every 50 ms: of what is said meanwhile, the last is published. It may be lost in a crash.
@@ -105,7 +105,7 @@ class Context(Struct):
         """
         if not is_a(name, str) or not _EVENT_NAME.fullmatch(name):
             raise UsageError(
-                f"{str(name)[:80]!r} cannot name an event: use 1 to 64 letters, digits and any of '_.:/-'."
+                f"{str(name)[:80]!r} is not a valid event name: use 1 to 64 letters, digits and any of '_.:/-'."
             )
         found = _plain_data(name, data)
         if self._call is not None:

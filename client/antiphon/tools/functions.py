@@ -259,7 +259,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
 def _check_known(options: Mapping[str, Any]) -> None:
     unknown = options.keys() - ToolOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"A tool has no option {min(unknown)!r}.")
+        raise TypeError(f"Unknown option of a tool: {min(unknown)!r}.")
 
 
 def _checked_timeout(timeout: float | None, name: str) -> float | None:

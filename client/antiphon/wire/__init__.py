@@ -1,1 +1,1 @@
-"""What stands in Redis: keys, scripts, connections and RQ's records."""
+"""The wire format in Redis: keys, scripts, connections and RQ's records."""

@@ -32,9 +32,9 @@ def user_rule(
     sessions: str | None = None,
     database: int = 0,
 ) -> str:
-    """Return the name and the rules of a user, for ``ACL SETUSER`` or behind ``user`` in an ACL file.
+    """Return the name and the rules of a user, for ``ACL SETUSER`` or after ``user`` in an ACL file.
 
-    The password stands in it as its SHA-256 hash. ``sessions`` is what the ids of a subscriber's sessions begin with,
+    The password stands in it as its SHA-256 hash. ``sessions`` is the prefix of a subscriber's session ids,
     in this database. Raises ``UsageError`` if the name is none that an ACL file can hold, or if ``sessions`` and the
     role do not fit.
 
@@ -42,9 +42,11 @@ def user_rule(
     ['~ant:session:acme-*', '~ant:history:acme-*', '~ant:events:acme-*']
     """
     if not _NAME.match(name):
-        raise UsageError(f"{name!r} is no name of a user: use letters, digits, '_', '.' and '-'.")
+        raise UsageError(f"{name!r} is not a valid user name: use letters, digits, '_', '.' and '-'.")
     if (sessions is None) == (role == "subscriber"):
-        raise UsageError("A subscriber, and no other user, needs the beginning of its sessions' ids.")
+        raise UsageError(
+            "A subscriber needs the prefix of its session ids (--sessions); other roles must omit it."
+        )
     if re.search(r"\s", f"{prefix}{sessions or ''}"):
         raise UsageError("An ACL cannot hold white space: choose another prefix or other ids.")
     hashed = hashlib.sha256(password.encode()).hexdigest()

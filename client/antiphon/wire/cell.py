@@ -285,7 +285,7 @@ class Cell:
         self, turn: ClaimedTurn, cause: str, *, delay_ms: int = 0, reason: str = "", code: str = "",
         service: bytes = b"", lacking: str = "", workers: Sequence[str] = (),
     ) -> bool:  # fmt: skip
-        """Give back a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
+        """Requeue a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
         ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. A missing key is
         named in the clear: those who have it could not read what another key has sealed.
@@ -343,7 +343,9 @@ class Cell:
             case [b"OTHER_TENANT", session]:
                 raise begun_by_another(session.decode())
             case [b"TURN_NOT_FOUND"]:
-                raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+                raise TurnNotFound(
+                    f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
+                )
             case answer:
                 raise unexpected("requeue", answer)
 
@@ -370,7 +372,9 @@ class Cell:
         """Read a turn. Raises ``TurnNotFound``."""
         raw: dict[bytes, bytes] = await asked(self.redis.hgetall(self.keys.turn(turn_id)))
         if not raw:
-            raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+            raise TurnNotFound(
+                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
+            )
         return turn_record(turn_id, raw, self.seal)
 
     async def place_of(self, turn_id: TurnId) -> str:
@@ -382,7 +386,9 @@ class Cell:
             return ""
         found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "session"))
         if found is None:
-            raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+            raise TurnNotFound(
+                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
+            )
         return found.decode()
 
     async def busy_sessions(self) -> int:

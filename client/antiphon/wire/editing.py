@@ -81,7 +81,7 @@ async def change_session(
 
 
 def flat_fields(cell: Cell, session_id: SessionId, fields: Sequence[FieldChange]) -> list[str | bytes]:
-    """Changes of fields as the scripts take them, which compare what stands in Redis."""
+    """Changes of fields as arguments of scripts, which compare them with Redis."""
     return [
         value
         for one in fields

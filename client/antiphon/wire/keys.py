@@ -26,8 +26,8 @@ class Kind:
 
 WHILE_LIVE = "no TTL while the session has turns in its inbox, then the session's own (30 days, sliding)"
 WHILE_UNDECIDED = "an entry is removed when its turn continues or ends, after 30 days at most"
-GRAPH_TTL = "30 days after the last write to the thread, or as its checkpointer's `ttl` says"
-CONVERSATION_TTL = "30 days after its last save, or as its store's `ttl` says"
+GRAPH_TTL = "30 days after the last write to the thread, or its checkpointer's `ttl`"
+CONVERSATION_TTL = "30 days after its last save, or its store's `ttl`"
 CONVERSATIONS_TTL = "with the last conversation that needs it"
 WHILE_OPEN = "no TTL until the turn ends, then 7 days"
 
@@ -35,22 +35,22 @@ KINDS: tuple[Kind, ...] = (
     Kind("session", "session:{}", "hash", "state of a session: head turn, fence, holder, lease, last seq",
          WHILE_LIVE + " and an hour, so that it outlives every other key of the session"),
     Kind("inbox", "inbox:{}", "list", "ids of the turns accepted and not yet ended, in order",
-         "gone when the last turn ends", lasting=True),
-    Kind("history", "history:{}", "list", "encoded messages of the finished turns, append only but for cuts",
+         "until the last turn ends", lasting=True),
+    Kind("history", "history:{}", "list", "encoded messages of the finished turns, append-only except for edits",
          WHILE_LIVE),
     Kind("events", "events:{}", "stream", "the session's events; the id is the seq", WHILE_LIVE),
     Kind("turns", "turns:{}", "list", "ids of the session's last 1,000 turns, in the order in which they were accepted",
          WHILE_LIVE),
     Kind("turn", "turn:{}", "hash", "one turn: request, status, counters, response", WHILE_OPEN),
     Kind("journal", "journal:{}", "list", "finished steps and tool results of a running turn",
-         "gone when the turn ends", lasting=True),
+         "until the turn ends", lasting=True),
     Kind("active", "active", "sorted set", "every session with a turn in its inbox, by the time of its next check",
-         "empty when nothing is left to do", lasting=True),
+         "empty when idle", lasting=True),
     Kind("due", "due", "sorted set", "delayed turns, by the time at which they enter their inbox",
-         "empty when nothing is left to do", lasting=True),
-    Kind("suspended", "suspended", "sorted set", "turns that wait for decisions, by the time of their suspension",
+         "empty when idle", lasting=True),
+    Kind("suspended", "suspended", "sorted set", "suspended turns, by the time of their suspension",
          WHILE_UNDECIDED, lasting=True),
-    Kind("aside", "aside", "sorted set", "suspended turns that are passed by, by the time of their next check",
+    Kind("aside", "aside", "sorted set", "suspended turns that others may overtake, by the time of their next check",
          WHILE_UNDECIDED, lasting=True),
     Kind("sessions", "sessions", "sorted set", "all sessions, by the time at which they expire",
          "an entry is removed with its session", lasting=True),
@@ -58,46 +58,48 @@ KINDS: tuple[Kind, ...] = (
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
     Kind("seq_floor", "seq_floor", "counter", "with an archive: a seq that no archived session exceeds; "
-         "sessions that begin anew continue from it", "kept", lasting=True),
+        "recreated sessions continue from it", "kept", lasting=True),
     Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must be removed, by when",
-         "empty when nothing is left to do", lasting=True),
-    Kind("clock", "clock", "counter", "the server's time when a reaper last looked, in ms, to notice a clock "
-         "that was put back", "kept", lasting=True),
+         "empty when idle", lasting=True),
+    Kind("clock", "clock", "counter", "the server's time at the last check of a reaper, in ms, to "
+        "detect a clock that was set back", "kept", lasting=True),
     Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside because a key or "
          "field is damaged: when and why", "an entry is removed when it is repaired, has ended or is deleted",
          lasting=True),
-    Kind("tenant", "tenant:{}", "sorted set", "turns of a tenant that have not ended, by the time of their submission "
-         "and those that stand in a queue or run below zero",
-         "empty when the tenant has nothing left to do", lasting=True),
+    Kind("tenant", "tenant:{}", "sorted set", "unfinished turns of a tenant, by the time of their "
+        "submission; queued and running ones below zero",
+         "empty when the tenant is idle", lasting=True),
     Kind("schedules", "schedules", "sorted set", "schedules, by the time at which they are due next; paused ones at "
          "infinity", "an entry is removed when its schedule is deleted", lasting=True),
-    Kind("schedule", "schedule:{}", "hash", "a schedule, by its name and session: what it submits, and what "
-         "came of it last", "until it is deleted", lasting=True),
+    Kind("schedule", "schedule:{}", "hash", "a schedule, by its name and session: what it submits, and "
+        "its last outcome", "until it is deleted", lasting=True),
     Kind("scheduled", "scheduled:{}", "set", "the names of a session's schedules",
          "until they are deleted", lasting=True),
-    Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) that stands there",
-         "empty when the share has nothing left to do", lasting=True),
+    Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) in that queue",
+         "empty when the share is idle", lasting=True),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",
-         "empty when none waits", lasting=True),
-    Kind("pace", "pace:{}", "list", "when a tenant with a limit per minute submitted its last turns", "a minute"),
+         "empty when no turn waits", lasting=True),
+    Kind("pace", "pace:{}", "list", "submission times of the last turns of a tenant with a limit per "
+        "minute", "a minute"),
     Kind("limits", "limits", "hash", "the limits of tenants, and their defaults", "kept", lasting=True),
-    Kind("notices", "notices", "stream", "while somebody asks for them: the ends of runs in this cell, and turns that "
-         "wait for somebody; the last 100,000", "7 days after somebody last asked for them"),
+    Kind("notices", "notices", "stream", "completion events of this cell, while something subscribes; "
+        "the last 100,000", "7 days after the last subscription"),
     Kind("webhooks", "webhooks", "sorted set", "webhooks, by the time of their next check; those with nothing to "
          "deliver at infinity", "an entry is removed when its webhook is deleted", lasting=True),
-    Kind("webhook", "webhook:{}", "hash", "a webhook: what it sends where, its secrets, and how its deliveries fare",
+    Kind("webhook", "webhook:{}", "hash", "a webhook: its events and URL, its secrets, and the state of its deliveries",
          "until it is deleted", lasting=True),
-    Kind("deliveries", "deliveries:{}", "sorted set", "notices for a webhook, by the time of the next try",
+    Kind("deliveries", "deliveries:{}", "sorted set", "deliveries of a webhook, by the time of the next try",
          "an entry is removed when it was delivered, after a day at most", lasting=True),
-    Kind("dispatched", "dispatched", "string", "the notice that was handed to webhooks last",
+    Kind("dispatched", "dispatched", "string", "the last completion event assigned to webhooks",
          "while there are webhooks", lasting=True),
     Kind("unindexed", "unindexed:{}", "sorted set", "sessions that a memory is to index or to forget, by the time of "
-         "the next try", "empty when nothing is left to do", lasting=True),
-    Kind("remembered", "remembered:{}", "hash", "which turns of a session stand in the index of which memory, with how "
-         "many documents, and which are to be indexed", "until the session is deleted", lasting=True),
-    Kind("facts", "facts:{}", "hash", "the facts of a scope of a memory, each with its wordings and their sources",
-         "a fact goes with its last source, or is deleted", lasting=True),
-    Kind("taking_over", "taking_over:{}", "hash", "how far a memory has indexed what the one has that it replaces",
+         "the next try", "empty when idle", lasting=True),
+    Kind("remembered", "remembered:{}", "hash", "which turns of a session are in the index of which "
+        "memory, with the number of documents, and which are to be indexed",
+         "until the session is deleted", lasting=True),
+    Kind("facts", "facts:{}", "hash", "the facts of a scope of a memory, each with its revisions and their sources",
+         "until a fact's last source is deleted, or the fact is", lasting=True),
+    Kind("taking_over", "taking_over:{}", "hash", "how much of the replaced memory a memory has indexed",
          "kept", lasting=True),
     Kind("graph_data", "graph:data:{}", "hash", "checkpoints, values and writes of a LangGraph thread", GRAPH_TTL),
     Kind("graph_index", "graph:index:{}", "sorted set", "the names of these fields, in the order in which they are "
@@ -114,10 +116,10 @@ KINDS: tuple[Kind, ...] = (
          CONVERSATIONS_TTL),
     Kind("bucket", "bucket:{}", "hash", "a rate limit of a provider, model and key (a part of its hash): when the next "
          "call may start", "a minute after the last turn that waited for it"),
-    Kind("held", "held:{}", "hash", "sessions that one incarnation of a worker holds, with their fences",
+    Kind("held", "held:{}", "hash", "sessions held by a worker process, with their fences",
          "an hour after the last claim or renewal"),
-    Kind("bell", "bell:{}", "list", "the doorbell of a queue or a stopping worker, at most one entry",
-         "a minute after it was rung"),
+    Kind("bell", "bell:{}", "list", "the wake-up key of a queue or a stopping worker, at most one entry",
+         "a minute after it was written"),
 )  # fmt: skip
 
 CHANNELS: dict[str, str] = {

@@ -127,12 +127,12 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
         )
     if facts.max_memory and facts.used_memory >= facts.max_memory:
         raise StoreFull(
-            f"This Redis has no memory left ({facts.used_memory} of {facts.max_memory} bytes): raise maxmemory."
+            f"This Redis is out of memory ({facts.used_memory} of {facts.max_memory} bytes): raise maxmemory."
         )
     if not facts.publishes:
         raise StoreUnsupported(
-            "The Redis user may not publish events, so readers would get them seconds late: let it with "
-            "ACL SETUSER <user> +publish '&ant:*' (with ANTIPHON_PREFIX in place of ant)"
+            "The Redis user may not publish events, so readers would receive them seconds late. Allow "
+            "it with: ACL SETUSER <user> +publish '&ant:*' (with ANTIPHON_PREFIX in place of ant)"
         )
     if durability == "fsync" and facts.append_only and facts.fsync is None:
         raise StoreUnsupported(
@@ -147,7 +147,7 @@ def check_redis(facts: RedisFacts, durability: str) -> None:
 
 
 async def _may_publish(redis: Redis, prefix: str) -> bool:
-    """Whether a script's events reach the readers; nobody hears this one."""
+    """Check that a script's events reach the readers; this one is not received."""
     try:
         await redis.publish(Keys(prefix).live(0, ""), "")
     except NoPermissionError:

@@ -63,7 +63,7 @@ def decode_published(data: bytes) -> Published:
     try:
         found = _beginning.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"An event is not readable: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode event: {exc}.") from exc
     return Published(found.seq, found.type, found.turn_id, found.run, data)
 
 

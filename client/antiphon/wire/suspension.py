@@ -78,7 +78,7 @@ def _flat(cell: Cell, session_id: str, call: OpenCall) -> tuple[str | int | byte
 
 
 async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events: int = KEEP_EVENTS) -> None:
-    """Decide about an open call. When the last one is decided, the turn is queued.
+    """Decide about a pending tool call. When the last one is decided, the turn is queued.
 
     Raises ``AlreadyDecided`` with the first decision, ``NotSuspended``, ``TurnNotFound``, ``UsageError`` if the call is
     of another kind, and ``StoreError``.
@@ -94,16 +94,18 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
             raise AlreadyDecided(decision=decisions_of([first], turn_id)[0], turn_id=turn_id)
         case [b"NOT_SUSPENDED", status]:
             said = status.decode()
-            why = f"Turn {turn_id} is {said}: it does not wait for a decision."
+            why = f"Turn {turn_id} is {said}: it is not suspended, so there is nothing to decide."
             raise NotSuspended(why, status=said, turn_id=turn_id)
         case [b"UNKNOWN_CALL"]:
-            why = f"Turn {turn_id} does not wait for a call {call_id!r}: turn.info().calls has those that it waits for."
+            why = f"Turn {turn_id} has no pending tool call {call_id!r}: turn.info().calls lists them."
             raise NotSuspended(why, status="suspended", turn_id=turn_id)
         case [b"OTHER_KIND", other]:
             wanted = "waits for its result" if other == b"tool" else "waits to be approved or rejected"
             raise UsageError(f"The call {call_id!r} {wanted}.", turn_id=turn_id)
         case [b"TURN_NOT_FOUND"]:
-            raise TurnNotFound(f"There is no turn {turn_id!r}, or it has expired.", turn_id=turn_id)
+            raise TurnNotFound(
+                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
+            )
         case _:
             raise unexpected("decide", answer)
 
@@ -121,7 +123,7 @@ def open_calls(fields: Mapping[str, bytes], turn_id: TurnId) -> tuple[list[OpenC
 
     Raises ``CorruptRecord``.
     """
-    with readable("The open calls of a turn", turn_id=turn_id):
+    with readable("The pending tool calls of a turn", turn_id=turn_id):
         calls = msgspec.json.decode(fields.get("calls") or b"[]", type=list[OpenCall])
         made = [fields.get(name, b"").partition(b" ")[2] for name in _decision_fields(calls)]
         still = [call for call, decision in zip(calls, made, strict=True) if not decision]

@@ -1,1 +1,1 @@
-"""Who may what: API keys, JSON web tokens and tokens for one stream, each of which becomes a ``Caller``."""
+"""Authentication and permissions: API keys, JSON web tokens and stream tokens, each of which becomes a ``Caller``."""

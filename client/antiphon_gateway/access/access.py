@@ -56,21 +56,21 @@ class Access:
         if found is not None:
             return found
         if self._jwts is None or bearer.startswith(PREFIX):
-            raise _unauthorized("This key is not known.")
+            raise _unauthorized("This key is unknown.")
         return await self._jwts.caller(bearer)
 
     def _of_stream(self, token: str, stream: bool) -> Caller:
         if not stream:
-            raise _unauthorized("A token in the query is for streams of events only.")
+            raise _unauthorized("A token in the query string is valid only for event streams.")
         if self.streams is None:
-            raise _unauthorized("This gateway makes no tokens for streams.")
+            raise _unauthorized("This gateway does not issue stream tokens: set ANTIPHON_GATEWAY_SECRET.")
         return self.streams.caller(token)
 
 
 def _bearer(request: Request) -> str:
     given = request.headers.getlist("authorization")
     if not given:
-        raise _unauthorized("Send a key or a token: Authorization: Bearer …")
+        raise _unauthorized("Authenticate with a key or a token: Authorization: Bearer …")
     scheme, _, credentials = given[0].partition(" ")
     if len(given) > 1 or scheme.lower() != "bearer" or not credentials.strip():
         raise _unauthorized("Send one header Authorization: Bearer …")
@@ -78,7 +78,7 @@ def _bearer(request: Request) -> str:
 
 
 def _check_local(request: Request) -> None:
-    """Refuse whoever is not on this machine. Raises ``Refused``."""
+    """Refuse requests from other machines. Raises ``Refused``."""
     address = request.client.host if request.client is not None else ""
     through = [name for name in FORWARDED if name in request.headers]
     hosts = request.headers.getlist("host")

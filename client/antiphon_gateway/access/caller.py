@@ -77,10 +77,10 @@ class Caller(Struct, frozen=True, kw_only=True):
 
         >>> caller.check_right("write")
         Traceback (most recent call last):
-        antiphon_gateway.problems.Refused: This key has no right to write.
+        antiphon_gateway.problems.Refused: This key does not have the right to write.
         """
         if right not in self.rights:
-            raise Refused(403, "forbidden", f"This key has no right to {right}.")
+            raise Refused(403, "forbidden", f"This key does not have the right to {right}.")
 
     def check_session(self, session: str) -> None:
         """Raise ``Refused`` with 403 unless the caller may use a session of this id.
@@ -88,27 +88,27 @@ class Caller(Struct, frozen=True, kw_only=True):
         >>> caller.check_session("order-7")
         """
         if not self.may_use(session):
-            raise Refused(403, "forbidden", "This key may not use a session of this id.")
+            raise Refused(403, "forbidden", "This key has no access to this session id.")
 
     def check_every_session(self) -> None:
         """Raise ``Refused`` with 403 unless the caller may use every session of its tenant.
 
         >>> caller.check_every_session()
         Traceback (most recent call last):
-        antiphon_gateway.problems.Refused: This is for keys of every session.
+        antiphon_gateway.problems.Refused: This requires a key for every session.
         """
         if self.sessions is not None or self.session is not None:
-            raise Refused(403, "forbidden", "This is for keys of every session.")
+            raise Refused(403, "forbidden", "This requires a key for every session.")
 
     def check_everywhere(self) -> None:
         """Raise ``Refused`` with 403 unless the caller may use every session of every tenant.
 
         >>> caller.check_everywhere()
         Traceback (most recent call last):
-        antiphon_gateway.problems.Refused: This is for keys of every session of every tenant.
+        antiphon_gateway.problems.Refused: This requires a key for every session of every tenant.
         """
         if self.tenant is not None or self.sessions is not None or self.session is not None:
-            raise Refused(403, "forbidden", "This is for keys of every session of every tenant.")
+            raise Refused(403, "forbidden", "This requires a key for every session of every tenant.")
 
     def tenant_for(self, asked: str | None) -> str | None:
         """Return the tenant of a request that may name one. Raises ``Refused`` with 403 if it is not the caller's.
@@ -119,7 +119,7 @@ class Caller(Struct, frozen=True, kw_only=True):
         if self.tenant is None:
             return asked
         if asked not in (None, self.tenant):
-            raise Refused(403, "wrong_tenant", "This key belongs to another tenant: leave tenant out.")
+            raise Refused(403, "wrong_tenant", "This key belongs to another tenant: omit tenant.")
         return self.tenant
 
 
@@ -198,7 +198,7 @@ def read_keys(paths: Iterable[Path]) -> Keys:
         except (msgspec.DecodeError, UnicodeError) as exc:
             raise SettingsError(f"The keys in {path} cannot be read: {exc}.") from exc
         if twice := found.keys() & keys.keys():
-            raise SettingsError(f"Two keys have the name {min(twice)!r}: give each key a name of its own.")
+            raise SettingsError(f"Two keys have the name {min(twice)!r}: give each key a different name.")
         found |= keys
     if len({key.hash for key in found.values()}) < len(found):
         raise SettingsError("Two keys have the same hash: remove one of them.")

@@ -1,4 +1,4 @@
-"""Cursors of lists as text that says nothing: the place in a list may be the id of another tenant's session."""
+"""Encrypted cursors of lists: the place in a list may be the id of another tenant's session."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Jwts:
         try:
             return _caller(claims, known.tenant_claim)
         except (ValueError, TypeError, InvalidId, msgspec.ValidationError) as exc:
-            raise _unauthorized(f"The token's claims do not fit: {exc}.") from None
+            raise _unauthorized(f"The token's claims are invalid: {exc}.") from None
 
 
 class StreamTokens:
@@ -92,7 +92,7 @@ class StreamTokens:
                 until=float(claims["exp"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):
-            raise _unauthorized("The token is not one for a stream.") from None
+            raise _unauthorized("The token is not a stream token.") from None
 
 
 class _Jwks:
@@ -114,7 +114,7 @@ class _Jwks:
                 if self._stale(known):
                     await self._read()
         if known not in self._keys:
-            raise _unauthorized("The token is signed with a key that is not known.")
+            raise _unauthorized("The token is signed with a key that is unknown.")
         return self._keys[known]
 
     def _stale(self, known: str) -> bool:
@@ -149,7 +149,7 @@ def _claims(
 
 def _caller(claims: dict[str, Any], tenant_claim: str) -> Caller:
     if tenant_claim not in claims:
-        raise ValueError(f"there is no claim {tenant_claim}")
+        raise ValueError(f"missing claim {tenant_claim}")
     sessions = msgspec.convert(claims.get("sessions"), tuple[str, ...] | None)
     tenant = tenant_id(claims[tenant_claim])
     return Caller(

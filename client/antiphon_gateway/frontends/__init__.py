@@ -1,1 +1,1 @@
-"""What front ends speak: the UI message stream of the AI SDK, and AG-UI, with their routes."""
+"""Protocols of front ends: the UI message stream of the AI SDK, and AG-UI, with their routes."""

@@ -203,7 +203,7 @@ def _stream(call: Call[None, RunInput], turn: AsyncTurn, behind: Collection[str]
             thread_id=given.thread_id, run_id=given.run_id, messages=cast("Any", given.messages)
         )
     except ValueError as exc:
-        raise Refused(400, "invalid_body", f"The messages are not AG-UI's: {exc}.") from None
+        raise Refused(400, "invalid_body", f"Invalid AG-UI messages: {exc}.") from None
     run = RunEvents(given.thread_id, given.run_id, turn.id, known.messages, continues=bool(behind))
     events = turn.stream()
     return call.stream(events, _run_events(behind_suspension(events, behind), turn, run))

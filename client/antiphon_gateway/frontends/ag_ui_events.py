@@ -45,7 +45,7 @@ class RunEvents:
         return [started, self._snapshot()] if self._stale else [started]
 
     def of(self, event: Event) -> list[ag.BaseEvent]:
-        """The events that tell of one of the turn's."""
+        """Return the events for one event of the turn."""
         self._seq = event.seq
         match event.type:
             case "text_delta" | "refusal_delta":
@@ -140,7 +140,7 @@ class RunEvents:
         return [*found, ag.ReasoningMessageContentEvent(message_id=self._open.id, delta=text)]
 
     def _called(self, call: str, name: str) -> list[ag.BaseEvent]:
-        """Begin a call of the message that stands last in this step, or of one that has calls only."""
+        """Begin a call of this step's last message, or of one that has only calls."""
         if call in self._calls:
             return []
         found = self._closed(calls=False)

@@ -60,7 +60,7 @@ class UiStream:
         self._rejected: set[str] = set()
 
     def parts(self, event: Event) -> list[dict[str, Any]]:
-        """Return the parts that tell of an event, in order."""
+        """Return the parts for an event, in order."""
         found: list[dict[str, Any]] = []
         if not self._begun:
             self._begun = True
@@ -92,7 +92,7 @@ class UiStream:
         return found
 
     def suspended(self) -> list[dict[str, Any]]:
-        """Return the parts that end the stream of a turn that waits for somebody."""
+        """Return the parts that end the stream of a suspended turn."""
         return [*self._closed(), *self._end_step(), {"type": "finish", "finishReason": "tool-calls"}]
 
     def _waits(self, event: Event) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ def _output(call: str, result: str, is_error: bool) -> dict[str, Any]:
 
 
 def answers_of(message: Mapping[str, Any]) -> list[Answer]:
-    """Return what a message of the assistant says about its tool calls: approvals, rejections and results."""
+    """Return the decisions in a message of the assistant about its tool calls: approvals, rejections and results."""
     found: list[Answer] = []
     for part in message.get("parts") or ():
         match part:
@@ -224,7 +224,7 @@ def answers_of(message: Mapping[str, Any]) -> list[Answer]:
 
 
 def input_of(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a UI message of the user says, for ``submit``. Raises ``InvalidMessage``."""
+    """Return the content of a user's UI message, for ``submit``. Raises ``InvalidMessage``."""
     parts = message.get("parts")
     if message.get("role") != "user" or not isinstance(parts, list):
         raise InvalidMessage("The last message must be one of the user's, with parts.")
@@ -359,7 +359,7 @@ async def _answered(call: Call[None, ChatRequest], message: dict[str, Any]) -> R
 
 @operation("GET", "/chat/{session}/stream", right="read", streams=True)
 async def resume_chat(call: Call[None, None]) -> Response:
-    """Stream the answer that is being written, from its beginning; 204 if there is none"""
+    """Stream the answer in progress, from its beginning; 204 without one"""
     snapshot = await call.client.snapshot(call.path["session"], tenant=call.caller.tenant, last=0)
     pending = [turn for turn in snapshot.pending if turn.due is None]
     if not pending:
@@ -369,7 +369,7 @@ async def resume_chat(call: Call[None, None]) -> Response:
 
 @operation("POST", "/chat/{session}/stop", right="write", status=204)
 async def stop_chat(call: Call[None, None]) -> None:
-    """Stop the answer that is being written; what has been said stays"""
+    """Stop the answer in progress; its output so far is kept"""
     await call.client.session(call.path["session"], tenant=call.caller.tenant).cancel_async(
         "stopped by the user"
     )

@@ -1,4 +1,4 @@
-"""What a front end answers to a suspended turn: approvals, rejections and results of tools of the caller."""
+"""What a front end answers to a suspended turn: approvals, rejections and results of client-side tools."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _decide(turn: AsyncTurn, one: Answer, by: str) -> None:
 
 
 async def still_open(turn: AsyncTurn, event: TurnSuspended) -> list[OpenCall]:
-    """The calls of this suspension that still wait for somebody; none once the turn goes on."""
+    """Return the pending calls of this suspension, or none after the turn has continued."""
     calls = {call.call_id for call in event.calls}
     return [call for call in (await turn.info()).calls if call.call_id in calls]
 

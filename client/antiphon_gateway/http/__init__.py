@@ -1,1 +1,1 @@
-"""What HTTP needs and sessions do not know of: routes, bodies, limits and open streams."""
+"""The HTTP layer, independent of sessions: routes, bodies, limits and open streams."""

@@ -82,7 +82,7 @@ async def read_body(request: Request, kind: Any, most: int) -> Any:
     try:
         return msgspec.json.decode(await _bytes(request, most), type=kind)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_body", f"The body does not fit: {exc}.") from None
+        raise Refused(400, "invalid_body", f"Invalid body: {exc}.") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise Refused(400, "invalid_body", f"The body is not JSON: {exc}.") from None
 
@@ -97,7 +97,7 @@ async def _bytes(request: Request, most: int) -> bytes:
                     raise _too_large(most)
                 chunks.append(chunk)
     except TimeoutError:
-        raise Refused(408, "body_timed_out", "The body did not come in time: send it again.") from None
+        raise Refused(408, "body_timed_out", "The body did not arrive in time: send it again.") from None
     except ClientDisconnect:
         raise Refused(400, "invalid_body", "The body was cut off.") from None
     return b"".join(chunks)
@@ -114,15 +114,13 @@ def read_query(request: Request, kind: Any) -> Any:
     for name in given:
         if kind is None or name not in kind.__struct_fields__:
             known = ", ".join(kind.__struct_fields__) if kind is not None else "nothing"
-            raise Refused(
-                400, "invalid_query", f"The query may name {known}; {name[:50]!r} is not known here."
-            )
+            raise Refused(400, "invalid_query", f"The query may name {known}; {name[:50]!r} is unknown.")
     if kind is None:
         return None
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_query", f"The query does not fit: {exc}.") from None
+        raise Refused(400, "invalid_query", f"Invalid query: {exc}.") from None
 
 
 def _too_large(most: int) -> Refused:
@@ -307,9 +305,7 @@ class Routes:
             if all(part[:1] == "{" or part == segment for part, segment in zip(parts, found, strict=True))
         ]
         if not fitting:
-            raise Refused(
-                404, "route_not_found", "There is nothing here: GET /openapi.json lists what there is."
-            )
+            raise Refused(404, "route_not_found", "Not found: GET /openapi.json lists all routes.")
         _, parts, methods = min(fitting, key=lambda one: one[0])
         if scope["method"] not in methods:
             allowed = ", ".join(sorted(methods))
@@ -331,6 +327,6 @@ def _segments(scope: Any) -> list[str]:
         raise Refused(400, "invalid_path", "The path is not percent-encoded UTF-8.") from None
     if not all(found):
         raise Refused(
-            404, "route_not_found", "The path has an empty part: GET /openapi.json lists what there is."
+            404, "route_not_found", "The path has an empty part: GET /openapi.json lists all routes."
         )
     return found

@@ -1,1 +1,1 @@
-"""Our own interface: sessions, turns and events over HTTP, and the document that describes it."""
+"""Our own API: sessions, turns and events over HTTP, and the document that describes it."""

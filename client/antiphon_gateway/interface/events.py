@@ -52,7 +52,9 @@ async def make_token(call: Call[None, MakeToken]) -> NewToken:
     read events. The streams that it opened end when it does.
     """
     if call.services.access.streams is None:
-        raise Refused(409, "no_secret", "This gateway makes no tokens: set ANTIPHON_GATEWAY_SECRET.")
+        raise Refused(
+            409, "no_secret", "This gateway does not issue stream tokens: set ANTIPHON_GATEWAY_SECRET."
+        )
     await call.client.snapshot(call.path["session"], tenant=call.caller.tenant, last=0)  # raises WrongTenant
     made = call.services.access.streams.make(
         call.caller, call.path["session"], call.body.seconds, call.body.types

@@ -73,7 +73,7 @@ async def create_session(call: Call[None, Any]) -> Answer[NewSession]:
 
 @operation("GET", "/sessions", right="read")
 async def list_sessions(call: Call[ListQuery, None]) -> SessionPage:
-    """List sessions, the most recently used one first"""
+    """List sessions, most recently used first"""
     asked, key = call.query, call.services.access.seal_key
     found = call.client.sessions(
         tenant=call.caller.tenant_for(asked.tenant), metadata=_json_object(asked.metadata), limit=asked.limit,
@@ -145,16 +145,16 @@ async def fork_session(call: Call[None, Fork]) -> Answer[NewSession]:
 
 @operation("POST", "/sessions/{session}/cancel", right="write")
 async def cancel_session(call: Call[None, Cancel]) -> Cancelled:
-    """Cancel the turn that runs now, as a stop button does
+    """Cancel the running turn, like a stop button
 
-    What has been said stays in the history, unless `keep` says otherwise. Turns behind it go on.
+    Its output so far stays in the history, unless `keep` is set. Waiting turns continue.
     """
     return Cancelled(await session_of(call).cancel_async(call.body.reason, keep=call.body.keep or "partial"))
 
 
 @operation("GET", "/sessions/{session}/snapshot", right="read")
 async def show_snapshot(call: Call[SnapshotQuery, None]) -> SessionSnapshot:
-    """Read the last messages, the pending turns and the cursor to go on from, at one moment
+    """Read the last messages, the pending turns and the cursor to continue from, at one moment
 
     Follow the events after the cursor to see all that comes later.
     """
@@ -195,7 +195,7 @@ async def clear_history(call: Call[None, None]) -> None:
 
 @operation("POST", "/sessions/{session}/rewind", right="write", status=204)
 async def rewind_session(call: Call[None, Rewind]) -> None:
-    """Cut the history behind a message; refused with 409 while a turn runs"""
+    """Remove all messages after a given one; refused with 409 while a turn runs"""
     await session_of(call).rewind_async(call.body.to, if_busy="reject")
 
 

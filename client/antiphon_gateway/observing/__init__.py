@@ -1,1 +1,1 @@
-"""What a gateway lets an operator see, if asked: metrics and traces. None of it holds what users wrote."""
+"""Metrics and traces of a gateway, if enabled, without user content."""

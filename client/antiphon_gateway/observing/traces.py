@@ -37,7 +37,7 @@ class GatewayTraces:
                 raise
 
     def answered(self, span: Span, method: str, route: str, status: int) -> None:
-        """Say how the request was answered."""
+        """Record how the request was answered."""
         span.update_name(f"{method} {route}")
         span.set_attributes({"http.route": route, "http.response.status_code": status})
         if status >= 500:

@@ -1,1 +1,1 @@
-"""OpenAI's interfaces over sessions and turns: responses by the Open Responses specification, conversations, models."""
+"""OpenAI-compatible API over sessions and turns: Open Responses, conversations, chat completions, models."""

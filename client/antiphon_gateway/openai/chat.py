@@ -81,10 +81,10 @@ PARAMS = (
     "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key",
 )  # fmt: skip
 REFUSED = {
-    "logprobs": "logprobs is not supported: leave it out.",
-    "top_logprobs": "top_logprobs is not supported: leave it out.",
-    "audio": "audio is not supported: leave it out.",
-    "prediction": "prediction is not supported: leave it out.",
+    "logprobs": "logprobs is not supported: omit it.",
+    "top_logprobs": "top_logprobs is not supported: omit it.",
+    "audio": "audio is not supported: omit it.",
+    "prediction": "prediction is not supported: omit it.",
     "functions": "functions is not supported: use tools.",
     "function_call": "function_call is not supported: use tool_choice.",
     "web_search_options": "web_search_options is not supported: use an agent with a tool that searches.",
@@ -144,7 +144,7 @@ def _check_message(message: dict[str, Any], where: str) -> None:
         raise refused("messages", f"{where}: the role must be one of {', '.join(MESSAGE_FIELDS)}.")
     for name, value in message.items():
         if name != "role" and name not in fields and value not in (None, []):
-            raise refused("messages", f"{where}: {name[:50]!r} is not supported: leave it out.")
+            raise refused("messages", f"{where}: {name[:50]!r} is not supported: omit it.")
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
@@ -236,7 +236,7 @@ class Completion:
         self._begun = False
 
     def chunks(self, event: Event) -> list[dict[str, Any]]:
-        """Return the chunks that tell of an event of the turn, in order."""
+        """Return the chunks for an event of the turn, in order."""
         found = [] if self._begun else [self._chunk({"role": "assistant", "content": ""})]
         self._begun = True
         match event.type:
@@ -278,7 +278,7 @@ class Completion:
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
 
     def error(self) -> dict[str, Any]:
-        """Return the chunk that says why the completion has failed."""
+        """Return the chunk with the reason why the completion failed."""
         assert self.failure is not None
         return {"error": error_of(self.failure)[1]}
 

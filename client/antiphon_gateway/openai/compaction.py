@@ -55,7 +55,7 @@ class Compaction(Struct):
 
 @operation("POST", "/v1/responses/compact", right="write")
 async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
-    """Summarize a conversation, to go on with the summary
+    """Summarize a conversation, to continue with the summary
 
     The session of the conversation stays as it is.
     """

@@ -44,7 +44,7 @@ class UpdateConversation(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AddItems(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Items to add behind the others."""
+    """Items to append to the others."""
 
     items: list[dict[str, Any]]
 
@@ -59,7 +59,7 @@ class Conversation(Struct):
 
 
 class DeletedConversation(Struct):
-    """A conversation that is no more."""
+    """A deleted conversation."""
 
     id: str
     deleted: bool = True
@@ -136,20 +136,20 @@ async def show_item(call: Call[None, None]) -> dict[str, Any]:
     name = call.path["item"]
     found = next((item for item in await _items(call) if item["id"] == name), None)
     if found is None:
-        raise RefusedField("item_id", f"There is no item {name[:100]!r}.", status=404, code="item_not_found")
+        raise RefusedField("item_id", f"Unknown item {name[:100]!r}.", status=404, code="item_not_found")
     return found
 
 
 @operation("DELETE", "/v1/conversations/{session}/items/{item}", right="write")
 async def delete_item(call: Call[None, None]) -> Conversation:
-    """Refused: a history can be cut behind a message, but none is taken out of it"""
+    """Refused: a single item cannot be deleted; rewind the history instead"""
     _no_item_is_deleted()
 
 
 def _no_item_is_deleted() -> NoReturn:
     raise RefusedField(
         "item_id",
-        "A single item cannot be deleted: POST /sessions/{session}/rewind cuts the history behind a message.",
+        "A single item cannot be deleted: POST /sessions/{session}/rewind removes the messages after a given one.",
     )
 
 

@@ -30,7 +30,7 @@ class RefusedField(Refused):
 
 
 def refused(param: str, detail: str) -> RefusedField:
-    """Return the error for a field that cannot mean here what it says."""
+    """Return the error for an unsupported value of a field."""
     return RefusedField(param, detail)
 
 
@@ -42,7 +42,7 @@ def turn_failure(code: str, message: str) -> Refused:
 
 
 def openai_error(error: Exception) -> Response:
-    """Return the response that tells of an error. Its code is that of ours."""
+    """Return the error response. Its code is that of ours."""
     problem = problem_of(error)
     headers = retry_header(error, problem)
     body = msgspec.json.encode({"error": _told(error, problem)})

@@ -52,7 +52,7 @@ def messages_of(given: Given, summary: Callable[[str], str]) -> list[Message]:
 
 
 def read_messages(found: Sequence[dict[str, Any]], param: str) -> list[Message]:
-    """Read messages whose tool calls each have one result behind them. Raises ``Refused``, which names the field."""
+    """Read messages whose tool calls are each followed by one result. Raises ``Refused``, which names the field."""
     _check_calls(found, param)
     try:
         return to_messages(found)
@@ -73,7 +73,7 @@ def results_of(given: Given) -> dict[str, Content] | None:
         if _kind(item, where) != "function_call_output":
             raise refused(
                 "input",
-                f"{where}: send the results of tool calls alone, and what else there is to say in the request after.",
+                f"{where}: send tool results alone, and other input in the next request.",
             )
         call = _text(item, "call_id", where)
         if call in found:
@@ -83,14 +83,16 @@ def results_of(given: Given) -> dict[str, Content] | None:
 
 
 def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
-    """Raise ``Refused`` unless each tool call of the messages has one result behind it, and each result a call."""
+    """Raise ``Refused`` unless each tool call of the messages is followed by one result, and each result
+    preceded by its call.
+    """
     open_calls: set[str] = set()
     for message in messages:
         if message.get("role") == "tool":
             call = message.get("tool_call_id")
             if call not in open_calls:
                 raise refused(
-                    param, f"{param}: there is no tool call {str(call)[:80]!r} that waits for a result."
+                    param, f"{param}: no pending tool call {str(call)[:80]!r} was found for this result."
                 )
             open_calls.discard(cast("str", call))
             continue
@@ -112,7 +114,7 @@ def _kind(item: dict[str, Any], where: str) -> str:
         raise refused("input", f"{where}: an item of the type {kind!r} is not supported.")
     for name, value in item.items():
         if name != "type" and name not in FIELDS[kind] and value is not None:
-            raise refused("input", f"{where}: a {kind} has no field {name[:50]!r} here: leave it out.")
+            raise refused("input", f"{where}: a {kind} has no field {name[:50]!r} here: omit it.")
     return kind
 
 
@@ -181,7 +183,7 @@ def _check_parts(content: Any, where: str) -> None:
 def _text(item: dict[str, Any], name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        raise refused("input", f"{where}: {name} must be text that is not empty.")
+        raise refused("input", f"{where}: {name} must be a non-empty string.")
     return value
 
 
@@ -218,7 +220,7 @@ def page_of(items: list[dict[str, Any]], asked: ItemQuery) -> ItemList:
 
 
 def items_of(messages: Iterable[Message], turn: str) -> list[dict[str, Any]]:
-    """Return what a turn said as output items: its reasoning, its words, its tool calls and their results.
+    """Return the output of a turn as output items: its reasoning, its words, its tool calls and their results.
 
     An item is named by the turn, the step (model call) and its place there, as the stream names it.
     """
@@ -234,7 +236,7 @@ def items_of(messages: Iterable[Message], turn: str) -> list[dict[str, Any]]:
 
 
 def step_items(message: Message, turn: str, step: int) -> list[dict[str, Any]]:
-    """Return what one model call of a turn said as output items."""
+    """Return the output of one model call of a turn as output items."""
     found: list[dict[str, Any]] = []
     words: list[dict[str, Any]] | None = None
     status = "incomplete" if message.interrupted else "completed"

@@ -48,13 +48,13 @@ async def show_model(call: Call[None, None]) -> Model:
     if slash and models & {name, f"{provider}/*", f"*/{model}", "*/*"}:
         return Model(name, provider)
     raise RefusedField(
-        "model", f"No worker that runs now has {name!r:.100}: GET /v1/models lists what there is.",
+        "model", f"No running worker has {name!r:.100}: GET /v1/models lists the available models.",
         status=404, code="model_not_found",
     )  # fmt: skip
 
 
 async def _offered(call: Call[Any, Any]) -> tuple[set[str], set[str]]:
-    """Return the names of agents, and of ``provider/model``, where ``*`` stands for any."""
+    """Return the names of agents, and of ``provider/model``, where ``*`` matches any."""
     found = [one for cell in call.client.connections.cells for one in await offers(cell)]
     models = {
         f"{provider}/{model}"

@@ -75,8 +75,8 @@ PARAMS = {
 }  # fmt: skip
 REFUSED = {
     "max_tool_calls": "max_tool_calls is not supported: set max_steps of the agent.",
-    "include": "include is not supported: leave it out.",
-    "top_logprobs": "top_logprobs is not supported: leave it out.",
+    "include": "include is not supported: omit it.",
+    "top_logprobs": "top_logprobs is not supported: omit it.",
 }
 TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
 ECHOED = (
@@ -99,10 +99,10 @@ def check(request: CreateResponse) -> None:
         raise refused("conversation", "Name previous_response_id or conversation, not both.")
     if request.store is False and (request.conversation is not None or request.background):
         raise refused(
-            "store", "With store=False, leave conversation and background out: nobody could read it."
+            "store", "With store=False, omit conversation and background: the response cannot be read later."
         )
     if any(value for value in (request.stream_options or {}).values()):
-        raise refused("stream_options", "stream_options is not supported: leave it out.")
+        raise refused("stream_options", "stream_options is not supported: omit it.")
     check_metadata(request.metadata)
 
 
@@ -135,7 +135,7 @@ def agent_of(model: str | None, instructions: str | None = None) -> str | AgentS
             raise refused("model", f"model must name an agent, or provider/model, not {model!r:.80}.")
         return AgentSpec(provider=provider, model=name, system=instructions)
     if instructions is not None:
-        raise refused("instructions", f"The agent {model!r} has its own instructions: leave these out.")
+        raise refused("instructions", f"The agent {model!r} has its own instructions: omit them.")
     return model
 
 
@@ -204,14 +204,14 @@ def schema_of(text: TextOptions | None) -> dict[str, Any] | None:
 
 
 def function_tools(tools: list[dict[str, Any]]) -> list[CallerTool]:
-    """Return the tools of the caller. Raises ``Refused``, and ``InvalidTool``."""
+    """Return the client-side tools. Raises ``Refused``, and ``InvalidTool``."""
     found: list[CallerTool] = []
     for tool in tools:
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
             kind = f"A tool of the type {tool.get('type')!r} is not supported: use function, with a name."
             raise refused("tools", kind)
         if unknown := sorted(name for name in tool.keys() - TOOL_FIELDS if tool[name] is not None):
-            raise refused("tools", f"tools: a function has no {unknown[0][:50]!r} here: leave it out.")
+            raise refused("tools", f"tools: a function has no {unknown[0][:50]!r} here: omit it.")
         parameters: Any = tool.get("parameters") or {"type": "object", "properties": {}}
         if not isinstance(parameters, dict) or not isinstance(tool.get("description") or "", str):
             raise refused("tools", "tools: parameters must be a JSON schema, and description text.")

@@ -32,7 +32,7 @@ class ResponseQuery(Struct, kw_only=True):
 
 
 class Deleted(Struct):
-    """A response that is no more."""
+    """A deleted response."""
 
     id: str
     deleted: bool = True
@@ -100,7 +100,7 @@ async def show_input_items(call: Call[ItemQuery, None]) -> ItemList:
 
 
 async def _results(turn: AsyncTurn, part: int) -> list[dict[str, Any]]:
-    """Return the results that a response goes on with."""
+    """Return the tool results from which a response continues."""
     async with turn.stream() as events:
         async for event in events:
             if event.type == "turn_resumed" and any(one.kind == "result" for one in event.decisions):
@@ -125,11 +125,11 @@ async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[st
     """Return a response as it is now."""
     info = await turn.info()
     if part and not await call.services.stopping.first(_was_asked(call, turn, part), READ_SECONDS):
-        raise TurnNotFound(f"There is no response {response_id(turn.id, part)!r}.")
+        raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
     if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
         made = await call.services.stopping.first(_made(turn, part), READ_SECONDS)
         if made is None and part and info.status in TERMINAL:
-            raise TurnNotFound(f"There is no response {response_id(turn.id, part)!r}.")
+            raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
         return made or {
             **resource(info),
             "id": response_id(turn.id, part),

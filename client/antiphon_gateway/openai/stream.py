@@ -134,7 +134,7 @@ class ResponseStream:
         self._item: dict[str, Any] = {}
 
     def events(self, event: Event) -> list[dict[str, Any]]:
-        """Return the events that tell of an event of the turn, in order."""
+        """Return the events for an event of the turn, in order."""
         found = self._skipped(event) if self._skips else self._told(event)
         for one in found:
             one["sequence_number"] = self._number
@@ -142,7 +142,7 @@ class ResponseStream:
         return found
 
     def broken(self, error: dict[str, Any]) -> dict[str, Any]:
-        """Return the event behind which the rest cannot be told, as events are no longer kept."""
+        """Return the event after which the rest is lost, because events are no longer kept."""
         self.over = True
         return {"type": "error", "sequence_number": self._number, "error": error}
 
@@ -228,7 +228,7 @@ class ResponseStream:
         return self._whole("response.failed")
 
     def _begin(self, kind: str, step: int, call: str = "", function: str = "") -> list[dict[str, Any]]:
-        """Begin an item, unless the one that is open goes on."""
+        """Begin an item, unless one is open."""
         if self._kind == kind and self._call == call:
             return []
         ended = self._end("completed")

@@ -81,12 +81,12 @@ async def turn_of(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
     """Return the turn of a response, and its part. Raises ``TurnNotFound``."""
     found = turn_and_part(name)
     if found is None:
-        raise TurnNotFound(f"There is no response {name[:100]!r}.")
+        raise TurnNotFound(f"Unknown response {name[:100]!r}.")
     call.path["turn"], part = found
     try:
         return await call.turn(), part
     except (TurnNotFound, UsageError):
-        raise TurnNotFound(f"There is no response {name[:100]!r}.") from None
+        raise TurnNotFound(f"Unknown response {name[:100]!r}.") from None
 
 
 async def previous(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
@@ -95,7 +95,7 @@ async def previous(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
         return await turn_of(call, name)
     except TurnNotFound:
         raise RefusedField(
-            "previous_response_id", f"There is no response {name[:100]!r}: send the whole conversation as input.",
+            "previous_response_id", f"Unknown response {name[:100]!r}: send the whole conversation as input.",
             status=404, code="previous_response_not_found",
         ) from None  # fmt: skip
 
@@ -115,7 +115,7 @@ def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
         except (Refused, msgspec.MsgspecError, UnicodeError):
             told = {}
         if "text" not in told or told.get("tenant") != call.caller.tenant:
-            raise refused("input", "input: this compaction was not made here, or not for you.")
+            raise refused("input", "input: this compaction is from another deployment or another tenant.")
         return told["text"]
 
     return read
@@ -130,7 +130,9 @@ async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> t
     if info.status != "finished":
         raise _wrong("The previous response is not completed: wait for it.")
     if info.decisions and await _went_on(call, before, part):
-        raise _wrong("The previous response went on with the results of its calls: name the last response.")
+        raise _wrong(
+            "The previous response has already continued with the results of its calls: name the last response."
+        )
     found = await call.client.snapshot(before.session_id, tenant=call.caller.tenant)
     ends = [number for number, one in enumerate(found.messages, 1) if one.turn_id == before.id]
     if not ends:
@@ -217,7 +219,7 @@ async def _answered(
     waiting = {one.call_id for one in info.calls if one.kind == "tool"}
     if waiting:
         if unknown := sorted(results.keys() - waiting):
-            raise refused("input", f"The previous response has no open call {unknown[0][:80]!r}.")
+            raise refused("input", f"The previous response has no pending tool call {unknown[0][:80]!r}.")
         if missing := sorted(waiting - results.keys()):
             raise refused(
                 "input", f"No function_call_output for the call {missing[0]!r}: send all of them together."
@@ -240,8 +242,8 @@ def _check_same(given: CreateResponse, info: TurnInfo) -> None:
         if before.get(name) != value:
             raise refused(
                 name,
-                f"{name}: a response that follows results of tools goes on with what the one before had: "
-                "send the same, or leave it out.",
+                f"{name}: a response that continues with tool results must keep this field: send the "
+                "same value, or omit it.",
             )
 
 

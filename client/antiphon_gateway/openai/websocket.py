@@ -116,11 +116,11 @@ def _read(message: str | bytes, call: Call[Any, Any]) -> CreateResponse:
         raise RefusedField("type", "The type of a message must be response.create.", code="invalid_type")
     for name in NOT_HERE:
         if name in given:
-            raise refused(name, f"{name} has no meaning over a WebSocket: leave it out.")
+            raise refused(name, f"{name} is not supported over a WebSocket: omit it.")
     try:
         return msgspec.convert(given, CreateResponse)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_body", f"The message does not fit: {exc}.") from None
+        raise Refused(400, "invalid_body", f"Invalid message: {exc}.") from None
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The page of operators, ``/live``: its files, and the headers that let nothing else run in it."""
+"""The operator dashboard, ``/live``: its files, and the headers that prevent other code from running in it."""

@@ -65,7 +65,7 @@ _files = _read(resources.files("antiphon_gateway.page").joinpath("static"))
 
 @operation("GET", "/live", right=None)
 async def show_page(call: Call[None, None]) -> Response:
-    """Open the page of operators in a browser"""
+    """Open the operator dashboard in a browser"""
     return _response(call.request, FRONT)
 
 
@@ -84,7 +84,7 @@ async def show_module(call: Call[None, None]) -> Response:
 def _response(request: Request, name: str) -> Response:
     found = _files.get(name)
     if found is None:
-        raise Refused(404, "route_not_found", "The page has no such file.")
+        raise Refused(404, "route_not_found", "The dashboard has no such file.")
     headers = {**HEADERS, "etag": found.tag}
     if request.headers.get("if-none-match") == found.tag:
         return Response(None, 304, headers)

@@ -271,12 +271,12 @@ export class Turn {
     return this.#decide(callId, "approve", options);
   }
 
-  /** Reject a tool call: it does not run, and the model is told. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
+  /** Reject a tool call: it does not run, and the model receives the reason. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
   reject(callId, options = {}) {
     return this.#decide(callId, "reject", options);
   }
 
-  /** Give the result of a tool of the caller. @param {string} callId @param {unknown} result @param {{ is_error?: boolean, by?: string }} [options] */
+  /** Give the result of a client-side tool. @param {string} callId @param {unknown} result @param {{ is_error?: boolean, by?: string }} [options] */
   toolResult(callId, result, options = {}) {
     return this.#decide(callId, "result", { result, ...options });
   }

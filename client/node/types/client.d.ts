@@ -176,12 +176,12 @@ export declare class Turn {
         by?: string;
         arguments?: JsonObject;
     }): Promise<void>;
-    /** Reject a tool call: it does not run, and the model is told. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
+    /** Reject a tool call: it does not run, and the model receives the reason. @param {string} callId @param {{ by?: string, reason?: string }} [options] */
     reject(callId: string, options?: {
         by?: string;
         reason?: string;
     }): Promise<void>;
-    /** Give the result of a tool of the caller. @param {string} callId @param {unknown} result @param {{ is_error?: boolean, by?: string }} [options] */
+    /** Give the result of a client-side tool. @param {string} callId @param {unknown} result @param {{ is_error?: boolean, by?: string }} [options] */
     toolResult(callId: string, result: unknown, options?: {
         is_error?: boolean;
         by?: string;

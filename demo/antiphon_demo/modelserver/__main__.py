@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--limit", type=int, default=0, help="requests that are answered in --limit-seconds")
     parser.add_argument("--limit-seconds", type=float, default=default.limit_seconds)
-    parser.add_argument("--limit-untold", action="store_true", help="no header tells of the limit")
+    parser.add_argument("--limit-untold", action="store_true", help="omit the headers that report the limit")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
     return parser
 

@@ -1,4 +1,4 @@
-"""The rate limit of the model server, and the headers with which the services say theirs."""
+"""The rate limit of the model server, and the headers with which services report theirs."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ class ModelServer:
 def _cut(
     frames: Iterator[bytes], fault: Fault, form: Format, connection: Connection
 ) -> tuple[Iterator[bytes], Callable[[], None] | None]:
-    """Return the opening, as many pieces as the fault permits, and the end, which is None if the stream stays open."""
+    """Return the opening, as many pieces as the fault permits, and the end, or None to keep the stream open."""
     frames = islice(frames, 1 + (fault.pieces or 0))
     if fault.kind == "error":
         return chain(frames, [form.stream_error()]), connection.end_stream

@@ -144,7 +144,7 @@ async def test_one_command_at_a_time_writes(redis_url, files, capsys):
     with Redis.from_url(redis_url) as redis:
         wait_until(lambda: redis.zcard("ant:active") == 1)
     assert await run(both, redis_url) == 2
-    assert "Another command writes" in capsys.readouterr().err
+    assert "Another command is writing" in capsys.readouterr().err
     async with running_worker(redis_url):
         assert await asyncio.to_thread(process.wait, 30) == 0
     process.stderr.close()

@@ -193,7 +193,7 @@ def test_a_misspelt_command_is_told_what_was_meant():
         (["submit", "s", "hello", "--model", "m"], "--model needs --provider"),
         (["submit", "s", "hello", "--provider", "openai"], "--provider needs --model"),
         (["submit", "s", "hello", "--agent", "a", *ECHO], "--agent names an agent"),
-        (["submit", "s", "  "], "not blank"),
+        (["submit", "s", "  "], "non-blank"),
         (["submit", "s\n", "hello"], "control characters"),
         (["submit", "s", "hello", "--queue", "a:b"], "A queue name"),
         (["cancel", "no turn id"], "A turn id must be"),
@@ -267,7 +267,7 @@ def test_a_check_says_what_a_redis_promises(redis_url):
 
 @pytest.mark.parametrize("command", [("redis", "check"), ("worker", "check"), ("sessions",)], ids=" ".join)
 def test_an_empty_url_is_no_redis_that_is_well(command):
-    assert "URL of the Redis is empty" in complaint(2, *command, "--redis-url", "")
+    assert "Redis URL is empty" in complaint(2, *command, "--redis-url", "")
 
 
 OF_AN_APP = """

@@ -124,7 +124,7 @@ def test_an_opening_and_a_list_take_no_keywords_that_are_none():
         (list_query, "system"),
         (list_query, "labl"),
     ):
-        with pytest.raises(TypeError, match=f"There is no keyword {name}="):
+        with pytest.raises(TypeError, match=f"Unknown keyword {name}="):
             call(**{name: None})
     with pytest.raises(UsageError, match="system= must be text, not int"):
         opening_of(system=5)

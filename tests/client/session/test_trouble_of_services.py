@@ -139,7 +139,7 @@ class TestRetries:
             (Retry(times=True), "times"),
             (Retry(delay=-1), "delay"),
             (Retry(codes="provider"), "codes"),
-            (Retry(codes=["provider_rejected"]), "never tried again"),
+            (Retry(codes=["provider_rejected"]), "never retried"),
         ],
     )
     def test_a_policy_that_makes_no_sense_is_refused(self, runtime, retry, said):

@@ -211,7 +211,7 @@ async def test_an_archive_that_fails_is_an_error_and_no_empty_session(redis_url,
             await (await ensemble.submit("live", "one")).result(60)
         own.failing = True
         async with AsyncClient(redis_url, archive=own) as client:
-            with pytest.raises(StoreUnavailable, match="archive cannot be read now"):
+            with pytest.raises(StoreUnavailable, match="archive is unavailable"):
                 await client.session("s").messages_async()
             assert len(await client.session("live").messages_async()) == 2, "Redis has all of it"
 
@@ -263,7 +263,7 @@ async def test_whatever_a_store_raises_says_that_the_archive_cannot_be_read(own,
         raise raised
 
     monkeypatch.setattr(own, "load", load)
-    with pytest.raises(StoreUnavailable, match=f"archive cannot be read now: {raised.__name__}"):
+    with pytest.raises(StoreUnavailable, match=f"archive is unavailable: {raised.__name__}"):
         await ArchiveReader(own).load("s")
 
 

@@ -413,7 +413,7 @@ async def test_scopes_of_an_agent_and_of_a_session(redis_url, tmp_path, model):
         assert await listed(client, name="session", session="s", tenant=None) == ["Lives in Bonn."]
         with pytest.raises(WrongTenant):
             await listed(client, name="session", session="s", tenant="rival")
-        with pytest.raises(UsageError, match="leave agent= or session= out"):
+        with pytest.raises(UsageError, match="Pass either agent= or session="):
             client.memory(agent="host", session="s")
 
 

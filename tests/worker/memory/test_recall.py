@@ -201,7 +201,7 @@ async def test_input_without_text_asks_nothing(redis_url, store):
 def test_an_agent_with_a_memory_runs_on_workers_alone(store):
     agent = host(Memory(store))
     for use in (agent.session, agent.spec):
-        with pytest.raises(UsageError, match="runs on workers alone"):
+        with pytest.raises(UsageError, match="runs only on workers"):
             use()
 
 

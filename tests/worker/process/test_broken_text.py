@@ -159,7 +159,7 @@ async def test_an_answer_of_a_wrong_form_fails_its_turn_and_leaves_its_session_r
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
         spec = agent_spec(provider="says", tools=[])
         turn = await ensemble.submit("s", "hello", agent=spec)
-        with pytest.raises(TurnFailed, match="wrong form"):
+        with pytest.raises(TurnFailed, match="an invalid answer"):
             await turn.result(30)
         assert await ensemble.field(turn, "attempt") == "1"
         assert (await (await ensemble.submit("s", "and now?", agent=spec)).result(30)).text == "Said."

@@ -70,7 +70,7 @@ async def test_what_is_newer_is_given_back_until_a_newer_worker_comes(
             events = await ensemble.seen("s", "turn_retrying", times=2)
         info = await turn.info()
         assert (info.status, info.code) == ("retrying", "newer_release")
-        assert f"The {kind} of this turn is of version {KNOWN[kind] + 1}" in (info.error or "")
+        assert f"The {kind} of this turn has version {KNOWN[kind] + 1}" in (info.error or "")
         assert [message.text for message in info.input] == ["Hello"]
         assert [await ensemble.field(turn, name) for name in ("attempt", "errors", "crashes")] == ["0"] * 3
         assert all(event.retry_at > event.at for event in events if event.type == "turn_retrying")
@@ -127,7 +127,7 @@ async def test_the_log_says_once_that_turns_need_a_newer_worker(redis_url, tmp_p
     newer = [text for text in warnings if "newer release" in text]
     assert len(newer) == 1
     assert newer[0].startswith(
-        f"The request of this turn is of version {KNOWN['request'] + 1}, and this worker knows versions up to "
+        f"The request of this turn has version {KNOWN['request'] + 1}, but this worker supports versions up to "
     )
 
 

@@ -83,7 +83,7 @@ async def test_an_agent_says_for_how_long_its_turns_are_tried_again(working, cap
         (agent_spec(), "no fail:rejected", "provider_rejected", "The stage refuses: rejected."),
         ("nobody", "hello", "unknown_agent", "The worker has no agent 'nobody'"),
         (agent_spec(provider="nowhere"), "hello", "unknown_provider", "There is no provider 'nowhere'"),
-        (agent_spec(tools=["hammer"]), "hello", "unknown_tool", "The worker has no tool 'hammer'"),
+        (agent_spec(tools=["hammer"]), "hello", "unknown_tool", "This worker's App has no tool 'hammer'"),
         (None, "hello", "unknown_agent", "names no agent"),
     ],
 )  # fmt: skip

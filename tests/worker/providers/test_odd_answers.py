@@ -119,7 +119,7 @@ async def test_a_call_without_a_name_is_no_call(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_that_only_asks_for_a_tool_without_a_name_is_broken(kind):
-    with pytest.raises(ProviderStreamBroken, match="without naming it") as raised:
+    with pytest.raises(ProviderStreamBroken, match="without a name") as raised:
         await heard(nameless(kind, '{"q":1}'), kind)
     assert raised.value.retryable
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """Counts the errors of a turn, and says when it is tried again.
+    """Counts the errors of a turn, and decides when it is retried.
 
     ``put`` publishes events, and ``step`` is the step that the next attempt begins with.
     """

@@ -41,7 +41,7 @@ class TurnBook:
             (one.turn for one in self._left if one.turn.turn_id == turn_id), None
         )
         if known is None and turn_id not in self._order:
-            raise TurnNotFound(f"There is no turn {turn_id!r} in this session.", turn_id=turn_id)
+            raise TurnNotFound(f"Unknown turn {turn_id!r} in this session.", turn_id=turn_id)
         return "finished" if known is None else known.status
 
     def enter(self, turn: TurnInfo) -> None:
@@ -83,13 +83,13 @@ class TurnBook:
         self.end(turn, "cancelled", response, place=place)
 
     def remember(self, turn: TurnInfo, calls: list[ToolOutcome]) -> None:
-        """Let the next turn tell the model of these calls; of many turns, the last ones are remembered."""
+        """Report these calls to the model in the next turn; of many turns, only the last ones."""
         self.untold[turn.turn_id] = calls
         while len(self.untold) > UNTOLD_TURNS:
             del self.untold[next(iter(self.untold))]
 
     def cut(self, before: Sequence[Message], after: Sequence[Message]) -> None:
-        """Forget the places behind the first message that the history has lost."""
+        """Remove the positions after the first message that the history has lost."""
         if not self._left:
             return
         pairs = zip(before, after, strict=False)
@@ -116,5 +116,5 @@ class TurnBook:
 
 
 def _rank(turn_id: str, inbox: Sequence[str]) -> int:
-    """Delayed turns stand behind those of the inbox."""
+    """Delayed turns follow those of the inbox."""
     return inbox.index(turn_id) if turn_id in inbox else len(inbox)

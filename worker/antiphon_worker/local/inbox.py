@@ -103,7 +103,7 @@ class Inbox:
             self.leave(place)
 
     def join(self, place: Place, if_busy: IfBusy = "enqueue") -> int:
-        """Add the place to the inbox, and return how many stand before it. ``if_busy`` is what to do if there are any.
+        """Add the turn to the inbox, and return how many precede it. ``if_busy`` is what to do if there are any.
 
         ``reject`` raises ``SessionBusy``. With ``interrupt`` and ``rollback`` the place goes directly behind the turn
         that runs, or runs next if that one is being stopped already, and stops it. With ``steer`` the current turn may

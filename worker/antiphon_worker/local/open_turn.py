@@ -18,7 +18,7 @@ from antiphon_worker.local.session import LocalSession
 
 
 class OpenTurn:
-    """A turn that somebody runs. Its caller has its events and its result; others may read it and decide."""
+    """A running turn. Its caller has its events and its result; others may read it and decide."""
 
     def __init__(self, session: LocalSession, info: TurnInfo) -> None:
         self._session = session
@@ -76,17 +76,17 @@ class OpenTurn:
     async def approve(
         self, call_id: str, *, by: str | None = None, arguments: Mapping[str, Any] | None = None
     ) -> None:
-        """Approve an open call, with other arguments if they are given."""
+        """Approve a pending tool call, with other arguments if they are given."""
         self._session.decide(self.id, approval_of(call_id, by, arguments))
 
     async def reject(self, call_id: str, *, reason: str | None = None, by: str | None = None) -> None:
-        """Reject an open call. The model is told by whom and why."""
+        """Reject a pending tool call. The model is told by whom and why."""
         self._session.decide(self.id, rejection_of(call_id, by, reason))
 
     async def tool_result(
         self, call_id: str, result: Any = None, *, is_error: bool = False, by: str | None = None
     ) -> None:
-        """Give the result of a tool of the caller."""
+        """Give the result of a client-side tool."""
         self._session.decide(self.id, result_of(call_id, result, by, is_error=is_error))
 
     def _of_its_caller(self) -> UsageError:

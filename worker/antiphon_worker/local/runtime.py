@@ -304,7 +304,7 @@ class LocalRuntime:
             and not opening.replace
         ):
             raise SessionExists(
-                "The session already has another history: use replace=True to replace it by the saved one.",
+                "The session already has another history: pass replace=True to replace it with the saved one.",
                 session_id=live.session_id,
             )
         if saved.tenant is not None and (live.state.tenant or saved.tenant) != saved.tenant:
@@ -328,7 +328,7 @@ class LocalRuntime:
         found = self._agents.get(asked or "")
         if found is None:
             raise UnknownAgent(
-                f"No agent named {asked!r} was used in this process yet: pass the Agent itself."
+                f"No agent named {asked!r} has been used in this process: pass the Agent itself."
             )
         return found
 

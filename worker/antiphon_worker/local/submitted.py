@@ -80,7 +80,7 @@ class SubmittedTurn(OpenTurn):
         spawn(self._run())
 
     def take_up(self, saved: SavedTurn) -> None:
-        """Go on with a turn that was suspended in another process, at the end of the session's inbox."""
+        """Resume a turn that was suspended in another process, at the end of the session's inbox."""
         self._saved = saved
         self._session.inbox.join(self._place)
         self._session.turns[self.id] = self
@@ -205,7 +205,7 @@ class SubmittedTurn(OpenTurn):
             self._session.turns.pop(self.id, None)
 
     def _begins(self) -> bool:
-        """Whether nobody has cancelled the turn before. From then on, a cancel interrupts it."""
+        """Return whether this is the first cancellation of the turn. From then on, a cancel interrupts it."""
         with self._lock:
             if self._cancelled is not None or self._info.status in TERMINAL:
                 return False

@@ -19,7 +19,7 @@ NOT_DECIDED = "Nobody decided about a tool call of this turn within its time lim
 
 
 class Suspension:
-    """The open calls of a turn, and the decisions about them. The first decision about a call counts."""
+    """The pending tool calls of a turn, and the decisions about them. The first decision about a call counts."""
 
     def __init__(self, turn_id: str, calls: Sequence[OpenCall], made: Iterable[Decision] = ()) -> None:
         now = now_ms()
@@ -50,8 +50,8 @@ class Suspension:
                 raise not_suspended(self._turn_id, self._over)
             if call is None:
                 raise NotSuspended(
-                    f"Turn {self._turn_id} does not wait for a call {decision.call_id!r}: turn.info().calls has those "
-                    "that it waits for.",
+                    f"Turn {self._turn_id} has no pending tool call {decision.call_id!r}: "
+                    "turn.info().calls lists its pending tool calls.",
                     status="suspended", turn_id=self._turn_id,
                 )  # fmt: skip
             if decision.kind not in ("reject", "result" if call.kind == "tool" else "approve"):
@@ -95,7 +95,7 @@ class Suspension:
 
     @property
     def undecided(self) -> list[OpenCall]:
-        """The calls that nobody has decided about."""
+        """The undecided calls."""
         with self._lock:
             return [call for call in self.calls if call.call_id not in self._made]
 
@@ -113,5 +113,7 @@ def _longest_ms(call: OpenCall) -> int:
 def not_suspended(turn_id: str, status: str) -> NotSuspended:
     """Return the error for a decision about a turn that does not wait for one."""
     return NotSuspended(
-        f"Turn {turn_id} is {status}: it does not wait for a decision.", status=status, turn_id=turn_id
+        f"Turn {turn_id} is {status}: it is not suspended, so there is nothing to decide.",
+        status=status,
+        turn_id=turn_id,
     )

@@ -133,7 +133,7 @@ class LocalTurn:
                 await end(self._task)
 
     def take_up(self, saved: SavedTurn) -> None:
-        """Go on with a turn that was suspended in another process."""
+        """Resume a turn that was suspended in another process."""
         self._journal.written = [msgspec.convert(entry, JournalEntry) for entry in saved.journal]
         self.suspension = self._session.suspensions[self._place.turn_id]
 
@@ -164,13 +164,13 @@ class LocalTurn:
         return self._numbered(TurnSuspended(step=self._step, calls=self.suspension.calls))
 
     def _wait(self) -> None:
-        """Let the session's next turns pass by, if the submitter said so."""
+        """Allow the session's next turns to overtake, if the submitter permitted it."""
         self._turn.status = "suspended"
         if self._work.while_suspended == "continue":
             self._session.inbox.leave(self._place)
 
     async def _resumed(self, decisions: list[Decision]) -> Event:
-        """Take the decisions to the next passage of the loop."""
+        """Apply the decisions in the next pass of the loop."""
         self._decisions = {decision.call_id: decision for decision in decisions}
         self.suspension, self._turn.status = None, "running"
         event = self._numbered(TurnResumed(step=self._step, decisions=decisions))
@@ -249,7 +249,9 @@ class LocalTurn:
         return Unfinished(self._input, self._journal.written, said, made, used)
 
     def _record(self, kept: Sequence[Message]) -> Response | None:
-        """Return what the turn has said and done. The next turn is told of calls that the kept messages do not say."""
+        """Return the turn's output and tool results. The next turn is told of calls that the kept messages
+        do not say.
+        """
         unfinished = self._unfinished()
         if not kept:  # else it is committed with them
             self._session.state.usage = used_by(self._session.state.usage, unfinished.usage)
@@ -313,7 +315,7 @@ class LocalTurn:
         return self._meter
 
     def _notes(self) -> list[Message]:
-        """Return what the model is told of calls that no history tells of."""
+        """Return the note for the model about unreported calls."""
         untold = self._session.book.untold | {self._turn.turn_id: self.former}
         calls = [call for calls in untold.values() for call in calls]
         return [note_of(calls)] if calls else []
@@ -344,7 +346,7 @@ class LocalTurn:
         return msgspec.structs.replace(response, messages=list(response.messages))
 
     async def _save_suspended(self) -> None:
-        """Save what another process needs to go on with the turn."""
+        """Save what another process needs to resume the turn."""
         assert self.suspension is not None
         agent = self._work.agent
         request = self._work.request(agent if agent is None or isinstance(agent, str) else agent.name)

@@ -49,12 +49,12 @@ def _check_call(call: ToolCall) -> None:
 
 
 def check_form(answer: StepResult | ModelAnswer) -> None:
-    """Raise ``TurnFailed`` for an answer that nobody could read from its JSON."""
+    """Raise ``TurnFailed`` for an answer whose JSON would be unreadable."""
     try:
         msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
     except msgspec.ValidationError as exc:
         raise TurnFailed(
-            f"The App's own provider or function gave an answer of a wrong form: {exc}.",
+            f"A provider or function of the App returned an invalid answer: {exc}.",
             code="internal_error",
         ) from exc
 
@@ -76,7 +76,7 @@ def _is_whole(value: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _pattern(pattern: str) -> Any:
-    """A reader of the pattern in linear time, or None if there is none (look-around, back-references)."""
+    """Return a linear-time matcher for the pattern, or None if it needs look-around or back-references."""
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
     try:
@@ -183,7 +183,7 @@ class _Look:
             yield from self._in_list(cast("list[Any]", value), schema, at, depth)
 
     def _joined(self, value: Any, schema: Schema, at: str, depth: int) -> Iterator[str]:
-        """What other schemas say of the same value."""
+        """Checks of the other schemas that apply to the same value."""
         if "$ref" in schema:
             yield from self.at(value, _referred(self._root, schema["$ref"]), at, depth + 1)
         for each in schema.get("allOf", []):

@@ -131,9 +131,7 @@ def stop_functions(limits: Limits, known: Mapping[str, Callable[..., Any]]) -> l
     """Return the functions of the stop conditions; ``known`` are those that a name may mean. Raises ``UnknownTool``."""
     for stop in limits.stop:
         if isinstance(stop, str) and stop not in known:
-            raise UnknownTool(
-                f"There is no stop condition {stop!r} here: pass its function in Limits(stop=[…])."
-            )
+            raise UnknownTool(f"Unknown stop condition {stop!r} here: pass its function in Limits(stop=[…]).")
     return [known[stop] if isinstance(stop, str) else stop for stop in limits.stop]
 
 
@@ -174,8 +172,8 @@ class Meter:
         unpriced = self._before.without_price if self._before else 0
         if self.limits.session_cost is not None and unpriced:
             raise UnknownPrice(
-                f"This session has used {unpriced:,} tokens of models without a price, so that its cost is not known: "
-                "leave session_cost= out, or use session_tokens=."
+                f"This session has used {unpriced:,} tokens of models without a price, so its cost is "
+                "unknown: omit session_cost=, or use session_tokens=."
             )
 
     def check_price(self, model: str) -> None:

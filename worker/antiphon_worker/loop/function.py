@@ -43,7 +43,7 @@ from antiphon_worker.loop.visible_history import whole
 from antiphon_worker.providers.errors import error_of_exception
 from antiphon_worker.resilience import CallTimeouts
 
-NO_RESULT = "The result of this call is not known."
+NO_RESULT = "The result of this call is unknown."
 
 _in_a_tool: ContextVar[bool] = ContextVar("in_a_tool", default=False)
 
@@ -83,7 +83,7 @@ def _check(inp: LoopInput, name: str) -> None:
     ]  # fmt: skip
     if own:
         raise TurnFailed(
-            f"A function runs the turns of {name!r}: {own[0]}= of the agent has no effect there, leave it out.",
+            f"A function runs the turns of {name!r}: {own[0]}= of the agent is not supported with it: omit it.",
             code="turn_function",
         )
 
@@ -272,7 +272,7 @@ class _Turn:
 
             await self._answered(await ask())
         if not self._steps:
-            raise TurnFailed("The function of this turn has said nothing.", code="turn_function")
+            raise TurnFailed("The function of this turn returned no answer.", code="turn_function")
         for step in self._steps:
             for call in step.open_calls:
                 step.results[call.call_id] = error_result(call, NO_RESULT)

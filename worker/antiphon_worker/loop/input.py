@@ -57,7 +57,7 @@ class LoopInput(Struct):
 
     @property
     def offered(self) -> list[ToolSpec]:
-        """All tools, as a model is told of them."""
+        """The definitions of all tools for a model."""
         offered = tool_specs(self.tools)
         for one in self.caller_tools:
             offered.append(ToolSpec(one.name, one.description, one.parameters))
@@ -76,7 +76,7 @@ def loop_input(
     """Return the input of a turn, without the history.
 
     Parameters of the turn override those of the agent. ``system`` is the session's own system prompt, which overrides
-    the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a tool of the caller
+    the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a client-side tool
     has the name of another tool.
     """
     params = {**agent.params, **turn.params}

@@ -18,7 +18,7 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
 - A model that is given up is followed by the next one of the agent's fallbacks, which goes on with the turn. What it
   said in its last step is withdrawn, as in a retry.
 - A ``LoopResult`` therefore has a result for each tool call.
-- Calls that wait for a decision (an approval, or the result of a tool of the caller) do not run. When the other calls
+- Calls that wait for a decision (an approval, or the result of a client-side tool) do not run. When the other calls
   of their step have results, the loop ends with ``Suspended``. It continues from the journal with the decisions:
   rejected calls and results of the caller are recorded, approved calls run, and then the model is called.
 - With a schema, the answer must match it. The first answer that does not is written to the journal as rejected, and the
@@ -248,7 +248,7 @@ class _Loop:
             raise
 
     def _misfit(self, entry: StepEntry, expected: ExpectedOutput) -> InvalidOutput | None:
-        """Read the answer of a step as the schema says. Marks it as rejected if the model may correct it.
+        """Read the answer of a step according to the schema. Marks it as rejected if the model may correct it.
 
         Returns the error if it does not match, and may not be corrected.
         """

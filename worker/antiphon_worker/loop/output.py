@@ -62,7 +62,7 @@ class ExpectedOutput:
         check_depth(value, "The answer")
         if self._spec.wrapped and isinstance(value, dict):
             if WRAPPED not in value:
-                raise ValueError("the value has not begun")
+                raise ValueError("the value is empty")
             return value[WRAPPED]
         return value
 

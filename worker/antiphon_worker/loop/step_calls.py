@@ -29,7 +29,7 @@ RULE_SECONDS = 60.0
 
 
 class Rules(Struct, frozen=True):
-    """The rules of an agent beside those of its tools.
+    """The rules of an agent, in addition to those of its tools.
 
     ``own`` is the rule of the agent itself. ``sent`` is that of an agent that came with the turn to an App: it may
     let more calls wait, but a call that waits without it is not approved because ``sent`` says so.
@@ -40,7 +40,7 @@ class Rules(Struct, frozen=True):
 
 
 class Gate:
-    """Says of each call whether it waits: for an approval, or for a result from the caller."""
+    """Returns for each call whether it needs a decision: for an approval, or for a result from the caller."""
 
     def __init__(self, toolbox: ToolBox, rules: Rules, caller_tools: Sequence[CallerTool]) -> None:
         self._toolbox = toolbox
@@ -143,7 +143,7 @@ def as_approved(call: ToolCall, decision: Decision | None) -> ToolCall:
 
 
 def told(result: ToolResult, decision: Decision | None) -> ToolResult:
-    """Return the result as the model is told it: it learns that a call ran with other arguments than its own."""
+    """Return the result for the model: it learns that a call ran with other arguments than its own."""
     if decision is None or decision.arguments is None:
         return result
     text = msgspec.json.encode(decision.arguments).decode()
@@ -194,7 +194,7 @@ class StepCalls:
         for call in step.to_run(self.decisions):
             if call.name not in self.toolbox.tools and not self.gate.of_caller(call):
                 raise UnknownTool(
-                    f"There is no tool {call.name!r} here, and a call of it has waited for a decision."
+                    f"There is no tool {call.name!r} on this worker, but a call of it was waiting for a decision."
                 )
         known = [result for call in step.open_calls if (result := self._without_running(step, call))]
         if known:

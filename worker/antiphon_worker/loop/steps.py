@@ -15,7 +15,7 @@ from antiphon.input.request import refuse_newer
 from antiphon.model import Decision, Message, StopReason, ToolCall, ToolResult, TurnStep, Usage
 from antiphon.tools.results import at_the_end, noted
 
-REPAIR = "Your answer cannot be used: {reason} Answer again, with nothing but JSON that fits the schema."
+REPAIR = "Your answer is unusable: {reason} Answer again, with nothing but JSON that fits the schema."
 
 
 class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
@@ -112,7 +112,7 @@ class Journal(Protocol):
         ...
 
     async def steered(self, step: int) -> list[Message]:
-        """Return what the user has said since, for the model call ``step``. It is durable when this returns."""
+        """Return the user's new messages, for the model call ``step``. It is durable when this returns."""
         ...
 
 

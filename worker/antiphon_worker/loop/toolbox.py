@@ -130,7 +130,7 @@ class RunningCall:
         self._pause = self._loop.call_later(PAUSE_SECONDS, self._send)
 
     def _drop(self) -> None:
-        """Log once that the tool goes on after its call."""
+        """Log once that the tool continues after its call."""
         if self._dropped:
             return
         self._dropped = True

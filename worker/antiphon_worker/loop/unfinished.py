@@ -47,7 +47,7 @@ class Unfinished:
         self.variables = variables_of(entries)  # where a tool changed them
 
     def record(self, turn_id: str, session_id: str) -> Response | None:
-        """Return all that the turn has said and done, or None if that is nothing."""
+        """Return the output and tool results of the turn, or None if it has none."""
         if not self._said:
             return None
         copies = [msgspec.structs.replace(one) for one in (*self._question, *self._said)]
@@ -65,7 +65,7 @@ class Unfinished:
         return asked, said
 
     def calls_beyond(self, kept: Sequence[Message]) -> list[ToolOutcome]:
-        """Return the tool calls of which these messages do not tell."""
+        """Return the tool calls that these messages do not contain."""
         return outcomes_of(self._said)[len(outcomes_of(kept)) :]
 
 
@@ -75,7 +75,7 @@ def outcomes_of(messages: Sequence[Message]) -> list[ToolOutcome]:
 
 
 def note_of(calls: Sequence[ToolOutcome]) -> Message:
-    """Return a message that tells the model of tool calls that no history tells it of."""
+    """Return a message that reports tool calls absent from the history to the model."""
     lines = [_line(call) for call in calls[-MOST_CALLS:]]
     if len(calls) > MOST_CALLS:
         lines.insert(0, f"- {len(calls) - MOST_CALLS} earlier calls, which are left out here")

@@ -25,7 +25,7 @@ from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.providers.base import Increment, ModelRequest, Provider
 from antiphon_worker.providers.http.limits import HeldBack
 
-NO_RESULT = "The result of this call is not known."
+NO_RESULT = "The result of this call is unknown."
 
 
 def whole(messages: Sequence[Message]) -> list[Message]:

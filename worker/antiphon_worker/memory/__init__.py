@@ -1,1 +1,1 @@
-"""Memory in workers: finished turns are indexed beside the turns, and recalled for the model."""
+"""Memory in workers: indexes finished turns in the background, and recalls them for the model."""

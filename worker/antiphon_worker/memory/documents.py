@@ -57,7 +57,7 @@ class Documents:
             await self._index.delete(self._ids(plan.taken.session_id, turns))
 
     async def former(self, taken: TakenSession, turn: str) -> TurnText | None:
-        """Return what the memory has of a turn that this one replaces, None if it has nothing or cannot tell.
+        """Return what the memory has of a turn that this one replaces, or None.
 
         Raises ``StoreUnavailable``.
         """
@@ -74,7 +74,7 @@ class Documents:
             if is_stop(exc):
                 raise
             raise StoreUnavailable(
-                f"The memory {self.replaces.name} cannot be read now: {type(exc).__name__}."
+                f"The memory {self.replaces.name} is unavailable: {type(exc).__name__}."
             ) from exc
         passages = [found[one] for one in ids if one in found]
         if not passages:

@@ -42,7 +42,7 @@ MOST_SOURCES = 20
 
 
 class SaidFact(Struct):
-    """A fact as a model says it. ``id`` is empty for a new one. ``turn`` is the number of the turn that says it."""
+    """A fact as returned by a model. ``id`` is empty for a new one. ``turn`` is the number of the turn that says it."""
 
     id: str
     text: str
@@ -50,28 +50,28 @@ class SaidFact(Struct):
 
 
 class Distilled(Struct):
-    """What a model says about some turns: facts that are new or read differently now, and ids of those that go."""
+    """A model's answer about some turns: facts that are new or read differently now, and ids of those that go."""
 
     facts: list[SaidFact]
     forgotten: list[str]
 
 
 class Told(NamedTuple):
-    """A turn that facts are distilled from, and when it was said, in ms since 1970."""
+    """A turn to extract facts from, and its time, in ms since 1970."""
 
     source: FactSource
     at: int
 
 
 def is_applied(facts: Mapping[str, StoredFact], source: FactSource) -> bool:
-    """Whether a turn was distilled already and left a fact, whatever a person has made of that since."""
+    """Return whether facts were already extracted from the turn, even if a person has changed them since."""
     return any(source in wording.sources for fact in facts.values() for wording in fact.wordings)
 
 
 def without_sources(
     facts: Mapping[str, StoredFact], gone: Collection[tuple[str, str]]
 ) -> dict[str, StoredFact]:
-    """Return the facts without what only these turns of sessions say. What a person wrote stays."""
+    """Return the facts without those that only these turns of sessions support. What a person wrote stays."""
     return {name: left for name, fact in facts.items() if (left := _without(fact, gone)) is not None}
 
 
@@ -91,7 +91,7 @@ def learned(
     turns: Sequence[Told],
     most: int,
 ) -> dict[str, StoredFact]:
-    """Return the facts with what a model says about these turns.
+    """Return the facts after a model's answer about these turns.
 
     ``shown`` are the texts that it was shown, by their ids: it can change no others. What was said or written after a
     turn stands: that turn does not change it. A turn that another worker has distilled meanwhile adds nothing more.
@@ -150,7 +150,7 @@ def _folded(text: str) -> str:
 
 
 def _new_id(source: FactSource, number: int) -> str:
-    """The same for whoever distils the same turn again."""
+    """Return the same key if the same turn is extracted again."""
     whole = "\0".join([source.session_id, source.turn_id, source.digest, str(number)])
     return hashlib.sha256(whole.encode(errors="replace")).hexdigest()[:12]
 
@@ -213,7 +213,9 @@ class Distiller:
         return None
 
     async def write(self, plans: Sequence[Plan]) -> None:
-        """Forget and distil. Raises the provider's errors and ``StoreError``; what was written before that stays."""
+        """Remove and extract facts. Raises the provider's errors and ``StoreError``; what was written
+        before that stays.
+        """
         outcomes = await asyncio.gather(*map(self._write, plans), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -289,7 +291,7 @@ class Distiller:
             changes = differences(book.facts, after if change is None else change(after))
             if not changes or await write_facts(home, scope, book, changes, held) != "CHANGED":
                 return
-        raise StoreUnavailable("Other calls keep changing these facts: they are tried again later.")
+        raise StoreUnavailable("Other calls keep changing these facts: they are retried later.")
 
     async def _asked(self, shown: Mapping[str, str], texts: Sequence[TurnText]) -> Distilled:
         """Ask the model. An answer that cannot be used is none. Raises the other errors of the provider."""

@@ -105,7 +105,7 @@ class Indexer:
         self._pause = min(self._pause * 2, LONGEST_RETRY_SECONDS)
 
     async def _done(self, plans: Sequence[Plan]) -> bool:
-        """Write, and then tell Redis. Returns False if writing fails, whatever that raises."""
+        """Write the documents, then update Redis. Returns False if writing fails, whatever that raises."""
         try:
             await self._work.write(plans)
         except BaseException as exc:
@@ -121,7 +121,7 @@ class Indexer:
         return True
 
     async def _settle(self, plan: Plan) -> None:
-        """Tell Redis. Undo what was written after another worker had taken the session and forgotten it.
+        """Update Redis. Undo what was written after another worker had taken the session and forgotten it.
 
         Until Redis has answered, nobody knows whether what was written may stay: so ask until it does.
         """
@@ -192,7 +192,7 @@ def _some_of(taken: TakenSession, most: int | None) -> TakenSession:
 
 
 def _text_of(record: TurnRecord | StoreError | None) -> TurnText | str | None:
-    """Return what the turn said; '' if that is nothing, None if it must be read from the history."""
+    """Return the text of the turn, '' if it has none, or None if the history must be read."""
     if not isinstance(record, TurnRecord):
         return None
     asked = shown_request(record.fields.get("request", b"")).messages

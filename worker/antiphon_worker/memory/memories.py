@@ -40,13 +40,13 @@ class Memories:
         """Raise ``SettingsError`` if there is a memory: its index would hold in the clear what is sealed elsewhere."""
         if self._named:
             raise SettingsError(
-                "A Memory cannot be encrypted, because an index of vectors shows what it was made of: "
-                "leave memory= out, or ANTIPHON_ENCRYPTION_KEYS."
+                "A Memory cannot be encrypted, because an index of vectors reveals its content: omit "
+                "memory=, or unset ANTIPHON_ENCRYPTION_KEYS."
             )
 
     @property
     def with_facts(self) -> list[Memory]:
-        """The memories whose turns a model distils facts from."""
+        """The memories from whose turns a model extracts facts."""
         return [*self._with_facts.values()]
 
     @property

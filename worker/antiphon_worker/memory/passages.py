@@ -18,7 +18,7 @@ _SAYS = {"user": "User", "assistant": "Assistant"}
 
 
 class TurnText(Struct, frozen=True):
-    """What a turn said, cut into passages. ``created`` is in ms since 1970. ``digest`` differs with the passages.
+    """The text of a turn, split into chunks. ``created`` is in ms since 1970. ``digest`` differs with the passages.
 
     Without a ``tenant``, it is that of its session.
     """
@@ -36,13 +36,13 @@ class TurnText(Struct, frozen=True):
 
 
 def document_id(prefix: str, memory: Memory, session_id: str, turn_id: str, number: int) -> str:
-    """Return the id of a passage's document: whoever writes it, and how often, it is one document."""
+    """Return the id of a chunk's document: whoever writes it, and how often, it is one document."""
     whole = msgspec.json.encode([prefix, memory.name, session_id, turn_id, number])
     return hashlib.sha256(whole).hexdigest()[:40]
 
 
 def texts_of_turn(turn_id: str, messages: Sequence[Message]) -> TurnText | None:
-    """Return what users and models said in a turn, or None where no model has said anything."""
+    """Return the text of users and models in a turn, or None if no model has answered."""
     lines = [
         f"{_SAYS[one.role]}: {text}" for one in messages if one.role in _SAYS and (text := one.text.strip())
     ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """Turns of which something else stood there before, the texts to write now, and what Redis is to keep of each turn.
+    """Turns with outdated documents, the texts to write now, and what Redis keeps of each turn.
 
     Nothing is kept of a turn that was forgotten.
     """

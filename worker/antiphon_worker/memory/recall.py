@@ -113,7 +113,7 @@ class _Recall:
             """
             found = await self._found(reader, query)
             if found is None:
-                raise ToolError("The memory does not answer now.")
+                raise ToolError("The memory store is unavailable.")
             return found or NOTHING
 
         return Tool(recall)

@@ -18,7 +18,7 @@ _GOOD = ("finished", "suspended", "cancelled", "given_back")
 
 
 class _Asked(msgspec.Struct):
-    """What a stored request says of its trace."""
+    """The trace context in a stored request."""
 
     trace: str = ""
 
@@ -33,7 +33,7 @@ class Traces:
         return _Spans(self._tracer, turn)
 
     def command(self, name: str, seconds: float) -> None:
-        """Round trips to Redis are no spans: there are too many."""
+        """Round trips to Redis are not traced as spans: there are too many."""
 
 
 class _Spans:

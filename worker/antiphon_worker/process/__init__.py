@@ -1,1 +1,1 @@
-"""One worker process: it claims turns, holds their leases, runs them and writes their outcomes."""
+"""One worker process: claims turns, holds their leases, runs them and writes their outcomes."""

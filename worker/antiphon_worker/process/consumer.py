@@ -145,7 +145,7 @@ class Consumer:
             await asyncio.wait(list(self._tasks))
 
     def stop_turns(self, *, at_once: bool) -> None:
-        """Give back the turns under way: at their next safe point, or at once."""
+        """Requeue the running turns: at their next safe point, or at once."""
         for lease in self.leases():
             lease.end(Stop.DRAINED, at_once=at_once)
 

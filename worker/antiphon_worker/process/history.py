@@ -63,7 +63,7 @@ def window_field(window: WindowPlace | None) -> str:
 
 
 async def untold_calls(cell: Cell, turn: ClaimedTurn) -> list[Message]:
-    """A note for the model of what tools did in turns, or earlier runs of this one, of which no history tells.
+    """A note for the model about tools that ran in turns, or earlier runs of this one, absent from the history.
 
     Reads something only where there are such. Raises ``StoreError``.
     """
@@ -91,7 +91,7 @@ async def _read(cell: Cell, turn: ClaimedTurn, start: int, stop: int) -> list[Me
 
 
 async def restore_before(cell: Cell, archive: Archive | None, turn: ClaimedTurn, lease: Lease) -> None:
-    """If the session began anew and was not looked up in the archive yet, restore it and load the turn again.
+    """If the session was recreated and the archive was not checked yet, restore it and load the turn again.
 
     Raises ``ArchiveUnavailable`` if the turn must wait, ``UsageError`` if the restored session refuses the turn, and
     ``CorruptRecord``.

@@ -1,4 +1,4 @@
-"""What an attempt at a turn can come to, how the log tells it, and when the turn is tried again. The tags are the names
+"""The outcomes of an attempt at a turn, their log lines, and the time of a retry. The tags are the names
 in the log."""
 
 from __future__ import annotations
@@ -233,5 +233,5 @@ def stopped(stop: Stop, lease: Lease) -> Outcome:
 
 
 def said_by(service: ServiceAnswer | None) -> bytes:
-    """Return what a model service said with an error as it is stored."""
+    """Return the stored form of a model service's error."""
     return encode(service) if service is not None else b""

@@ -50,7 +50,7 @@ class Lag:
         return self._fresh(now) and self._smooth > HIGH_SECONDS + 2 * self._shortest
 
     def seconds(self, now: float) -> float:
-        """Return the smoothed delay, or 0 if there was none in the last second."""
+        """Return the smoothed delay, or 0 without one in the last second."""
         return self._smooth if self._fresh(now) else 0.0
 
     def _fresh(self, now: float) -> bool:
@@ -141,7 +141,7 @@ class TurnSink:
         return "".join([*self._said, *(self._texts if self._text_step else [])])
 
     def step_kept(self) -> None:
-        """What was said until now stands in the journal."""
+        """The output so far is in the journal."""
         self._said.clear()
 
     async def settle(self) -> list[bytes]:
@@ -227,13 +227,15 @@ class TurnSink:
 
 
 def _check(text: object) -> None:
-    """Raise ``TypeError`` in the turn that says it: what is sent later is sent for all turns of the process."""
+    """Raise ``TypeError`` in the turn that publishes the event: what is sent later is sent for all turns
+    of the process.
+    """
     if not isinstance(text, str):
         raise TypeError(f"A piece of an answer must be text, not {type(text).__name__}.")
 
 
 class WatchedSink(TurnSink):
-    """A sink whose events somebody watches: each once, of the pieces of a delta only the first, without its text.
+    """A sink whose events are observed: each once, of the pieces of a delta only the first, without its text.
 
     What goes wrong while watching does not harm the turn.
     """
@@ -296,7 +298,7 @@ class Publisher:
                 lanes.create_task(self._send_parts(), name=f"publisher {number}")
 
     async def _send_parts(self) -> None:
-        """Send one call after the other, beside other tasks that do the same."""
+        """Send one call after the other, concurrently with other tasks that do the same."""
         while True:
             async with self._sending:
                 since = await self._due()

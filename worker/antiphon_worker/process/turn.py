@@ -196,7 +196,7 @@ class _Run:
             return Failed("internal_error", "The answer holds text that cannot be stored: half a character.")
 
     async def _lacks(self, exc: AgentError) -> Outcome:
-        """Leave the turn to a worker whose App has what this one lacks, or fail it if there is none."""
+        """Requeue the turn for a worker whose App can run it, or fail it if there is none."""
         turn, own = self._turn, self._runner.parts.digest()
         assert self._request is not None
         asked = asked_agent(turn, self._request)
@@ -311,7 +311,7 @@ class _Run:
                 return False
 
     async def _suspend(self, waiting: Waiting) -> bool:
-        """Let the turn wait without a worker, or end it if it was cancelled meanwhile."""
+        """Suspend the turn without a worker, or end it if it was cancelled in the meantime."""
         self._unsent += await self._sink.settle()
         stop = await patiently(
             self._lease,
@@ -330,7 +330,7 @@ class _Run:
         )  # fmt: skip
 
     async def _cancel(self, reason: str) -> bool:
-        """Some of the turn stays in the history, as whoever cancelled it has asked; all of it in its record."""
+        """Keep part of the turn in the history, as requested by the cancellation, and all of it in its record."""
         keep = self._lease.keep
         keep = keep or await patiently(self._lease, lambda: keep_of(self._cell, self._turn.turn_id))
         unfinished = self._unfinished()
@@ -348,7 +348,7 @@ class _Run:
         )  # fmt: skip
 
     def _unfinished(self) -> Unfinished:
-        """What the turn has said and done until now; nothing where its own data cannot be read or written."""
+        """Return the output and tool results so far, or nothing if the turn's data is unreadable."""
         if self._bare:
             return Unfinished([], [], "")
         try:

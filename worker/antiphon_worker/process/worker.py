@@ -67,11 +67,11 @@ class Worker:
         self._aborting = asyncio.Event()
 
     def drain(self) -> None:
-        """Take no new turns, finish turns until the deadline, give back the rest. A second call aborts."""
+        """Take no new turns, finish turns until the deadline, requeue the rest. A second call aborts."""
         (self._aborting if self._draining.is_set() else self._draining).set()
 
     def abort(self) -> None:
-        """Give back all turns now."""
+        """Requeue all turns now."""
         self._draining.set()
         self._aborting.set()
 

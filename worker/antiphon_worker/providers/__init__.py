@@ -1,1 +1,1 @@
-"""Model services behind one small interface, which does not depend on Redis or sessions."""
+"""Model services with one small interface, independent of Redis and sessions."""

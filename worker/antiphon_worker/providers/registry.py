@@ -87,7 +87,7 @@ async def close_providers() -> None:
 
 
 def _name(provider: Provider, name: str) -> None:
-    """Tell a provider the name that the App uses for it, for messages and errors."""
+    """Set the provider's name in the App, for messages and errors."""
     registered_as = getattr(provider, "registered_as", None)
     if registered_as is not None:
         registered_as(name)

@@ -27,7 +27,7 @@ _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class Extras(Struct):
-    """The additions of a caller to one request, besides the parameters of the model."""
+    """A caller's additions to one request, other than the parameters of the model."""
 
     headers: dict[str, str] = field(default_factory=dict)
     query: dict[str, Any] = field(default_factory=dict)

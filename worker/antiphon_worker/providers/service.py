@@ -66,7 +66,7 @@ class ModelService(ABC):
         return AnswerStream(self.connection, self.name, call, decoder)
 
     def check_key(self) -> None:
-        """Raise ``ProviderError`` if there is no key for the service. Connects to nothing."""
+        """Raise ``ProviderError`` if the service's key is missing. Connects to nothing."""
         try:
             self.connection.check_client(self.connection.client_of_this_loop())
         except Exception as exc:

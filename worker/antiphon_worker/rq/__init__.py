@@ -1,4 +1,4 @@
-"""RQ beside us: jobs that its own tools put into our queues, and how our workers appear in those tools."""
+"""Integration with RQ: jobs that its tools put into our queues, and our workers in those tools."""
 
 from __future__ import annotations
 

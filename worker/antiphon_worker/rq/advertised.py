@@ -1,4 +1,6 @@
-"""What the App of each worker has, as the worker's record says, so that a turn finds a worker that can run it."""
+"""The capabilities of each worker's App, advertised in the worker's record, so that a turn finds a worker
+that can run it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The processes of a worker: the parent starts them, replaces dead ones and keeps spare ones ready."""
+"""The processes of a worker: the parent starts them, replaces dead ones and keeps standby processes ready."""

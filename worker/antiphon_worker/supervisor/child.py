@@ -40,7 +40,7 @@ class Started:
     state: State = State.LOADING  # when it had ended
 
     def tell(self, what: str, name: str, url: str) -> None:
-        """Tell it what it is for (``WORK`` or ``ALONE``), its name and its Redis."""
+        """Send the process its purpose (``WORK`` or ``ALONE``), its name and its Redis."""
         tell(self.line, f"{what} {name} {url}")
 
     def signal(self, number: signal.Signals) -> None:
@@ -166,7 +166,7 @@ class Lifeline:
         self.socket.close()
 
     async def spare(self) -> Given | None:
-        """Ask for a process for isolated turns; None if there is none or no supervisor."""
+        """Request a process for isolated turns, or return None without one or without a supervisor."""
         async with self._asking:
             if self._ended.is_set():
                 return None

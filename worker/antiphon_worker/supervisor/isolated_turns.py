@@ -68,7 +68,7 @@ class _Process:
             return False
 
     def stop(self) -> None:
-        """Let it give back its turn and end."""
+        """Make the process requeue its turn and end."""
         if not self._told and not self._writer.is_closing():
             self._writer.write(b"\n")
             self.let_go()

@@ -202,7 +202,7 @@ class Supervisor:
         task.add_done_callback(self._giving.discard)
 
     async def _run_alone(self, worker: Started, url: str) -> None:
-        """Give a process for isolated turns to a worker, and tell the worker when the process has ended."""
+        """Assign a process for isolated turns to a worker, and notify the worker when the process has ended."""
         self._spares.keep()
         try:
             child = await self._spares.take()

@@ -1,4 +1,4 @@
-"""The pulse of a process, by which its supervisor (or, without one, the kernel) notices that it stands still.
+"""The watchdog of a process, by which its supervisor (or, without one, the kernel) detects that it is blocked.
 
 A tool that never returns stops the event loop. If it holds the interpreter's lock, it stops the whole process, which
 then cannot report anything. Therefore a process shares a page of memory with its parent. The event loop counts up one
@@ -96,7 +96,7 @@ class Page:
 
 
 class Patience:
-    """How long a process may stand still, in seconds.
+    """How long a process may be blocked, in seconds.
 
     ``loop`` applies to the event loop, while a thread renews the leases. ``whole`` applies to the whole process, which
     is ended shortly before its leases expire.
@@ -108,7 +108,7 @@ class Patience:
 
 
 async def standing_still(page: Page, patience: Patience) -> float:
-    """Wait until the process has stood still for too long, and return for how many seconds.
+    """Wait until the process has been blocked for too long, and return for how many seconds.
 
     Only time in which this loop runs counts, so that a pause of the whole machine does not count.
     """

@@ -109,7 +109,7 @@ def _opened(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
 
 
 class _Closing:
-    """A pool that keeps no connection after it is closed, even one that a command opens meanwhile."""
+    """A pool that closes every connection after it was closed, including those opened later."""
 
     _closed = False
 
@@ -223,7 +223,7 @@ class _Managed:
 
 
 class _Sentinels(Sentinel):
-    """Sentinels that say in a sentence that they lead to no primary."""
+    """Sentinels that explain why they lead to no primary."""
 
     async def discover_master(self, service_name: str) -> Any:
         try:
@@ -295,11 +295,11 @@ def _check_encoded(url: str) -> None:
 
 
 def _check_database(url: str) -> None:
-    """Raise ``ValueError`` for a path that is no number: redis-py would use database 0."""
+    """Raise ``ValueError`` for a path that is not a number: redis-py would use database 0."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme in ("redis", "rediss") and database and not (database.isascii() and database.isdigit()):
-        raise ValueError("behind the host stands the number of a database, as in redis://host:6379/0")
+        raise ValueError("the host must be followed by a database number, as in redis://host:6379/0")
 
 
 def _open_sentinel(url: str, max_connections: int, options: dict[str, Any]) -> Redis:
@@ -347,11 +347,11 @@ def open_like(client: Any, **options: Any) -> Redis:
         settings: dict[str, Any] = client.connection_pool.connection_kwargs
     except AttributeError:
         raise SettingsError(
-            f"A Redis is a URL, a list of URLs or a redis-py client, not {type(client).__name__}."
+            f"A Redis must be a URL, a list of URLs or a redis-py client, not {type(client).__name__}."
         ) from None
     if hasattr(client.connection_pool, "sentinel_manager"):
         raise SettingsError(
-            "A redis-py client of a Sentinel cannot be used: give a URL, redis+sentinel://host1,host2/name/0."
+            "A redis-py client of a Sentinel is unusable: give a URL, redis+sentinel://host1,host2/name/0."
         )
     scheme = "unix" if settings.get("path") else "redis"
     place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"

@@ -1,1 +1,1 @@
-"""What a whole cell lists: sessions, workers, failed and delayed turns, schedules, and notices of ends."""
+"""Lists of a whole cell: sessions, workers, failed and delayed turns, schedules, and completion events."""

@@ -33,7 +33,7 @@ async def queues_of(cell: Cell) -> list[str]:
 async def failed_places(
     cell: Cell, queue: str, after: Place | None, since: int, until: int | None, count: int
 ) -> list[Place]:
-    """Return up to ``count`` places behind a place, of turns that failed between two times (ms, to the second)."""
+    """Return up to ``count`` positions after a position, of turns that failed between two times (ms, to the second)."""
     lowest = since // 1000 + KEEP_TURN_SECONDS - 1
     highest: int | str = "+inf" if until is None else until // 1000 + KEEP_TURN_SECONDS + 1
     if after is not None:
@@ -319,7 +319,7 @@ async def turn_places(
 
 
 async def due_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[DueTurn | None]:
-    """These delayed turns; None for one that has gone meanwhile."""
+    """These delayed turns; None for each that no longer exists."""
     pipe = cell.redis.pipeline(transaction=False)
     for _, turn in places:
         pipe.hmget(cell.keys.turn(turn), "session", "queue", "tenant", "queued_at")

@@ -17,7 +17,7 @@ from antiphon.wire.records import pairs, readable
 
 
 class FactSource(Struct, frozen=True, array_like=True):
-    """A turn that says something. ``digest`` differs with what it says."""
+    """A turn with output. ``digest`` differs with what it says."""
 
     session_id: str
     turn_id: str
@@ -25,7 +25,7 @@ class FactSource(Struct, frozen=True, array_like=True):
 
 
 class Wording(Struct, omit_defaults=True):
-    """How a fact reads since ``at`` (ms since 1970), and who says so. Without a text, a person has deleted it."""
+    """The text of a fact since ``at`` (ms since 1970), and its sources. Without a text, a person has deleted it."""
 
     text: str
     at: int
@@ -34,7 +34,7 @@ class Wording(Struct, omit_defaults=True):
 
 
 class StoredFact(Struct):
-    """A fact with all its wordings, the newest one last: where a source goes, so does what it alone says."""
+    """A fact with all its revisions, newest last; a revision is removed with its last source."""
 
     id: str
     created: int
@@ -97,7 +97,7 @@ def _read(cell: Cell, scope: str, name: str, data: bytes) -> StoredFact:
     with readable(f"The fact {name!r}"):
         fact = msgspec.json.decode(open_fact(cell.seal, scope, data), type=StoredFact)
         if fact.id != name or not fact.wordings:
-            raise ValueError("it is not what was written there")
+            raise ValueError("it has an unexpected form")
     return fact
 
 
@@ -157,7 +157,7 @@ async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> l
 
 
 async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: Mapping[str, str]) -> bool:
-    """Tell where something is about to be written of which turns. Returns False if another worker has the session.
+    """Announce a write to the documents of these turns. Returns False if another worker has the session.
 
     Raises ``StoreError``.
     """
@@ -174,7 +174,7 @@ async def announce_turns(cell: Cell, memory: str, taken: TakenSession, places: M
 async def settle_session(
     cell: Cell, memory: str, taken: TakenSession, indexed: Mapping[str, str]
 ) -> list[str] | None:
-    """Write what stands in the index of which turns now, '' for a turn that was forgotten.
+    """Store which turns are in the index, with '' for a forgotten turn.
 
     Returns the turns whose documents must go, because another worker has taken the session and does not know them; and
     None while that one has not settled it: ask again. Raises ``StoreError``.
@@ -194,7 +194,7 @@ async def settle_session(
 
 
 async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None:
-    """Leave a session that cannot be indexed now to whoever takes it after this time. Raises ``StoreError``."""
+    """Release a session that cannot be indexed now to any worker after this time. Raises ``StoreError``."""
     match await cell.run("memories/put_off", memory, taken.session_id, taken.fence, ms):
         case [b"OK"] | [b"SUPERSEDED"]:
             return
@@ -203,7 +203,9 @@ async def put_off(cell: Cell, memory: str, taken: TakenSession, ms: int) -> None
 
 
 async def which_known(cell: Cell, memory: str, found: Sequence[Remembered]) -> list[bool]:
-    """Say of each document whether its turn is remembered: not deleted, cut off or unknown. Raises ``StoreError``."""
+    """Return for each document whether its turn is remembered: not deleted, cut off or unknown. Raises
+    ``StoreError``.
+    """
     pipe = cell.redis.pipeline(transaction=False)
     for one in found:
         pipe.hmget(cell.keys.remembered(one.session_id), f"@cut/{memory}", f"{memory}/{one.turn_id}")

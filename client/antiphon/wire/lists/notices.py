@@ -44,7 +44,7 @@ async def follow(cell: Cell, keep_ms: int) -> str:
 
 
 async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | None:
-    """Return up to ``count`` notices behind this entry, or None if the entry itself is no longer kept."""
+    """Return up to ``count`` completion events after this entry, or None if the entry is no longer kept."""
     raw: Any = await asked(cell.redis.xrange(cell.keys.notices, after, "+", count=count + 1))
     if after != OLDEST:
         if not raw or raw[0][0] != after.encode():

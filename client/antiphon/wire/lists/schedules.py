@@ -60,7 +60,7 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
 
 
 async def due_schedules(cell: Cell, now: int, count: int, skip: int = 0) -> list[str]:
-    """Return the ids of schedules that are due, the first one first, behind as many as are to be skipped."""
+    """Return the ids of due schedules, the first one first, after skipping as many as given."""
     found = await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, skip, count))
     return [_text(one) for one in found]
 

@@ -30,7 +30,7 @@ class StoredWebhook(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What a webhook is to be told: ``id`` is its entry in Redis, ``at`` when the notice was handed out, in ms."""
+    """The events of a webhook: ``id`` is its entry in Redis, ``at`` when the notice was handed out, in ms."""
 
     id: str
     at: int

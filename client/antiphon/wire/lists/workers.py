@@ -122,7 +122,7 @@ async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
 
 
 async def _oldest(cell: Cell, turns: Sequence[bytes]) -> int | None:
-    """When the oldest of these turns was queued; entries that are no turns of ours are left out."""
+    """Return when the oldest of these turns was queued, ignoring entries of other jobs."""
     if not turns:
         return None
     pipe = cell.redis.pipeline(transaction=False)
@@ -150,7 +150,7 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
 
 
 def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> WorkerRow | None:
-    """A worker as its record tells; None for one that is gone, whose name RQ's set still has."""
+    """A worker according to its record; None for one that no longer exists but is still in RQ's set."""
     if isinstance(fields, Exception) or fields[0] is None:
         return None
     values = dict(zip(_FIELDS, map(_text, fields), strict=True))
@@ -257,7 +257,7 @@ async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
 
 
 def _row(turn: str, answer: Any) -> TurnRow | None:
-    """A turn as its record tells; None for one that is gone or damaged."""
+    """A turn according to its record; None if it no longer exists or is damaged."""
     if isinstance(answer, Exception) or not answer[0]:
         return None
     session, status, queue, worker, attempt, step, queued, started, tenant = map(_text, answer)

@@ -17,7 +17,7 @@ HEAD_START_SECONDS = 0.25  # the time for an address before the next one is trie
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public Internet, also inside one of IPv6 that stands for IPv4."""
+    """Return whether an IP address is public, including one embedded in an IPv6 address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour

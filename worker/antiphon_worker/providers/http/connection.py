@@ -301,7 +301,8 @@ class Connection(ABC):
                 del request.headers[name]
 
     async def _leave_waits_to_the_caller(self, response: httpx2.Response) -> None:
-        """Keep the SDK from long waits that a service asks for, because the worker can run other turns meanwhile.
+        """Prevent the SDK from waiting long when a service asks for it, because the worker can run other
+        turns in the meantime.
 
         With a gate, a rate limit is a matter of all workers: then the SDK does not ask again at all.
         """

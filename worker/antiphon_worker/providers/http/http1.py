@@ -223,7 +223,7 @@ class Exchange(httpx2.AsyncByteStream):
     def on_message_begin(self) -> None:
         if self._over:
             self._connection.abort()
-            raise ValueError("more than was asked for")  # stops the parser
+            raise ValueError("it sent more than requested")  # stops the parser
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason
@@ -291,7 +291,7 @@ class Exchange(httpx2.AsyncByteStream):
     def _parse_head(self, data: bytes) -> None:
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HEAD_BYTES:
-            raise httptools.HttpParserError(f"its head is longer than {MOST_HEAD_BYTES} bytes")
+            raise httptools.HttpParserError(f"its headers are longer than {MOST_HEAD_BYTES} bytes")
         self._parser.feed_data(data)
 
     def _hold(self, data: bytes) -> None:
@@ -337,7 +337,7 @@ class Exchange(httpx2.AsyncByteStream):
         return old or len(framing) > 1 or (self.status == 204 and bool(framing))
 
     def _framed(self) -> bool:
-        """Return whether the headers say where the body ends. Otherwise it ends with the connection."""
+        """Return whether the headers define the end of the body. Otherwise it ends with the connection."""
         return any(
             name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
             for name, value in ((name.lower(), value) for name, value in self.headers)

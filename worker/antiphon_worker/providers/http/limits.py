@@ -53,11 +53,11 @@ class Gate(Protocol):
         ...
 
     async def enter(self, scope: str) -> None:
-        """Return when a call may start, or raise ``HeldBack``, which says when."""
+        """Return when a call may start, or raise ``HeldBack`` with that time."""
         ...
 
     async def heard(self, scope: str, pressure: Pressure) -> None:
-        """Take what a service said of a limit. Raises nothing."""
+        """Record a limit reported by a service. Raises nothing."""
         ...
 
 
@@ -69,7 +69,7 @@ def scope_of(provider: str, model: str, base_url: str, key: str) -> str:
 
 
 def pressure_of(raw: Sequence[tuple[bytes, bytes]]) -> Pressure | None:
-    """Return the limit that the headers of an answer say is near, or None."""
+    """Return the limit that the headers of an answer report as near, or None."""
     told = False
     for name, _ in raw:
         if b"atelimit" in name or b"ateLimit" in name or b"ATELIMIT" in name:  # without a call for each
@@ -82,7 +82,7 @@ def pressure_of(raw: Sequence[tuple[bytes, bytes]]) -> Pressure | None:
 
 
 def pressure_of_error(error: ProviderError, headers: Mapping[str, str]) -> Pressure | None:
-    """Return the limit that an error says is hit; None for another error, and for an account without quota."""
+    """Return the limit that an error reports as reached, or None for other errors and for exhausted quotas."""
     if not isinstance(error, ProviderRateLimited) or not error.retryable:
         return None
     wait = retry_after(headers) if error.retry_after is None else error.retry_after

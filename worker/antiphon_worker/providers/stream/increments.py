@@ -213,7 +213,7 @@ def _with_named_calls(result: StepResult, provider: str) -> StepResult:
         return result
     asked = any(isinstance(part, ToolCall) and (part.arguments or part.raw) for part in parts)
     if asked and not any(isinstance(part, Text | Refusal | ToolCall) for part in named):
-        raise ProviderStreamBroken(f"{provider} asked for a tool without naming it. Try again later.")
+        raise ProviderStreamBroken(f"{provider} requested a tool without a name. Try again later.")
     result.message.parts = named
     if result.stop_reason == "tool_use" and not result.message.tool_calls:
         result.stop_reason = "end"

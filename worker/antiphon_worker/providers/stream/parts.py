@@ -70,7 +70,7 @@ class PartList:
         return last
 
     def said_of_text(self, name: str, value: Any) -> None:
-        """Keep a service's annotations beside the text."""
+        """Keep a service's annotations together with the text."""
         text = self.first("text") or self.add("text", "")
         text.item = {**(text.item or {}), name: value}
 

@@ -95,7 +95,7 @@ export class ToolCallView {
     const text = h("textarea", { rows: "3", "aria-label": `Result of ${call.name}`, placeholder: "The result, as text or JSON" });
     const wrong = h("input", { type: "checkbox" });
     const give = h("button", { type: "submit", class: "main" }, "Give the result");
-    return this.#form(call, `${call.name} is a tool of the caller: the turn waits for its result.`, (event) => {
+    return this.#form(call, `${call.name} is a tool on the client: the turn waits for its result.`, (event) => {
       event.preventDefault();
       press(give, () => this.act("answer", this.call, text.value, wrong.checked));
     }, text, h("div", { class: "row" }, give, h("label", {}, wrong, " It is an error")));

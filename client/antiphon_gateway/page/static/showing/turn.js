@@ -6,7 +6,7 @@ import { Prose } from "./prose.js";
 import { ToolCallView } from "./tool_call.js";
 import { ended } from "../reading/conversation.js";
 
-/** `actions` has `requeue(turn)`, `cancel(turn)`, `approve`, `reject` and `answer` of an open call. */
+/** `actions` has `requeue(turn)`, `cancel(turn)`, `approve`, `reject` and `answer` of a pending tool call. */
 export class TurnView {
   #stamp = -1;
 
