@@ -86,7 +86,7 @@ def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
     process = demo("--serve", "--sessions", "1", "--no-kill", "--processes", "1", "--pace", "200")
     printed = process.wait_for_output("Ctrl-C ends it.", timeout=120)
     (page,) = re.findall(r"The page stays at (http://\S+)\.", " ".join(printed.split()))
-    assert f"The page of operators shows them: {page}" in " ".join(printed.split())
+    assert f"The operator dashboard shows them: {page}" in " ".join(printed.split())
     with urllib.request.urlopen(page) as answer:
         assert b"<title>Antiphon live</title>" in answer.read()
     with urllib.request.urlopen(page.replace("/live", "/sessions")) as answer:

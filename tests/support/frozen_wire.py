@@ -33,7 +33,7 @@ from antiphon_worker.rq.foreign_jobs import OPTIONS
 __all__ = ["FROZEN", "NEW", "Wire", "additions", "complaints", "frozen", "text_of", "wire"]
 
 FROZEN = Path(__file__).parents[1] / "protocol" / "wire.json"
-RULE = "CONTRIBUTING.md, “How the wire is changed”, has the rule"
+RULE = "CONTRIBUTING.md, “How the wire format is changed”, has the rule"
 NEW = (
     "A worker that must know it to run a turn has to see a higher version (antiphon.input.request). Then freeze it "
     f"with `make wire`. {RULE}."

@@ -1,1 +1,1 @@
-"""Checks values passed by callers, once, and converts them to their stored form."""
+"""Checks the values of callers once, and converts them to their stored form."""

@@ -64,7 +64,7 @@ async def test_a_call_is_rejected_by_its_id(redis_url, run):
     async with open_cell(redis_url) as cell:
         await suspended(cell, OpenCall("c1", "pay"), OpenCall("c2", "pay"))
         code, said = await run("reject", "t1")
-        assert (code, "name one of c1, c2" in said) == (2, True)
+        assert (code, "choose one of c1, c2" in said) == (2, True)
         assert await run("reject", "t1", "c2", "--reason", "No.") == "decided; the turn waits for 1 more\n"
         said = json.loads(await run("reject", "t1", "c1", "--json"))
         assert (said["call_id"], said["kind"], said["by"]) == ("c1", "reject", "the command line")
@@ -99,5 +99,5 @@ async def test_what_is_wrong_is_said_in_a_sentence(redis_url, run):
         assert (await run("approve", "t1", "--arguments", "[1]"))[0] == 2
         assert "belong" in (await run("approve", "t1", "--tenant", "other"))[1]
         await run("approve", "t1")
-        assert "t1 is queued: it does not wait" in (await run("approve", "t1"))[1]
+        assert "t1 is queued: it is not suspended" in (await run("approve", "t1"))[1]
         assert (await run("approve", "t9"))[0] == 1

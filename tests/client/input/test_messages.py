@@ -115,7 +115,7 @@ def test_input_is_text_parts_or_a_message(given, parts):
         (["Hi"], "not str 'Hi'"),
         ([{"role": "user", "content": 7}], "not int 7"),
         ([{"role": "user", "content": [{"text": "Hi"}]}], "with a type"),
-        ([{"role": "user", "content": [{"type": "hologram"}]}], "'hologram' is not known"),
+        ([{"role": "user", "content": [{"type": "hologram"}]}], "'hologram' is unknown"),
         ([{"role": "user", "content": [{"type": "text"}]}], "'text' is missing"),
         ([{"role": "user", "content": [{"type": "text", "text": 7}]}], "expected text, not int 7"),
         ([{"role": "tool", "content": "x"}], "tool_call_id"),

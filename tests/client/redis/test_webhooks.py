@@ -26,7 +26,7 @@ def test_a_webhook_is_set_changed_listed_and_deleted(redis_url):
             Webhook("b", "http://10.0.0.1:8080/x?y=z", every, None, None, True, 0, 0, 0, None),
         ]
         hooks.delete("a")
-        with pytest.raises(NotFound, match="no webhook 'a'"):
+        with pytest.raises(NotFound, match="Unknown webhook: 'a'"):
             hooks.delete("a")
         assert [one.name for one in hooks] == ["b"]
 

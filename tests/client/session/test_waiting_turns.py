@@ -119,7 +119,7 @@ def test_the_first_decision_counts(shop):
         turn.approve(first.call_id, by="bob")
     assert (raised.value.decision.kind, raised.value.decision.by) == ("reject", "ada")
     assert [call.call_id for call in turn.info().calls] == [second.call_id]
-    with pytest.raises(NotSuspended, match="does not wait for a call 'nobody'"):
+    with pytest.raises(NotSuspended, match="has no pending tool call 'nobody'"):
         turn.approve("nobody")
     with pytest.raises(UsageError, match="waits to be approved or rejected"):
         turn.tool_result(second.call_id, "x")

@@ -309,7 +309,7 @@ async def test_a_former_store_that_does_not_answer_is_asked_again(memory, store,
 
     monkeypatch.setattr(store, "aget_by_ids", silent)
     monkeypatch.setattr(documents, "STORE_SECONDS", 0.01)
-    with pytest.raises(StoreUnavailable, match="cannot be read now: TimeoutError"):
+    with pytest.raises(StoreUnavailable, match="is unavailable: TimeoutError"):
         await asyncio.wait_for(Documents("ant", newer).former(TakenSession(SessionId("s"), "1"), "t1"), 10)
 
 
