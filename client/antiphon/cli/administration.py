@@ -37,8 +37,8 @@ def limits(argv: list[str]) -> int:
     """
     parser = command_parser(limits)
     parser.add_argument("tenant", nargs="?", help="the name of a tenant")
-    parser.add_argument("--in-flight", metavar="N", type=int, help="turns that stand in a queue or run")
-    parser.add_argument("--waiting", metavar="N", type=int, help="turns that were accepted and wait")
+    parser.add_argument("--in-flight", metavar="N", type=int, help="queued and running turns")
+    parser.add_argument("--waiting", metavar="N", type=int, help="accepted turns that wait")
     parser.add_argument("--per-minute", metavar="N", type=int, help="turns submitted in any 60 seconds")
     parser.add_argument("--none", action="store_true", help="take all its limits away")
     add_json(parser, "print the limits as a line of JSON")
@@ -138,7 +138,7 @@ def _act_on_schedule(argv: list[str], act: Callable[[Any, str], Coroutine[Any, A
     }
 )
 def schedules(argv: list[str]) -> int:
-    """List the schedules, those that are due next first; `schedules add` sets one
+    """List the schedules, next first; `schedules add` sets one
 
     `antiphon schedules add SESSION NAME TEXT` sets a schedule, `remove SESSION NAME` deletes it, and `pause` and
     `resume` stop it for a time. Each has a --help of its own.
@@ -158,20 +158,18 @@ def schedules(argv: list[str]) -> int:
 
 
 def _add_webhook(argv: list[str]) -> int:
-    """Tell a URL of the ends of turns, or replace the webhook of this name; prints the secret
+    """Set a webhook: a URL that receives completion events; prints the secret
 
     The receiver checks the signature with the secret. Give one of your own in ANTIPHON_WEBHOOK_SECRET; without it, one
     is made. It is shown only now.
     """
     parser = command_parser(_add_webhook, "webhooks add")
     parser.add_argument("name", help="the webhook's name: letters, digits, '_', '.' and '-'")
-    parser.add_argument("url", help="https://… of the receiver")
+    parser.add_argument("url", help="the endpoint, https://…")
     parser.add_argument("--types", metavar="A,B", help="only these events, such as turn_failed")
     parser.add_argument("--tenant", metavar="NAME", help="only turns of this tenant")
     parser.add_argument("--agent", metavar="NAME", help="only turns of this agent")
-    parser.add_argument(
-        "--private", action="store_true", help="the receiver may have a private address, and http://"
-    )
+    parser.add_argument("--private", action="store_true", help="allow private addresses and http://")
     add_json(parser, "print the webhook's name and its secret as a line of JSON")
     add_redis(parser)
     options = parser.parse_args(argv)
@@ -205,7 +203,7 @@ def _remove_webhook(argv: list[str]) -> int:
 
 @with_acts({"add": _add_webhook, "remove": _remove_webhook})
 def webhooks(argv: list[str]) -> int:
-    """List the webhooks and how they fare; `webhooks add` sets one
+    """List the webhooks and their deliveries; `webhooks add` sets one
 
     `antiphon webhooks add NAME URL` sets a webhook, and `remove NAME` deletes it. Each has a --help of its own.
     """
@@ -236,7 +234,7 @@ def _edit_fact(argv: list[str]) -> int:
 
 
 def _remove_fact(argv: list[str]) -> int:
-    """Delete a fact; the turns that said it are not distilled again"""
+    """Delete a fact; it is not extracted again from the same turns"""
     parser = _facts_parser(_remove_fact, "facts remove")
     parser.add_argument("fact", help="the fact's id")
     options = parser.parse_args(argv)
@@ -249,7 +247,7 @@ def _remove_fact(argv: list[str]) -> int:
 
 @with_acts({"add": _add_fact, "edit": _edit_fact, "remove": _remove_fact})
 def facts(argv: list[str]) -> int:
-    """List what a memory knows; `facts add` adds to it
+    """List the facts of a memory; `facts add` adds one
 
     `antiphon facts add TEXT` adds a fact, `edit ID TEXT` lets one read differently, and `remove ID` deletes it. Each
     has a --help of its own. --agent and --session are for memories of these scopes.
@@ -277,7 +275,7 @@ def _print_fact(options: argparse.Namespace, act: Callable[[AsyncFacts], Corouti
 
 def _facts_parser(command: Callable[[list[str]], int], name: str) -> argparse.ArgumentParser:
     parser = command_parser(command, name)
-    parser.add_argument("--tenant", metavar="NAME", help="whose facts")
+    parser.add_argument("--tenant", metavar="NAME", help="the tenant of the facts")
     _add_scope(parser)
     add_json(parser, "print the fact as a line of JSON")
     add_redis(parser)

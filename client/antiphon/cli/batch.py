@@ -43,7 +43,7 @@ from antiphon.redis.turn import AsyncTurn
 
 
 class _Given(Struct, forbid_unknown_fields=True):
-    """A line as it stands in the file."""
+    """One line of the file."""
 
     text: Any
     id: str | int | None = None
@@ -66,7 +66,7 @@ class Line(Struct):
 
 
 class _Outcome(Struct):
-    """What must stand in a line of the outcomes."""
+    """Checks the fields of an outcome line."""
 
     id: str
     key: str
@@ -127,7 +127,7 @@ class OutFile:
                 self._file = stack.enter_context(self._path.open("a+b"))
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UsageError(f"Another command writes to {self._path}: wait for its end.") from None
+                raise UsageError(f"Another command is writing to {self._path}: wait for its end.") from None
             except OSError as exc:
                 raise UsageError(f"{self._path} cannot be written: {exc.strerror}.") from exc
             self._read()
@@ -169,10 +169,10 @@ class OutFile:
             try:
                 found = msgspec.json.decode(text, type=_Outcome)
             except (msgspec.DecodeError, UnicodeError) as exc:
-                raise UsageError(f"{self._path}, line {number} is no outcome of a batch: {exc}") from exc
+                raise UsageError(f"{self._path}, line {number} is not an outcome of a batch: {exc}") from exc
             if self._keys.get(found.id) != found.key:
                 raise UsageError(
-                    f"{self._path}, line {number} is the outcome of another line, agent or option ({found.id!r}): "
+                    f"{self._path}, line {number} is the outcome of a different line, agent or option ({found.id!r}): "
                     "repeat the command that wrote it, or choose another file for --out."
                 )
             self._last[found.id] = found
@@ -203,7 +203,7 @@ class Progress:
             self._show()
 
     def note(self, text: str) -> None:
-        """Say why it does not go on, above the bar."""
+        """Show a warning above the progress bar."""
         if self._shown:
             self._out.write(f"\r\x1b[K{printable(text)}\n")
             self._show()
@@ -235,28 +235,27 @@ PAUSE_SECONDS = 1.0
 
 
 def batch(argv: list[str]) -> int:
-    """Run a turn for each line of a file; the same command again goes on where it stopped
+    """Run a turn for each line of a file; run the same command again to resume
 
-    A line is a JSON object: {"text": "…"}, and if you like "id", "session", "agent", "params" and "metadata". A line
-    without a session gets a session of its own. Each outcome becomes a line of --out: id, session_id, turn_id, status,
-    and text, output and usage or code and error.
-    Run the same command again after Ctrl-C or a crash: lines that have their outcome are left out, and turns that were
-    submitted are not submitted again. Exit code 1 if some have not finished.
+    A line is a JSON object: {"text": "…"}, optionally with "id", "session", "agent", "params" and "metadata". A line
+    without a session gets its own. Each outcome is a line of --out: id, session_id, turn_id, status, and text, output
+    and usage, or code and error. A repeated command skips lines with an outcome and submitted turns. Exit code 1 if
+    some have not finished.
     """
     parser = command_parser(batch)
     parser.add_argument("file", type=Path, metavar="FILE", help="a JSON object on each line")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file of the outcomes")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the output file")
     add_agent(parser)
     add_options(parser, "batch")
     parser.add_argument(
-        "--name", default="", help="makes the same lines other turns: without it they are the same for a week"
+        "--name", default="", help="makes the same lines new turns; default: the same for a week"
     )
     parser.add_argument(
         "--at-once",
         type=positive,
         default=1000,
         metavar="N",
-        help="so many turns are accepted at once; by default 1000",
+        help="how many turns to submit at once (default: 1000)",
     )
     add_json(parser, "print at the end how many lines there are, are done and have failed, as a line of JSON")
     add_redis(parser)

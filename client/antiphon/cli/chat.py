@@ -149,7 +149,7 @@ def _approval(turn: Turn, call: OpenCall, by: str) -> bool:
 
 
 def _result(turn: Turn, call: OpenCall, by: str) -> bool:
-    """A tool of the caller: the person gives its result."""
+    """A tool on the client: the person gives its result."""
     text = input("Its result, or nothing for later: ").strip()
     if not text:
         return False
@@ -185,7 +185,10 @@ def chat(argv: list[str]) -> int:
         "--last", type=int, default=10, metavar="N", help="show the last N messages; by default 10"
     )
     parser.add_argument(
-        "--by", metavar="NAME", default="the command line", help="who decides about tool calls"
+        "--by",
+        metavar="NAME",
+        default="the command line",
+        help="the name recorded with decisions about tool calls",
     )
     add_json(parser, "print a line of JSON for each event")
     add_redis(parser)
@@ -245,7 +248,7 @@ class _Chat:
             print(HELP)
 
     def _catch_up(self) -> None:
-        """Show what was said, and follow the turn that runs."""
+        """Show the history, and follow the running turn."""
         try:
             running = self._show_history(self._options.last)
         except SessionNotFound:

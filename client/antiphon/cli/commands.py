@@ -185,7 +185,7 @@ async def _history(options: argparse.Namespace) -> int:
 
 
 def sessions(argv: list[str]) -> int:
-    """List the sessions, the most recently used first"""
+    """List the sessions, most recently used first"""
     parser = list_parser(sessions, "sessions")
     add_archive(parser)
     options = parser.parse_args(argv)
@@ -210,7 +210,7 @@ def cancel(argv: list[str]) -> int:
     parser.add_argument("--reason", default="cancelled on the command line")
     parser.add_argument(
         "--keep", choices=["partial", "steps", "nothing"], default="steps",
-        help="what stays in the history: all that was said, the finished steps (the default), or nothing",
+        help="what stays in the history: all output, the finished steps (default), or nothing",
     )  # fmt: skip
     add_json(parser, "print what came of it as a line of JSON")
     add_redis(parser)
@@ -231,7 +231,7 @@ def cancel(argv: list[str]) -> int:
 
 
 def due(argv: list[str]) -> int:
-    """List the delayed turns, the next one first"""
+    """List the delayed turns, next first"""
     options = list_parser(due, "turns").parse_args(argv)
     return print_list(
         options, lambda client: client.due(tenant=options.tenant), "turn, session, tenant, due",
@@ -293,7 +293,7 @@ def _output_pipe() -> int | None:
 
 
 def waiting(argv: list[str]) -> int:
-    """List the turns that wait for decisions, the one that waits longest first"""
+    """List the suspended turns, oldest first"""
     options = list_parser(waiting, "turns").parse_args(argv)
     turns = read_client(options, lambda client: first(options.limit, client.waiting(tenant=options.tenant)))
     rows = [
@@ -327,21 +327,21 @@ def reject(argv: list[str]) -> int:
     Without the id of a call, the turn must wait for one call only.
     """
     parser = _parser(reject)
-    parser.add_argument("--reason", metavar="TEXT", help="why; the model is told")
+    parser.add_argument("--reason", metavar="TEXT", help="the reason, shown to the model")
     options = parser.parse_args(argv)
     return _decide(options, lambda turn, call: turn.reject(call, by=options.by, reason=options.reason))
 
 
 def tool_result(argv: list[str]) -> int:
-    """Give the result of a tool call that a turn's caller has to run
+    """Give the result of a client-side tool call
 
     Without the id of a call, the turn must wait for one call only.
     """
     parser = _parser(tool_result, "tool-result")
     parser.add_argument(
-        "--result", metavar="TEXT", required=True, help="what the model is told; '-' reads standard input"
+        "--result", metavar="TEXT", required=True, help="the result for the model; - reads standard input"
     )
-    parser.add_argument("--error", action="store_true", help="the tool has failed: the result says why")
+    parser.add_argument("--error", action="store_true", help="the tool failed; the result is the error")
     options = parser.parse_args(argv)
     text = sys.stdin.read() if options.result == "-" else options.result
     return _decide(
@@ -354,7 +354,10 @@ def _parser(command: Callable[..., object], name: str | None = None) -> Parser:
     parser.add_argument("turn", help="the turn's id")
     parser.add_argument("call", nargs="?", help="the call's id, as `antiphon waiting` shows it")
     parser.add_argument(
-        "--by", metavar="NAME", default="the command line", help="who decides; it stays in the history"
+        "--by",
+        metavar="NAME",
+        default="the command line",
+        help="the name of the person who decides, stored in the history",
     )
     parser.add_argument("--tenant", metavar="NAME", help="refuse if the turn is not one of this tenant")
     add_json(parser, "print the decision as a line of JSON")
@@ -384,9 +387,11 @@ async def _only_call(turn: AsyncTurn) -> str:
     if len(info.calls) == 1:
         return info.calls[0].call_id
     if not info.calls:
-        raise UsageError(f"Turn {turn.id} is {info.status}: it does not wait for a decision.")
+        raise UsageError(
+            f"Turn {turn.id} is {info.status}: it is not suspended, so there is nothing to decide."
+        )
     ids = ", ".join(call.call_id for call in info.calls)
-    raise UsageError(f"Turn {turn.id} waits for several calls: name one of {ids}.")
+    raise UsageError(f"Turn {turn.id} has several pending tool calls: choose one of {ids}.")
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Checks the values of callers once, and converts them to their stored form."""
+"""Checks callers' values once, and converts them to their stored form."""

@@ -103,7 +103,7 @@ def _retry_failed(value: object) -> bool:
 
 def _function(value: object, name: str) -> object:
     if not callable(value):
-        raise UsageError(f"{name}= must be a function of the open call, not {value!r}.")
+        raise UsageError(f"{name}= must be a function of the pending tool call, not {value!r}.")
     return value
 
 
@@ -134,7 +134,7 @@ class TurnOptions(TypedDict, total=False):
     if_busy: Annotated[
         IfBusy,
         Option(
-            doc="if a turn runs: wait behind it, be refused, stop it and keep or drop it, or hand it the text",
+            doc="if a turn is running: wait for it, be refused, stop it and keep or drop it, or add the text to it",
             check=check_if_busy,
             json=IfBusy,
             default="enqueue",
@@ -456,10 +456,10 @@ def _checked(given: Mapping[str, Any], ours: Mapping[str, Option]) -> tuple[dict
     if_busy = options.get("if_busy")
     if "delay" in options and if_busy in ("interrupt", "rollback", "steer"):
         raise UsageError(
-            f"delay= and if_busy={if_busy!r} do not go together: a delayed turn waits as any other."
+            f"delay= and if_busy={if_busy!r} cannot be combined: a delayed turn can only wait or be rejected."
         )
     if options.get("schema") is not None and if_busy == "steer":
         raise UsageError(
-            'schema= and if_busy="steer" do not go together: the answer is that of the running turn.'
+            'schema= and if_busy="steer" cannot be combined: the answer is that of the running turn.'
         )
     return options, others

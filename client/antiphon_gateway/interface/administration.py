@@ -55,13 +55,13 @@ async def add_fact(call: Call[FactsQuery, FactText]) -> Answer[Fact]:
 
 @operation("PATCH", "/facts/{fact}", right="write")
 async def edit_fact(call: Call[FactsQuery, FactText]) -> Fact:
-    """Let a fact read differently; no turn that was said before changes it again"""
+    """Change the text of a fact; earlier turns cannot change it again"""
     return await _facts(call).edit(call.path["fact"], call.body.text)
 
 
 @operation("DELETE", "/facts/{fact}", right="write", status=204)
 async def delete_fact(call: Call[FactsQuery, None]) -> None:
-    """Delete a fact; the turns that said it are not distilled again"""
+    """Delete a fact; it is not extracted again from the same turns"""
     await _facts(call).delete(call.path["fact"])
 
 
@@ -100,7 +100,7 @@ async def list_schedules_of_session(call: Call[PageQuery, None]) -> ScheduleList
 
 @operation("PUT", "/sessions/{session}/schedules/{schedule}", right="admin", status=204, body=SetSchedule)
 async def set_schedule(call: Call[None, Any]) -> None:
-    """Submit a turn every so many seconds, or at the times of a cron text
+    """Submit a turn at an interval, or at the times of a cron expression
 
     Each due time submits one turn. The schedule replaces the one of the same name.
     """
@@ -140,7 +140,7 @@ MOST_OF_A_TENANT = 10
 
 
 class SetWebhook(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A URL, and of what it is told: ends of these ``types``, of turns of this ``agent``; all if they are left out.
+    """A URL and the events it receives: ends of these ``types``, of turns of this ``agent``; all if they are left out.
 
     Without a ``secret`` it keeps its own, or gets one. ``private`` allows ``http://`` and addresses that are not
     public: it is for keys of every session of every tenant, as is ``tenant``.
@@ -174,7 +174,7 @@ async def list_webhooks(call: Call[OfTenant, None]) -> WebhookList:
 
 @operation("PUT", "/webhooks/{webhook}", right="admin")
 async def set_webhook(call: Call[None, SetWebhook]) -> WebhookSecret:
-    """Tell a URL of the ends of turns from now on, or change the webhook of this name
+    """Set a webhook: a URL that receives completion events from now on
 
     The messages are signed as standardwebhooks.com says, and sent again until they are acknowledged.
     """
@@ -197,7 +197,7 @@ async def set_webhook(call: Call[None, SetWebhook]) -> WebhookSecret:
 
 @operation("DELETE", "/webhooks/{webhook}", right="admin", status=204)
 async def delete_webhook(call: Call[None, None]) -> None:
-    """Remove a webhook; what it was not told yet, it will not be told"""
+    """Remove a webhook; its waiting events are dropped"""
     await _of_tenant(call, None).delete(call.path["webhook"])
 
 
@@ -229,7 +229,7 @@ class SetLimits(Struct, kw_only=True, forbid_unknown_fields=True):
 
 @operation("GET", "/queues", right="admin")
 async def show_queues(call: Call[None, None]) -> QueueList:
-    """Read the queues: how many turns stand in each, and for how long the oldest one
+    """Read the queues: how many turns are in each, and the age of the oldest one
 
     Only for keys of every session of every tenant.
     """
@@ -239,7 +239,7 @@ async def show_queues(call: Call[None, None]) -> QueueList:
 
 @operation("GET", "/workers", right="admin")
 async def show_workers(call: Call[None, None]) -> WorkerList:
-    """Read the worker processes that live, and what they run
+    """Read the live worker processes and their turns
 
     Only for keys of every session of every tenant.
     """
@@ -249,13 +249,13 @@ async def show_workers(call: Call[None, None]) -> WorkerList:
 
 @operation("GET", "/tenants/{tenant}/limits", right="admin")
 async def show_limits(call: Call[None, None]) -> TenantLimits:
-    """Read the limits of a tenant; null is no limit"""
+    """Read the limits of a tenant; null is unlimited"""
     return await call.client.tenant_limits(call.caller.tenant_for(call.path["tenant"]))
 
 
 @operation("PUT", "/tenants/{tenant}/limits", right="admin", status=204)
 async def set_limits(call: Call[None, SetLimits]) -> None:
-    """Set all limits of a tenant: they hold at once, for every client and worker
+    """Set all limits of a tenant; they apply at once to every client and worker
 
     Only for keys of every session of every tenant.
     """

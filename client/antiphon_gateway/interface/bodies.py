@@ -46,7 +46,7 @@ class Reject(Given):
 
 
 class ToolAnswer(Given):
-    """The result of a tool of the caller. With ``is_error`` the model reads it as an error."""
+    """The result of a client-side tool. With ``is_error`` the model reads it as an error."""
 
     result: Any = None
     is_error: bool = False

@@ -86,7 +86,7 @@ async def list_turns(call: Call[TurnsQuery, None]) -> TurnPage:
 
 @operation("GET", "/turns/{turn}", right="read")
 async def show_turn(call: Call[None, None]) -> TurnInfo:
-    """Read a turn: its input, its state, and what it has said"""
+    """Read a turn: its input, its state and its output"""
     return await (await call.turn()).info()
 
 
@@ -117,7 +117,7 @@ async def show_result(call: Call[WaitQuery, None]) -> Answer[TurnResult]:
 async def cancel_turn(call: Call[None, Cancel]) -> Cancelled:
     """Cancel a turn
 
-    Its finished steps stay in the history, unless `keep` says otherwise. A turn that has ended stays as it is.
+    Its finished steps stay in the history, unless `keep` is set. A turn that has ended stays as it is.
     """
     turn = await call.turn()
     return Cancelled(await turn.cancel(call.body.reason, keep=call.body.keep or "steps"))
@@ -159,7 +159,7 @@ def _submitted(call: Call[Any, Any], turn: TurnHandle) -> Answer[Submitted]:
 
 @operation("GET", "/waiting", right="read")
 async def list_waiting(call: Call[PageQuery, None]) -> WaitingPage:
-    """List the turns that wait for decisions, the one that waits longest first"""
+    """List the suspended turns, oldest first"""
     turns = call.client.waiting(tenant=call.caller.tenant_for(call.query.tenant))
     return WaitingPage(await call.page(turns, call.query.limit))
 
@@ -176,14 +176,14 @@ async def approve_call(call: Call[None, Approve]) -> None:
 
 @operation("POST", "/turns/{turn}/calls/{call}/reject", right="write", status=204)
 async def reject_call(call: Call[None, Reject]) -> None:
-    """Reject a tool call that a turn waits for: it does not run, and the model is told"""
+    """Reject a tool call that a turn waits for: it does not run, and the model receives the reason"""
     turn, given = await call.turn(), call.body
     await turn.reject(call.path["call"], by=given.by or call.caller.name, reason=given.reason)
 
 
 @operation("POST", "/turns/{turn}/calls/{call}/result", right="write", status=204)
 async def answer_call(call: Call[None, ToolAnswer]) -> None:
-    """Give the result of a call of a tool of the caller"""
+    """Give the result of a client-side tool call"""
     turn, given = await call.turn(), call.body
     by = given.by or call.caller.name
     await turn.tool_result(call.path["call"], given.result, is_error=given.is_error, by=by)
@@ -221,7 +221,7 @@ class Requeued(Struct):
 
 @operation("GET", "/failed", right="read", query=FailedQuery)
 async def list_failed(call: Call[Any, None]) -> FailedPage:
-    """List the turns that have failed in the last week, the last one first, with why"""
+    """List the turns that failed in the last week, most recent first, with their errors"""
     return FailedPage(await _failed(call, call.query, call.query.limit))
 
 

@@ -188,7 +188,7 @@ export interface ItemPart {
   provider: string;
   item: JsonObject;
 }
-/** What was decided about an open call: by whom, when, and why. */
+/** What was decided about a pending tool call: by whom, when, and why. */
 export interface Decision {
   call_id: string;
   kind: "approve" | "reject" | "result";
@@ -243,7 +243,7 @@ export interface OpenCall {
   at_limit?: "approve" | "fail" | "reject";
   until?: number | null;
 }
-/** What a model service said with its error: the HTTP status, its id of the request, and the seconds to wait. */
+/** A model service's error: the HTTP status, its id of the request, and the seconds to wait. */
 export interface ServiceAnswer {
   status?: number | null;
   request_id?: string | null;
@@ -482,7 +482,7 @@ export interface Reject {
   by?: string | null;
   reason?: string | null;
 }
-/** The result of a tool of the caller. With ``is_error`` the model reads it as an error. */
+/** The result of a client-side tool. With ``is_error`` the model reads it as an error. */
 export interface ToolAnswer {
   result?: Json;
   is_error?: boolean;
@@ -623,7 +623,7 @@ export interface Webhook {
   dropped: number;
   error: string | null;
 }
-/** A URL, and of what it is told: ends of these ``types``, of turns of this ``agent``; all if they are left out. */
+/** A URL and the events it receives: ends of these ``types``, of turns of this ``agent``; all if they are left out. */
 export interface SetWebhook {
   url: string;
   types?: string[] | null;
@@ -699,7 +699,7 @@ export interface NewToken {
 export interface TurnOptions {
   /** time limit of each attempt in seconds; where a call waits for the answer, of the whole call */
   timeout?: number | null;
-  /** if a turn runs: wait behind it, be refused, stop it and keep or drop it, or hand it the text */
+  /** if a turn is running: wait for it, be refused, stop it and keep or drop it, or add the text to it */
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   /** a JSON object that is kept with the turn; models do not see it */
   metadata?: JsonObject;
@@ -789,7 +789,7 @@ export type Input = string | Part | readonly (Part | Message | JsonObject)[];
 export interface Operations {
   /** Create a session */
   create_session: { asked: CreateSession; answer: NewSession };
-  /** List sessions, the most recently used one first */
+  /** List sessions, most recently used first */
   list_sessions: { asked: ListQuery; answer: SessionPage };
   /** Read a session: its state, its turns and its metadata */
   show_session: { asked: { session: string }; answer: SessionView };
@@ -801,9 +801,9 @@ export interface Operations {
   close_session: { asked: { session: string }; answer: undefined };
   /** Copy a session, or its beginning, to a new one */
   fork_session: { asked: { session: string } & Fork; answer: NewSession };
-  /** Cancel the turn that runs now, as a stop button does */
+  /** Cancel the running turn, like a stop button */
   cancel_session: { asked: { session: string } & Cancel; answer: Cancelled };
-  /** Read the last messages, the pending turns and the cursor to go on from, at one moment */
+  /** Read the last messages, the pending turns and the cursor to continue from, at one moment */
   show_snapshot: { asked: { session: string } & SnapshotQuery; answer: Snapshot };
   /** Read a page of the history */
   show_history: { asked: { session: string } & HistoryQuery; answer: HistoryPage };
@@ -811,7 +811,7 @@ export interface Operations {
   add_messages: { asked: { session: string } & AddMessages; answer: undefined };
   /** Delete the history; refused with 409 while a turn runs */
   clear_history: { asked: { session: string }; answer: undefined };
-  /** Cut the history behind a message; refused with 409 while a turn runs */
+  /** Remove all messages after a given one; refused with 409 while a turn runs */
   rewind_session: { asked: { session: string } & Rewind; answer: undefined };
   /** Submit a turn */
   submit_turn: { asked: { session: string } & Submit; answer: Submitted };
@@ -821,7 +821,7 @@ export interface Operations {
   regenerate_answer: { asked: { session: string } & Regenerate; answer: Submitted };
   /** List the turns of a session, the newest first; a turn is kept for a week after its end */
   list_turns: { asked: { session: string } & TurnsQuery; answer: TurnPage };
-  /** Read a turn: its input, its state, and what it has said */
+  /** Read a turn: its input, its state and its output */
   show_turn: { asked: { turn: string }; answer: TurnInfo };
   /** Read the runs of a turn, the first one first: a failed turn that is requeued has a further one */
   show_runs: { asked: { turn: string }; answer: TurnRun[] };
@@ -831,15 +831,15 @@ export interface Operations {
   cancel_turn: { asked: { turn: string } & Cancel; answer: Cancelled };
   /** Run a failed turn again */
   requeue_turn: { asked: { turn: string }; answer: undefined };
-  /** List the turns that wait for decisions, the one that waits longest first */
+  /** List the suspended turns, oldest first */
   list_waiting: { asked: PageQuery; answer: WaitingPage };
   /** Approve a tool call that a turn waits for */
   approve_call: { asked: { turn: string; call: string } & Approve; answer: undefined };
-  /** Reject a tool call that a turn waits for: it does not run, and the model is told */
+  /** Reject a tool call that a turn waits for: it does not run, and the model receives the reason */
   reject_call: { asked: { turn: string; call: string } & Reject; answer: undefined };
-  /** Give the result of a call of a tool of the caller */
+  /** Give the result of a client-side tool call */
   answer_call: { asked: { turn: string; call: string } & ToolAnswer; answer: undefined };
-  /** List the turns that have failed in the last week, the last one first, with why */
+  /** List the turns that failed in the last week, most recent first, with their errors */
   list_failed: { asked: FailedQuery; answer: FailedPage };
   /** Run failed turns again: these, or all that a filter selects, at most 1,000 */
   requeue_failed: { asked: RequeueMany; answer: Requeued };
@@ -847,15 +847,15 @@ export interface Operations {
   list_facts: { asked: FactsQuery; answer: FactList };
   /** Add a fact, as a person knows it */
   add_fact: { asked: FactsQuery & FactText; answer: Fact };
-  /** Let a fact read differently; no turn that was said before changes it again */
+  /** Change the text of a fact; earlier turns cannot change it again */
   edit_fact: { asked: { fact: string } & FactsQuery & FactText; answer: Fact };
-  /** Delete a fact; the turns that said it are not distilled again */
+  /** Delete a fact; it is not extracted again from the same turns */
   delete_fact: { asked: { fact: string } & FactsQuery; answer: undefined };
   /** List the schedules of all sessions that the key may use */
   list_schedules: { asked: PageQuery; answer: ScheduleList };
   /** List the schedules of a session: when each is due next, and what came of its last turn */
   list_schedules_of_session: { asked: { session: string } & PageQuery; answer: ScheduleList };
-  /** Submit a turn every so many seconds, or at the times of a cron text */
+  /** Submit a turn at an interval, or at the times of a cron expression */
   set_schedule: { asked: { session: string; schedule: string } & SetSchedule; answer: undefined };
   /** Submit no turns of this schedule until it is resumed */
   pause_schedule: { asked: { session: string; schedule: string }; answer: undefined };
@@ -865,22 +865,22 @@ export interface Operations {
   delete_schedule: { asked: { session: string; schedule: string }; answer: undefined };
   /** List the webhooks of the key's tenant, and how their deliveries go */
   list_webhooks: { asked: OfTenant; answer: WebhookList };
-  /** Tell a URL of the ends of turns from now on, or change the webhook of this name */
+  /** Set a webhook: a URL that receives completion events from now on */
   set_webhook: { asked: { webhook: string } & SetWebhook; answer: WebhookSecret };
-  /** Remove a webhook; what it was not told yet, it will not be told */
+  /** Remove a webhook; its waiting events are dropped */
   delete_webhook: { asked: { webhook: string }; answer: undefined };
-  /** Read the queues: how many turns stand in each, and for how long the oldest one */
+  /** Read the queues: how many turns are in each, and the age of the oldest one */
   show_queues: { asked: {}; answer: QueueList };
-  /** Read the worker processes that live, and what they run */
+  /** Read the live worker processes and their turns */
   show_workers: { asked: {}; answer: WorkerList };
-  /** Read the limits of a tenant; null is no limit */
+  /** Read the limits of a tenant; null is unlimited */
   show_limits: { asked: { tenant: string }; answer: TenantLimits };
-  /** Set all limits of a tenant: they hold at once, for every client and worker */
+  /** Set all limits of a tenant; they apply at once to every client and worker */
   set_limits: { asked: { tenant: string } & SetLimits; answer: undefined };
   /** Make a short-lived token for the streams of this session and of its turns */
   make_token: { asked: { session: string } & MakeToken; answer: NewToken };
   /** Read this document */
   show_document: { asked: {}; answer: JsonObject };
-  /** Tell whether this process takes requests: 503 while it drains */
+  /** Return whether this process takes requests: 503 while it drains */
   show_health: { asked: {}; answer: { [name: string]: string } };
 }
