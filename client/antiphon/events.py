@@ -145,7 +145,7 @@ class ToolResultEvent(EventBase, tag="tool_result"):
 
 
 class ToolProgress(EventBase, tag="tool_progress"):
-    """What a tool said with ``context.progress``: a text to show, and the done part of its work, 0 to 1 or None."""
+    """Progress published with ``context.progress``: a text to show, and the done part of its work, 0 to 1 or None."""
 
     type: ClassVar[Literal["tool_progress"]] = "tool_progress"
     call_id: str = ""
@@ -172,7 +172,7 @@ class ItemEvent(EventBase, tag="item"):
 
 
 class StepFinished(EventBase, tag="step_finished"):
-    """``rejected`` says why the answer does not match its schema: drop its deltas, the next step answers again."""
+    """``rejected`` is why the answer does not match its schema: drop its deltas, the next step answers again."""
 
     type: ClassVar[Literal["step_finished"]] = "step_finished"
     usage: Usage = field(default_factory=Usage)
@@ -195,7 +195,7 @@ class TurnRetrying(EventBase, tag="turn_retrying"):
 
 
 class ModelChanged(EventBase, tag="model_changed"):
-    """A fallback answers ``step`` and goes on with the turn. ``source`` and ``target`` are ``provider/model``, and
+    """A fallback answers ``step`` and continues the turn. ``source`` and ``target`` are ``provider/model``, and
     ``code`` is that of the error for which ``source`` was given up. A ``turn_retrying`` of the step stands before it.
     """
 
@@ -213,7 +213,7 @@ class TurnSuspended(EventBase, tag="turn_suspended"):
 
 
 class TurnResumed(EventBase, tag="turn_resumed"):
-    """All open calls of the turn are decided: any worker may continue it."""
+    """All pending tool calls of the turn are decided: any worker may continue it."""
 
     type: ClassVar[Literal["turn_resumed"]] = "turn_resumed"
     decisions: list[Decision] = field(default_factory=list)
@@ -376,7 +376,7 @@ def decode_event(data: bytes | str) -> Event:
     except msgspec.ValidationError:
         return _decode_newer_event(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"An event is not readable: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode event: {exc}.") from exc
 
 
 def _decode_newer_event(data: bytes | str) -> Event:
@@ -386,4 +386,4 @@ def _decode_newer_event(data: bytes | str) -> Event:
                  if name in fields}  # fmt: skip
         return msgspec.convert({"type": "unknown", **known, "fields": fields}, UnknownEvent)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise CorruptRecord(f"An event is not readable: {exc}.") from exc
+        raise CorruptRecord(f"Cannot decode event: {exc}.") from exc
