@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from antiphon.agent import Agent
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.memory import FactModel, FaissStore, Memory, WordEmbeddings
-from antiphon.model import Message, Text, Usage
+from antiphon.testing import script
 from antiphon.wire.lists.memories import Remembered, read_facts, waiting_sessions, which_known
 from antiphon_worker.memory.documents import Documents
 from antiphon_worker.memory.facts import Distiller
-from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece
+from antiphon_worker.providers.base import ModelRequest
+from antiphon_worker.providers.scripted import ScriptedProvider
 
 __all__ = ["AGENT", "AWAY", "Rememberers", "agents_with_memory", "notetaker"]
 
@@ -51,26 +52,16 @@ class FallibleStore(FaissStore):
             raise ConnectionError(AWAY)
 
 
-class Notetaker:
-    """A model that distils one fact from each turn: what its user said."""
+def notetaker() -> ScriptedProvider:
+    """Return a model that distils one fact from each turn: what its user said."""
 
-    name = "notetaker"
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Increment]:
+    def facts(request: ModelRequest) -> dict[str, Any]:
         turns = request.messages[0].text.split("\n\nTurn ")[1:]
         said = [turn.partition("User: ")[2].partition("\n")[0] for turn in turns]
-        facts = [{"id": "", "text": text, "turn": number} for number, text in enumerate(said, 1)]
-        text = json.dumps({"facts": facts, "forgotten": []})
-        yield TextPiece(text)
-        message = Message("assistant", [Text(text)], provider=self.name, model=request.model)
-        yield StepResult(message, Usage(1, 1), "end", "end", request.model)
+        found = [{"id": "", "text": text, "turn": number} for number, text in enumerate(said, 1)]
+        return {"facts": found, "forgotten": []}
 
-    async def aclose(self) -> None:
-        """Nothing is open."""
-
-
-def notetaker() -> Notetaker:
-    return Notetaker()
+    return ScriptedProvider(script(facts, repeat=True), name="notetaker")
 
 
 def memory_in(folder: Path) -> Memory:

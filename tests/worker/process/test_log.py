@@ -12,11 +12,11 @@ from antiphon import Agent, Client
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, ProviderOverloaded, ProviderRejected, ProviderUnauthorized
 from antiphon.input.request import WAITS, AgentSpec
-from antiphon.model import Message, Text, ToolCall, Usage
+from antiphon.testing import script, tool_call
 from antiphon.tools import tool
 from antiphon_worker import App
 from antiphon_worker.process.worker import Worker
-from antiphon_worker.providers.base import StepResult
+from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
 
 pytestmark = pytest.mark.one_server
@@ -110,27 +110,14 @@ def test_every_line_of_a_worker_process_shows_its_action(redis_url, processes):
     assert "[started] worker" in worker.output
 
 
-def result(parts, stop_reason="end"):
-    return StepResult(Message.assistant(parts), Usage(), stop_reason, None, "any")
-
-
-class Quoting:
+def quoting(asked):
     """A service whose errors quote the user, who says which one it is to be."""
 
-    name = "quoting"
-
-    def __init__(self):
-        self.asked = asyncio.Event()
-
-    async def aclose(self):
-        """There is nothing to close."""
-
-    async def stream(self, request):
+    async def answer(request):
         told = request.messages[-1]
-        if told.role == "tool":
-            yield result([Text("done")])
-            return
         where = {"status": 422, "request_id": "req_7"}
+        if told.role == "tool":
+            return "done"
         match told.text.split()[0]:
             case "rejected":
                 raise ProviderRejected(f"you wrote {told.text}", **where)
@@ -139,12 +126,13 @@ class Quoting:
             case "bug":
                 raise ValueError(told.text)
             case "wait":
-                self.asked.set()
+                asked.set()
                 await asyncio.Event().wait()
             case "tool":
-                yield result([ToolCall("c1", "raises", {"text": told.text})], "tool_use")
-            case _:
-                yield result([Text(f"you wrote {told.text}")])
+                return tool_call("raises", text=told.text)
+        return f"you wrote {told.text}"
+
+    return ScriptedProvider(script(answer, repeat=True), name="quoting")
 
 
 @tool
@@ -155,9 +143,9 @@ async def raises(text: str) -> str:
 
 async def test_what_users_wrote_is_in_no_line_above_debug_and_in_no_record_of_rq(redis_url, caplog):
     caplog.set_level(logging.DEBUG)
-    service, mark = Quoting(), "4111-1111"
+    asked, mark = asyncio.Event(), "4111-1111"
     agent = Agent(name="quoter", provider="quoting", model="any", tools=[raises])
-    app = App(agents=[agent], providers={"quoting": service})
+    app = App(agents=[agent], providers={"quoting": quoting(asked)})
     worker = Worker(Settings(error_limit=2, retry_delay=0.01), app, url=redis_url)
     running = asyncio.create_task(worker.run())
     ended = {}
@@ -170,7 +158,7 @@ async def test_what_users_wrote_is_in_no_line_above_debug_and_in_no_record_of_rq
                 except AgentError as error:
                     ended[text] = error.code
             turn = await client.submit("wait", f"wait {mark}", agent="quoter")
-            await service.asked.wait()
+            await asked.wait()
             await turn.cancel(f"because of {mark}")
             with pytest.raises(AgentError, match=mark):
                 await turn.result(60)

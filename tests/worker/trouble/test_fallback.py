@@ -34,24 +34,12 @@ from antiphon_worker.providers.scripted import ScriptedProvider
 WHERE = ["here", "worker"]
 
 
-class Named(ScriptedProvider):
-    """A script under a name of its own."""
-
-    def __init__(self, name, lines):
-        super().__init__(lines)
-        self._own = name
-
-    @property
-    def name(self):
-        return self._own
-
-
 async def played(
     where, redis_url, scripts, *, tools=(), retry=None, text="Hello", params=None, limits=None, prices=None
 ):
     """A turn of an agent whose models play these scripts, the first one its own: its outcome and its events."""
     names = [f"p{number}" for number in range(len(scripts))]
-    models = {name: Named(name, lines) for name, lines in zip(names, scripts, strict=True)}
+    models = {name: ScriptedProvider(lines, name=name) for name, lines in zip(names, scripts, strict=True)}
     if where == "here":
         first, *others = models.values()
         fallback = [Agent(model, f"m{n}", **(params or {})) for n, model in enumerate(others, 1)]
@@ -189,7 +177,9 @@ class TestTheDoor:
     )
     def test_a_travelling_agent_names_only_what_the_app_allows(self, model, error):
         own = [Agent("scripted", "m", name="own")]
-        app = App(own, providers={"p": Named("p", None)}, travelling=Allow(providers=["p"], models=["m"]))
+        app = App(
+            own, providers={"p": ScriptedProvider(name="p")}, travelling=Allow(providers=["p"], models=["m"])
+        )
         assert app.agent(AgentSpec("p", "m", fallback=[FallbackModel("p", "m")])).fallback
         with pytest.raises(error):
             app.agent(AgentSpec("p", "m", fallback=[model]))

@@ -47,22 +47,20 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class ScriptedProvider:
-    """Plays ``script``, or repeats the user's words. ``delay`` is the pause in seconds before each piece."""
+    """Plays ``script``, or repeats the user's words, under a ``name``. ``delay`` is the pause before each piece."""
 
     def __init__(
         self,
         script: Script | None = None,
         *,
+        name: str = "scripted",
         delay: float = 0.0,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         self.script = script
+        self.name = name
         self.delay = delay
         self._sleep = sleep
-
-    @property
-    def name(self) -> str:
-        return "scripted"
 
     async def aclose(self) -> None:
         """Return at once, because there are no connections to close."""
@@ -85,7 +83,7 @@ class ScriptedProvider:
                     await self._sleep(delay)
                 yield piece
             _keep(parts, part)
-        yield _result(said, request, parts)
+        yield _result(said, request, parts, self.name)
 
 
 def _answer_by_request(request: ModelRequest) -> Answer:
@@ -163,9 +161,9 @@ def _keep(parts: list[Part], part: Part) -> None:
         parts.append(part)
 
 
-def _result(said: Answer, request: ModelRequest, parts: list[Part]) -> StepResult:
+def _result(said: Answer, request: ModelRequest, parts: list[Part], provider: str) -> StepResult:
     model = said.model or request.model
-    message = Message("assistant", parts, provider="scripted", model=model)
+    message = Message("assistant", parts, provider=provider, model=model)
     stop_reason = said.stop_reason or _stop_reason(parts)
     return StepResult(
         message=message,
