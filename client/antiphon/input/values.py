@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from types import UnionType
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -99,39 +99,25 @@ def plain(values: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
 _decode_plain = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def check_if_busy(value: object) -> IfBusy:
-    """Check ``if_busy`` of a turn, which applies if its session is busy. Raises ``UsageError``."""
-    if value not in get_args(IfBusy):
-        raise UsageError(f"if_busy= must be one of {', '.join(map(repr, get_args(IfBusy)))}, not {value!r}.")
-    return cast("IfBusy", value)
+def check_word(value: object, words: Any, name: str) -> Any:
+    """Check one of the words of a ``Literal``. Raises ``UsageError``, which starts with ``name``."""
+    known = [repr(word) for word in get_args(words)]
+    if value not in get_args(words):
+        expected = (
+            f"one of {', '.join(known)}" if len(known) > 3 else f"{', '.join(known[:-1])} or {known[-1]}"
+        )
+        raise UsageError(f"{name} must be {expected}, not {value!r}.")
+    return value
 
 
 def check_if_busy_edit(value: object) -> IfBusyEdit:
     """Check ``if_busy`` of an edit. Raises ``UsageError``."""
-    if value not in ("enqueue", "reject"):
-        raise UsageError(f"if_busy= of an edit must be 'enqueue' or 'reject', not {value!r}.")
-    return value
-
-
-def check_priority(value: object) -> Priority:
-    """Check the ``priority`` of a turn. Raises ``UsageError``."""
-    if value not in ("high", "normal", "low"):
-        raise UsageError(f"priority= must be 'high', 'normal' or 'low', not {value!r}.")
-    return value
-
-
-def check_while_suspended(value: object) -> WhileSuspended:
-    """Check ``while_suspended``, which allows turns to overtake a suspended one. Raises ``UsageError``."""
-    if value not in ("wait", "continue"):
-        raise UsageError(f"while_suspended= must be 'wait' or 'continue', not {value!r}.")
-    return value
+    return check_word(value, IfBusyEdit, "if_busy= of an edit")
 
 
 def check_keep(value: object) -> Keep:
     """Check ``keep``, which selects what a cancelled turn leaves in the history. Raises ``UsageError``."""
-    if value not in ("partial", "steps", "nothing"):
-        raise UsageError(f"keep= must be 'partial', 'steps' or 'nothing', not {value!r}.")
-    return value
+    return check_word(value, Keep, "keep=")
 
 
 def parse_switch(text: str) -> bool:

@@ -34,9 +34,7 @@ from antiphon.input.values import (
     IfBusy,
     Priority,
     WhileSuspended,
-    check_if_busy,
-    check_priority,
-    check_while_suspended,
+    check_word,
     duration,
     parse_cursor,
     plain,
@@ -135,7 +133,7 @@ class TurnOptions(TypedDict, total=False):
         IfBusy,
         Option(
             doc="if a turn is running: wait for it, be refused, stop it and keep or drop it, or add the text to it",
-            check=check_if_busy,
+            check=lambda value: check_word(value, IfBusy, "if_busy="),
             json=IfBusy,
             default="enqueue",
             missing={"schedule": _TIMES, "local": _ALONE},
@@ -163,7 +161,7 @@ class TurnOptions(TypedDict, total=False):
         Priority | None,
         Option(
             doc="which turns of the tenant run first",
-            check=check_priority,
+            check=lambda value: check_word(value, Priority, "priority="),
             json=Priority | None,
             missing={"local": _ALONE},
         ),
@@ -182,7 +180,7 @@ class TurnOptions(TypedDict, total=False):
         WhileSuspended,
         Option(
             doc="whether the session's next turns wait while this one is suspended",
-            check=check_while_suspended,
+            check=lambda value: check_word(value, WhileSuspended, "while_suspended="),
             json=WhileSuspended,
             default="wait",
             missing={"local": _ALONE},

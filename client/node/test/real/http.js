@@ -62,6 +62,21 @@ test("a key submits once, and refuses another request", async () => {
   assert.equal(length, 2);
 });
 
+test("any operation is called by its name, with its path, query and body", async () => {
+  const id = `${newSession()} é/1`;
+  await client.call("create_session", { session_id: id, metadata: { of: id } });
+  const { sessions } = await client.call("list_sessions", { metadata: JSON.stringify({ of: id }), limit: 5 });
+  assert.deepEqual(sessions.map((one) => one.session_id), [id]);
+  const { turn_id } = await client.call("submit_turn", { session: id, input: "Hello", agent, priority: "high", key: "k" });
+  assert.equal((await client.submit(id, "Hello", { agent, priority: "high", key: "k" })).id, turn_id);
+  await client.turn(turn_id).result();
+  const { cursor } = await client.session(id).snapshot();
+  await assert.rejects(client.submit(id, "Again", { agent, cursor: cursor - 1 }), { code: "session_changed" });
+  await client.call("change_session", { session: id, variables: { plan: "paid" } });
+  assert.equal((await client.call("show_session", { session: id })).messages, 2);
+  await assert.rejects(client.call("show_session", { session: newSession() }), { code: "session_not_found" });
+});
+
 test("gateway and worker are killed in mid-answer, and the answer comes whole and once", async () => {
   const id = newSession();
   const [g, h] = [`${id}-g`, `${id}-h`];

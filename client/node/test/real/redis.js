@@ -58,7 +58,7 @@ for (const [name, { open, close }] of Object.entries(LIBRARIES)) {
 
     test("a turn is submitted, followed and read", async () => {
       const id = newSession();
-      const turn = await client.submit(id, "Hello 😀", { agent, metadata: { from: "node" } });
+      const turn = await client.submit(id, "Hello 😀", { agent, metadata: { from: "node" }, priority: "high", tenant: "acme", ttl: null, if_busy: "reject" });
       const [events, response] = await Promise.all([all(turn.events()), turn.result()]);
       assert.equal(events[0].type, "turn_queued");
       dense(events);
