@@ -57,7 +57,7 @@ WRONG = [
     (["--schema", "@nowhere.json"], "must be JSON, or @FILE"),
     (["--if-busy", "wait"], "invalid choice"),
     (["--retry-failed"], "retry_failed= needs key="),
-    (["--delay", "5", "--if-busy", "steer"], "do not go together"),
+    (["--delay", "5", "--if-busy", "steer"], "delay="),
 ]
 
 
