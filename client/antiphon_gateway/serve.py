@@ -200,5 +200,5 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, default: Any, doc: 
     shown = f"{default:g}" if isinstance(default, float) else str(default)
     is_number = isinstance(default, int) and not isinstance(default, bool)
     metavar = "TIME" if name == "drain" else "N" if is_number else "TEXT"
-    doc = doc[:1].lower() + doc[1:] + (f"; by default {shown}" if shown else "")
+    doc = doc[:1].lower() + doc[1:] + (f"; default: {shown}" if shown else "")
     parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)

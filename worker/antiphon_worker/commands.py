@@ -21,10 +21,10 @@ from antiphon.cli.arguments import (
     redis_urls,
     with_acts,
 )
-from antiphon.errors import AgentError, MissingPackage, TurnFailed
+from antiphon.errors import AgentError, MissingPackage
 
 if TYPE_CHECKING:
-    from antiphon.session.streams import EventStream
+    pass
 
 
 def _check_workers(argv: list[str]) -> int:
@@ -133,7 +133,7 @@ def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, do
     shown = f"{default:g}" if isinstance(default, float) else str(default)
     is_number = isinstance(default, int) and not isinstance(default, bool)
     metavar = "N" if is_number else "TIME" if isinstance(default, float) else "TEXT"
-    doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; by default {shown}" if shown else "")
+    doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; default: {shown}" if shown else "")
     parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)
 
 
@@ -154,51 +154,22 @@ def run(argv: list[str]) -> int:
         metavar="FILE",
         type=Path,
         default=Path("antiphon.db"),
-        help="the file that keeps the session; by default antiphon.db",
+        help="the file that keeps the session; default: antiphon.db",
     )
     add_options(parser, "local")
     add_json(parser, "print a line of JSON for each event")
     options = parser.parse_args(argv)
 
     from antiphon.agent import Agent
+    from antiphon.cli.terminal import PrintedTurn
     from antiphon.stores.sqlite import SQLiteStore
 
     store = SQLiteStore(options.store) if options.session else None
     agent = Agent(provider=options.provider, model=options.model, system=options.system, store=store)
     text = sys.stdin.read() if options.text == "-" else options.text
     asked = options_in(options)
-    events = agent.session(options.session).stream(text, **asked.pop("params", {}), **asked)
-    if options.json:
-        return _print_events(events)
-    _print_answer(events)
-    return 0
-
-
-def _print_events(stream: EventStream) -> int:
-    """Print each event. Exit code 1 if the turn did not finish."""
-    from antiphon.cli.terminal import safe_json
-
-    last = ""
-    with stream as events:
+    printed = PrintedTurn(json=options.json)
+    with agent.session(options.session).stream(text, **asked.pop("params", {}), **asked) as events:
         for event in events:
-            print(safe_json(event.to_json()), flush=True)
-            last = event.type
-    return 0 if last == "turn_finished" else 1
-
-
-def _print_answer(stream: EventStream) -> None:
-    from antiphon.cli.terminal import printable
-    from antiphon.events import RefusalDelta, TextDelta, TurnFailedEvent, TurnRetrying
-
-    with stream as events:
-        for event in events:
-            match event:
-                case TextDelta() | RefusalDelta():
-                    print(printable(event.text), end="", flush=True)
-                case TurnRetrying():
-                    print("\n[the answer starts again]", flush=True)
-                case TurnFailedEvent():
-                    raise TurnFailed(event.message, code=event.code)
-                case _:
-                    continue
-    print(flush=True)
+            printed.show(event)
+    return printed.end()

@@ -95,6 +95,11 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one line of JSO
     parser.add_argument("--json", action="store_true", help=what)
 
 
+def add_tenant(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--tenant``."""
+    parser.add_argument("--tenant", metavar="NAME", help=what)
+
+
 def add_redis(parser: argparse.ArgumentParser) -> None:
     """Add ``--redis-url`` and ``--prefix``, with their variables as defaults."""
     parser.add_argument(
@@ -106,7 +111,7 @@ def add_redis(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix",
         default=os.environ.get(PREFIX_VARIABLE) or "ant",
-        help=f"first part of every key; by default {PREFIX_VARIABLE} or ant",
+        help=f"first part of every key; default: {PREFIX_VARIABLE} or ant",
     )
 
 
@@ -223,9 +228,9 @@ def list_parser(command: Callable[..., object], what: str) -> Parser:
     """Make the parser of a command that lists what may belong to a tenant."""
     parser = command_parser(command)
     parser.add_argument(
-        "--limit", type=positive, default=50, metavar="N", help=f"show at most N {what}; by default 50"
+        "--limit", type=positive, default=50, metavar="N", help=f"most {what} to list; default: 50"
     )
-    parser.add_argument("--tenant", metavar="NAME", help=f"show only {what} of this tenant")
+    add_tenant(parser, f"only {what} of this tenant")
     add_json(parser)
     add_redis(parser)
     return parser

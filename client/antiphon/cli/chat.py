@@ -182,7 +182,7 @@ def chat(argv: list[str]) -> int:
     add_agent(parser)
     add_options(parser, "chat")
     parser.add_argument(
-        "--last", type=int, default=10, metavar="N", help="show the last N messages; by default 10"
+        "--last", type=int, default=10, metavar="N", help="show the last N messages; default: 10"
     )
     parser.add_argument(
         "--by",

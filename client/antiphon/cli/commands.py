@@ -7,8 +7,7 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,17 +29,22 @@ from antiphon.cli.arguments import (
     print_json,
     print_list,
     read_client,
-    redis_urls,
 )
-from antiphon.cli.terminal import EventLines, ago, clock_time, message_lines, printable, safe_json
+from antiphon.cli.terminal import (
+    EventLines,
+    PrintedTurn,
+    ago,
+    clock_time,
+    message_lines,
+    printable,
+    safe_json,
+)
 from antiphon.client import AsyncClient, Submission
 from antiphon.errors import InvalidMessage, TurnFailed, UsageError
-from antiphon.events import Event, TurnFailedEvent, TurnFinished
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.request import AgentSpec
 from antiphon.model import decode_history
 from antiphon.redis.archived import whole_snapshot
-from antiphon.redis.cells import Cells, open_cells
 from antiphon.redis.turn import AsyncTurn
 from antiphon.wire.lists import inspection as overview
 
@@ -82,22 +86,14 @@ async def _submit(options: argparse.Namespace, agent: str | AgentSpec | None, te
         unserved = await overview.unserved(client.connections.cell_of_turn(turn.id), turn.id)
         if unserved:
             print(printable(unserved), file=sys.stderr)
-        if options.json and follow:
-            return await _print_json(turn, stream=options.stream)
-        if options.wait:
+        if options.wait and not options.json:
             print(printable(await _answer(turn)))
-        elif options.stream:
-            await _print_answer(turn)
+        elif follow:
+            shown = PrintedTurn(json=options.json, only_end=options.wait)
+            async for event in turn.stream():
+                shown.show(event)
+            return shown.end()
     return 0
-
-
-async def _print_json(turn: AsyncTurn, *, stream: bool) -> int:
-    """Print each event, or only the last one. Exit code 1 if the turn did not finish."""
-    last: Event | None = None
-    async for last in turn.stream():
-        if stream or last.terminal:
-            print(safe_json(last.to_json()), flush=True)
-    return 0 if isinstance(last, TurnFinished) else 1
 
 
 async def _answer(turn: AsyncTurn) -> str:
@@ -106,31 +102,6 @@ async def _answer(turn: AsyncTurn) -> str:
         return (await turn.result()).text
     except UsageError as exc:
         raise TurnFailed(exc.message, code=str(exc.code)) from exc
-
-
-async def _print_answer(turn: AsyncTurn) -> None:
-    """Print the text as it arrives. Raises ``TurnFailed`` if the turn fails.
-
-    A text that steers another turn has no answer of its own.
-    """
-    last: Event | None = None
-    async for last in turn.stream():
-        match last.type:
-            case "text_delta" | "refusal_delta":
-                sys.stdout.write(printable(last.text))
-                sys.stdout.flush()
-            case "turn_retrying":
-                sys.stdout.write("\n[the answer starts again]\n")
-            case _:
-                continue
-    print(flush=True)
-    if isinstance(last, TurnFinished) and last.steered_into:
-        print(
-            printable(f"The turn {last.steered_into} took the text into its next model call."),
-            file=sys.stderr,
-        )
-    if isinstance(last, TurnFailedEvent):
-        raise TurnFailed(last.message, code=last.code)
 
 
 def tail(argv: list[str]) -> int:
@@ -171,14 +142,10 @@ def history(argv: list[str]) -> int:
     add_archive(parser)
     add_redis(parser)
     options = parser.parse_args(argv)
-    return asyncio.run(_history(options))
-
-
-async def _history(options: argparse.Namespace) -> int:
     where = session_id(options.session)
-    async with open_client(options) as client:
-        cell, archive = client.connections.cell_of_session(where), client.connections.archive
-        found = await whole_snapshot(cell, archive, where)
+    found = read_client(options, lambda client: whole_snapshot(
+        client.connections.cell_of_session(where), client.connections.archive, where
+    ))  # fmt: skip
     for message in decode_history(found.history, 0):
         print(safe_json(message.to_json()) if options.json else "\n".join([*message_lines(message), ""]))
     return 0
@@ -216,18 +183,18 @@ def cancel(argv: list[str]) -> int:
     add_redis(parser)
     options = parser.parse_args(argv)
 
-    async def run() -> int:
-        async with _cells(options) as cells:
-            known = turn_id(options.turn)
-            answer = await cells.of_turn(known).cancel(known, options.reason, options.keep)
-        if options.json:
-            print_json([{"turn_id": known, "answer": answer}])
-            return 0
-        said = {"cancelled": "cancelled", "requested": "its worker ends it now"}
-        print(said.get(answer, f"the turn had ended before: {answer}"))
-        return 0
+    known = turn_id(options.turn)
 
-    return asyncio.run(run())
+    async def run(client: AsyncClient) -> str:
+        return await client.connections.cell_of_turn(known).cancel(known, options.reason, options.keep)
+
+    answer = read_client(options, run)
+    if options.json:
+        print_json([{"turn_id": known, "answer": answer}])
+    else:
+        done = {"cancelled": "cancelled", "requested": "its worker ends it now"}
+        print(done.get(answer, f"the turn had ended before: {answer}"))
+    return 0
 
 
 def due(argv: list[str]) -> int:
@@ -247,16 +214,6 @@ def _text(text: str) -> str:
         return sys.stdin.read()
     except UnicodeDecodeError as exc:
         raise InvalidMessage(f"The standard input is not text: {exc}.") from exc
-
-
-@asynccontextmanager
-async def _cells(options: argparse.Namespace) -> AsyncGenerator[Cells, None]:
-    cells = open_cells(redis_urls(options.redis_url), prefix=options.prefix)
-    try:
-        yield cells
-    finally:
-        for cell in cells:
-            await cell.redis.aclose()
 
 
 async def _until_nobody_reads(work: Coroutine[Any, Any, int]) -> int:

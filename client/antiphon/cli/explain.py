@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, open_client, print_json
+from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, read_client
 from antiphon.cli.terminal import Paint, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.events import (
@@ -231,16 +230,12 @@ def explain(argv: list[str]) -> int:
     add_redis(parser)
     options = parser.parse_args(argv)
 
-    async def run() -> int:
-        async with open_client(options) as client:
-            told = await _told(client, options.turn)
-        if options.json:
-            print_json([told.plain()])
-        else:
-            told.show()
-        return 0
-
-    return asyncio.run(run())
+    found = read_client(options, lambda client: _told(client, options.turn))
+    if options.json:
+        print_json([found.plain()])
+    else:
+        found.show()
+    return 0
 
 
 async def _told(client: AsyncClient, turn: str) -> _Told:

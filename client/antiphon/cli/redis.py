@@ -36,7 +36,7 @@ def _check(argv: list[str]) -> int:
         "--durability",
         choices=("none", "everysec", "fsync"),
         default=os.environ.get("ANTIPHON_DURABILITY") or "everysec",
-        help="what the Redis must guarantee; by default ANTIPHON_DURABILITY or everysec",
+        help="what the Redis must guarantee; default: ANTIPHON_DURABILITY or everysec",
     )
     add_json(parser, "print what is known of each Redis as a line of JSON")
     options = parser.parse_args(argv)
@@ -66,12 +66,12 @@ def _acl(argv: list[str]) -> int:
     """
     parser = command_parser(_acl, "redis acl")
     parser.add_argument("role", choices=ROLES)
-    parser.add_argument("--name", help="the user's name; by default the role")
+    parser.add_argument("--name", help="the user's name; default: the role")
     parser.add_argument("--sessions", metavar="BEGINNING", help="the prefix of a subscriber's session ids")
     parser.add_argument(
-        "--database", metavar="N", type=int, default=0, help="the subscriber's database; by default 0"
+        "--database", metavar="N", type=int, default=0, help="the subscriber's database; default: 0"
     )
-    parser.add_argument("--prefix", help="first part of every key; by default ANTIPHON_PREFIX or ant")
+    parser.add_argument("--prefix", help="first part of every key; default: ANTIPHON_PREFIX or ant")
     parser.add_argument("--file", action="store_true", help="write a line of an ACL file, not a command")
     add_json(parser, "print the user, the password if it was made, and the line as a line of JSON")
     options = parser.parse_args(argv)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import termios
 import time
 import tty
@@ -12,6 +13,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from antiphon.errors import TurnFailed
 from antiphon.events import (
     CustomEvent,
     Event,
@@ -126,6 +128,41 @@ def counted(number: int, one: str, many: str = "") -> str:
     ('1 worker', '2 workers', '1 entry')
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+class PrintedTurn:
+    """Prints a turn as its events arrive: the text of its answer, or each event as a line of JSON."""
+
+    def __init__(self, *, json: bool, only_end: bool = False) -> None:
+        self._json = json
+        self._only_end = only_end
+        self._last: Event | None = None
+
+    def show(self, event: Event) -> None:
+        """Print an event, at once."""
+        self._last = event
+        if self._json:
+            if event.terminal or not self._only_end:
+                print(safe_json(event.to_json()), flush=True)
+        elif isinstance(event, TextDelta | RefusalDelta):
+            print(printable(event.text), end="", flush=True)
+        elif isinstance(event, TurnRetrying):
+            print("\n[the answer starts again]", flush=True)
+
+    def end(self) -> int:
+        """Return the exit code: with JSON, 1 if the turn did not finish. Without, a failure raises ``TurnFailed``."""
+        last = self._last
+        if self._json:
+            return 0 if isinstance(last, TurnFinished) else 1
+        print(flush=True)
+        if isinstance(last, TurnFinished) and last.steered_into:
+            print(
+                printable(f"The turn {last.steered_into} took the text into its next model call."),
+                file=sys.stderr,
+            )
+        if isinstance(last, TurnFailedEvent):
+            raise TurnFailed(last.message, code=last.code)
+        return 0
 
 
 class EventLines:

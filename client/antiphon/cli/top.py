@@ -24,18 +24,24 @@ def top(argv: list[str]) -> int:
     Without a terminal, with --once, or without Rich (pip install 'antiphon[cli]'), it prints the state once.
     """
     parser = command_parser(top)
-    parser.add_argument("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="by default 2")
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="seconds between readings; default: 2",
+    )
     parser.add_argument("--once", action="store_true", help="print the state once, as text")
     add_json(parser, "print a JSON object at each interval")
     parser.add_argument("--svg", metavar="FILE", help="write the state once as a picture; needs Rich")
-    parser.add_argument("--sort", choices=SORTS, default="age", help="the order of the turns; by default age")
-    parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain it")
+    parser.add_argument("--sort", choices=SORTS, default="age", help="order of the turns; default: age")
+    parser.add_argument("--filter", default="", metavar="TEXT", help="only lines that contain this text")
     parser.add_argument(
         "--limit",
         type=positive,
         default=200,
         metavar="N",
-        help="read at most N turns of each Redis; by default 200",
+        help="most turns to read from each Redis; default: 200",
     )
     add_redis(parser)
     options = parser.parse_args(argv)
