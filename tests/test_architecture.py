@@ -56,7 +56,7 @@ GATEWAY_ORDER = [
     "app redis_check",
     "interface frontends openai page",
     "http",
-    "settings",
+    "settings turn_stream",
     "access observing",
     "problems",
 ]

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.one_server
 def converted(*events, before=(), continues=False):
     """The events of a run as a client reads them, each checked by the protocol's own type."""
     run = RunEvents("s", "r", "t", before, continues=continues)
-    found = run.began()
+    found = run.start()
     for seq, event in enumerate(events, 1):
         event.seq = seq
         found += run.of(event)

@@ -37,7 +37,7 @@ def test_everything_that_is_opened_is_closed_and_a_retry_is_told():
         ToolCallEvent(call_id="c", name="n"), StepFinished(), ToolResultEvent(call_id="c", name="n", result="r"),
         TextDelta(text="z"), StepFinished(), TurnFinished(response=Response(stop_reason="max_tokens")),
     ]  # fmt: skip
-    parts = [part for event in events for part in stream.parts(event)]
+    parts = [part for event in events for part in stream.of(event)]
     assert [part["type"] for part in parts] == [
         "start", "start-step", "reasoning-start", "reasoning-delta", "reasoning-end", "text-start", "text-delta",
         "reset-step", "text-start", "text-delta", "text-end",
@@ -46,7 +46,7 @@ def test_everything_that_is_opened_is_closed_and_a_retry_is_told():
     ]  # fmt: skip
     assert parts[0] == {"type": "start", "messageId": "t"}
     assert parts[-1] == {"type": "finish", "finishReason": "length"}
-    assert UiStream("t").parts(TurnFailedEvent(message="no"))[-1] == {"type": "error", "errorText": "no"}
+    assert UiStream("t").of(TurnFailedEvent(message="no"))[-1] == {"type": "error", "errorText": "no"}
 
 
 def test_a_history_is_one_message_for_each_turn():

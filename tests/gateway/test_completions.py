@@ -191,7 +191,7 @@ async def test_a_turn_that_fails_is_an_error_that_is_not_tried_again(redis_url, 
 
 def streamed(events, **options):
     made = Completion("t", "m", 1, **{"streamed": True, "checked": False, "usage": False, **options})
-    chunks = [chunk for event in events for chunk in made.chunks(event)]
+    chunks = [chunk for event in events for chunk in made.of(event)]
     return made, "".join(one["choices"][0]["delta"].get("content", "") for one in chunks)
 
 

@@ -25,8 +25,9 @@ from antiphon.events import (
     TurnQueued,
     TurnRetrying,
     TurnStarted,
+    TurnSuspended,
 )
-from antiphon.model import Message, Reasoning, Response, Text, ToolCall, ToolResult
+from antiphon.model import Message, OpenCall, Reasoning, Response, Text, ToolCall, ToolResult
 from antiphon.session.turn_info import TurnInfo
 from antiphon_gateway.openai.stream import ResponseStream, resource
 
@@ -56,7 +57,7 @@ EVENTS = [
 
 def streamed(events):
     made = ResponseStream(resource(TurnInfo("t", "s", "queued", created=1000)), "t")
-    return [one for event in events for one in made.events(event)]
+    return [one for event in events for one in made.of(event)]
 
 
 def test_the_items_of_the_stream_are_those_of_the_response(contract):
@@ -77,6 +78,20 @@ def test_the_items_of_the_stream_are_those_of_the_response(contract):
         "reasoning", "message", "function_call", "function_call_output", "message",
     ]  # fmt: skip
     contract(last["response"])
+
+
+def test_each_of_several_calls_is_one_item_and_a_retry_keeps_the_items_of_earlier_steps():
+    calls = [{"call_id": name, "name": "n", "step": 1} for name in ("c", "d")]
+    begin = [
+        TurnQueued(), TurnStarted(step=1), *(ToolCallDelta(**call, arguments="{}") for call in calls),
+        StepFinished(step=1), *(ToolCallEvent(**call) for call in calls),
+        *(ToolResultEvent(**call, result="r") for call in calls), TurnRetrying(step=2),
+    ]  # fmt: skip
+    asked = TurnSuspended(calls=[OpenCall(call_id="e", name="n", kind="tool")])
+    found = streamed([*begin, asked])
+    added = [one["item"] for one in found if one["type"] == "response.output_item.added"]
+    assert [one["call_id"] for one in added] == ["c", "d", "c", "d", "e"]
+    assert [one["call_id"] for one in found[-1]["response"]["output"]] == ["c", "d", "c", "d", "e"]
 
 
 def test_a_retry_a_refusal_a_failure_and_a_stop_fit_the_specification(contract):

@@ -217,7 +217,7 @@ async def _run_events(events: AsyncIterator[Event], turn: AsyncTurn, run: RunEve
     def written(found: Any) -> bytes:
         return "".join(map(encode, found)).encode()
 
-    yield written(run.began())
+    yield written(run.start())
     try:
         async for event in events:
             if found := run.of(event):

@@ -13,14 +13,13 @@ from msgspec import Struct, field
 from starlette.responses import Response
 
 from antiphon.errors import AgentError, InvalidMessage, TurnNotFound, WrongTenant
-from antiphon.events import Event, TurnSuspended
+from antiphon.events import Event, StepFinished, ToolResultEvent, TurnRetrying, TurnSuspended
 from antiphon.model import (
     CallerTool,
     Decision,
     File,
     Image,
     Message,
-    OpenCall,
     Reasoning,
     Refusal,
     Text,
@@ -32,10 +31,10 @@ from antiphon_gateway.frontends.answers import Answer, behind_suspension, give, 
 from antiphon_gateway.http.operations import Answer as Answered
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.problems import Refused
+from antiphon_gateway.turn_stream import Part, TurnStream
 
 DONE = b"data: [DONE]\n\n"
 FINISH = {"end": "stop", "max_tokens": "length", "content_filter": "content-filter", "tool_use": "tool-calls"}
-TEXTS = {"text_delta": "text", "refusal_delta": "text", "reasoning_delta": "reasoning"}
 
 
 def encode(part: Mapping[str, Any]) -> bytes:
@@ -43,164 +42,123 @@ def encode(part: Mapping[str, Any]) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(part)
 
 
-class UiStream:
+class UiStream(TurnStream[dict[str, Any]]):
     """Converts the events of one turn to parts of one message, whose id is that of the turn.
 
-    A model call that begins again takes back what it had said in its step, with ``reset-step``.
+    A model call that begins again takes back what it had sent in its step, with ``reset-step``.
     """
 
     def __init__(self, turn_id: str) -> None:
+        super().__init__()
         self._turn = turn_id
         self._begun = self._in_step = False
-        self._open = ""  # the kind of text that is being written
         self._texts = 0
-        self._calls: set[str] = set()
-        self._of_step: set[str] = set()
-        self._approvals: set[str] = set()
-        self._rejected: set[str] = set()
+        self._calls = set[str]()
+        self._of_step = set[str]()
+        self._approvals = set[str]()
+        self._rejected = set[str]()
 
-    def parts(self, event: Event) -> list[dict[str, Any]]:
-        """Return the parts for an event, in order."""
-        found: list[dict[str, Any]] = []
-        if not self._begun:
-            self._begun = True
-            found.append({"type": "start", "messageId": self._turn})
-        match event.type:
-            case "text_delta" | "refusal_delta" | "reasoning_delta":
-                found += self._text(TEXTS[event.type], event.text)
-            case "tool_call_delta":
-                found += self._called(event.call_id, event.name)
-                part = {
-                    "type": "tool-input-delta",
-                    "toolCallId": event.call_id,
-                    "inputTextDelta": event.arguments,
-                }
-                found.append(part)
-            case "tool_call":
-                found += self._called(event.call_id, event.name)
-                found.append(_called(event.call_id, event.name, event.arguments))
-            case "tool_result" if event.call_id in self._rejected:
-                found.append({"type": "tool-output-denied", "toolCallId": event.call_id})
-            case "tool_result":
-                found.append(_output(event.call_id, event.result, event.is_error))
-            case "step_finished" if not event.rejected:
-                found += [*self._closed(), *self._end_step()]
-            case "step_finished" | "turn_retrying":
-                found += self._taken_back()
-            case _:
-                found += [*_data(event), *self._waits(event), *self._ended(event)]
-        return found
+    def of(self, event: Event) -> list[dict[str, Any]]:
+        """Return the parts for an event of the turn, in order."""
+        found = [] if self._begun else [{"type": "start", "messageId": self._turn}]
+        self._begun = True
+        return [*found, *super().of(event)]
 
     def suspended(self) -> list[dict[str, Any]]:
-        """Return the parts that end the stream of a suspended turn."""
-        return [*self._closed(), *self._end_step(), {"type": "finish", "finishReason": "tool-calls"}]
+        """Return the parts that end the stream of a turn that waits for a decision."""
+        return [*self.close(), *self.step_ended(), {"type": "finish", "finishReason": "tool-calls"}]
 
-    def _waits(self, event: Event) -> list[dict[str, Any]]:
-        match event.type:
-            case "turn_suspended":
-                return self._asked(event.calls)
-            case "turn_resumed":
-                return self._decided(event.decisions)
-            case _:
-                return []
+    def began(self, part: Part) -> list[dict[str, Any]]:
+        if part.kind != "call":
+            self._texts += 1
+            return [*self._step(), {"type": f"{part.kind}-start", "id": f"{self._texts}"}]
+        if part.call_id in self._calls:
+            return []
+        self._calls.add(part.call_id)
+        self._of_step.add(part.call_id)
+        start = {
+            "type": "tool-input-start",
+            "toolCallId": part.call_id,
+            "toolName": part.name,
+            "dynamic": True,
+        }
+        return [*self._step(), start]
 
-    def _asked(self, calls: Iterable[OpenCall]) -> list[dict[str, Any]]:
-        """Calls that wait for a person. The id of an approval is that of its call; one for a result is just open."""
-        found: list[dict[str, Any]] = []
-        for call in calls:
-            if call.call_id not in self._calls:
-                found += [
-                    *self._called(call.call_id, call.name),
-                    _called(call.call_id, call.name, call.arguments),
-                ]
-            if call.kind == "approval":
-                self._approvals.add(call.call_id)
-                found.append(
-                    {"type": "tool-approval-request", "approvalId": call.call_id, "toolCallId": call.call_id}
-                )
-        return found
+    def grew(self, part: Part, text: str) -> list[dict[str, Any]]:
+        if part.kind == "call":
+            return [{"type": "tool-input-delta", "toolCallId": part.call_id, "inputTextDelta": text}]
+        return [{"type": f"{part.kind}-delta", "id": f"{self._texts}", "delta": text}]
 
-    def _decided(self, decisions: Iterable[Decision]) -> list[dict[str, Any]]:
-        self._rejected |= {one.call_id for one in decisions if one.kind == "reject"}
-        return [_decision(one) for one in decisions if one.call_id in self._approvals]
+    def ended(self, part: Part, *, whole: bool) -> list[dict[str, Any]]:
+        return [] if part.kind == "call" else [{"type": f"{part.kind}-end", "id": f"{self._texts}"}]
 
-    def _taken_back(self) -> list[dict[str, Any]]:
-        """The step begins again. What stands before it, such as results of tools, stays."""
+    def whole_call(self, call: Any, step: int) -> list[dict[str, Any]]:
+        _, found = self.begin("call", step, call.call_id, call.name)
+        whole = {"toolCallId": call.call_id, "toolName": call.name, "input": call.arguments, "dynamic": True}
+        return [*found, {"type": "tool-input-available", **whole}]
+
+    def result(self, event: ToolResultEvent) -> list[dict[str, Any]]:
+        call = {"toolCallId": event.call_id}
+        if event.call_id in self._rejected:
+            return [{"type": "tool-output-denied", **call}]
+        if event.is_error:
+            return [{"type": "tool-output-error", **call, "errorText": event.result, "dynamic": True}]
+        return [{"type": "tool-output-available", **call, "output": event.result, "dynamic": True}]
+
+    def step_ended(self) -> list[dict[str, Any]]:
+        ends, self._in_step, self._of_step = self._in_step, False, set()
+        return [{"type": "finish-step"}] if ends else []
+
+    def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
+        """The step begins again. What came before it, such as results of tools, stays."""
         if not self._in_step:
             return []
         self._calls -= self._of_step
-        self._of_step, self._open = set(), ""
-        return [{"type": "reset-step"}]
+        self._of_step = set()
+        return [*super().taken_back(event), {"type": "reset-step"}]
 
-    def _ended(self, event: Event) -> list[dict[str, Any]]:
+    def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
+        """The id of an approval is that of its call; a call that waits for its result is just open."""
+        found = list[dict[str, Any]]()
+        for call in event.calls:
+            if call.call_id not in self._calls:
+                found += self.whole_call(call, self.step)
+            if call.kind == "approval":
+                self._approvals.add(call.call_id)
+                asked = {"approvalId": call.call_id, "toolCallId": call.call_id}
+                found.append({"type": "tool-approval-request", **asked})
+        return found
+
+    def other(self, event: Event) -> list[dict[str, Any]]:
         match event.type:
+            case "turn_resumed":
+                self._rejected |= {one.call_id for one in event.decisions if one.kind == "reject"}
+                return [_decision(one) for one in event.decisions if one.call_id in self._approvals]
+            case "tool_progress":
+                data = {"name": event.name, "text": event.text, "fraction": event.fraction}
+                return [{"type": "data-progress", "id": event.call_id, "data": data}]
+            case "custom":
+                return [{"type": f"data-{event.name}", "data": event.data}]
+            case "output_delta":
+                return [{"type": "data-output", "id": "output", "data": event.output}]
             case "turn_finished":
                 reason = FINISH.get(event.response.stop_reason if event.response else "end", "other")
-                return [*self._closed(), *self._end_step(), {"type": "finish", "finishReason": reason}]
+                return [*self.close(), *self.step_ended(), {"type": "finish", "finishReason": reason}]
             case "turn_failed":
-                return [*self._closed(), {"type": "error", "errorText": event.message}]
+                return [*self.close(), {"type": "error", "errorText": event.message}]
             case "turn_cancelled":
-                return [*self._closed(), {"type": "abort", "reason": event.reason}]
+                return [*self.close(), {"type": "abort", "reason": event.reason}]
             case _:
                 return []
-
-    def _text(self, kind: str, text: str) -> list[dict[str, Any]]:
-        found = self._step()
-        if self._open != kind:
-            found += self._closed()
-            self._open = kind
-            self._texts += 1
-            found.append({"type": f"{kind}-start", "id": f"{self._texts}"})
-        return [*found, {"type": f"{kind}-delta", "id": f"{self._texts}", "delta": text}]
-
-    def _called(self, call: str, name: str) -> list[dict[str, Any]]:
-        if call in self._calls:
-            return []
-        self._calls.add(call)
-        self._of_step.add(call)
-        part = {"type": "tool-input-start", "toolCallId": call, "toolName": name, "dynamic": True}
-        return [*self._step(), *self._closed(), part]
-
-    def _closed(self) -> list[dict[str, Any]]:
-        kind, self._open = self._open, ""
-        return [{"type": f"{kind}-end", "id": f"{self._texts}"}] if kind else []
 
     def _step(self) -> list[dict[str, Any]]:
         begins, self._in_step = not self._in_step, True
         return [{"type": "start-step"}] if begins else []
 
-    def _end_step(self) -> list[dict[str, Any]]:
-        ends, self._in_step, self._of_step = self._in_step, False, set()
-        return [{"type": "finish-step"}] if ends else []
-
-
-def _called(call: str, name: str, arguments: Any) -> dict[str, Any]:
-    part = {"type": "tool-input-available", "toolCallId": call, "toolName": name}
-    return {**part, "input": arguments, "dynamic": True}
-
 
 def _decision(one: Decision) -> dict[str, Any]:
     part = {"type": "tool-approval-response", "approvalId": one.call_id, "approved": one.kind == "approve"}
     return part if one.reason is None else {**part, "reason": one.reason}
-
-
-def _data(event: Event) -> list[dict[str, Any]]:
-    match event.type:
-        case "tool_progress":
-            data = {"name": event.name, "text": event.text, "fraction": event.fraction}
-            return [{"type": "data-progress", "id": event.call_id, "data": data}]
-        case "custom":
-            return [{"type": f"data-{event.name}", "data": event.data}]
-        case "output_delta":
-            return [{"type": "data-output", "id": "output", "data": event.output}]
-        case _:
-            return []
-
-
-def _output(call: str, result: str, is_error: bool) -> dict[str, Any]:
-    if is_error:
-        return {"type": "tool-output-error", "toolCallId": call, "errorText": result, "dynamic": True}
-    return {"type": "tool-output-available", "toolCallId": call, "output": result, "dynamic": True}
 
 
 def answers_of(message: Mapping[str, Any]) -> list[Answer]:
@@ -391,7 +349,7 @@ async def _parts(events: AsyncIterator[Event], turn: AsyncTurn) -> AsyncGenerato
     parts = UiStream(turn.id)
     try:
         async for event in events:
-            if found := parts.parts(event):
+            if found := parts.of(event):
                 yield b"".join(map(encode, found))
             if isinstance(event, TurnSuspended) and await still_open(turn, event):
                 yield b"".join(map(encode, parts.suspended()))

@@ -7,16 +7,16 @@ model call begins again, what it says is compared with what was sent; if it diff
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response as HTTPResponse
 
 from antiphon.errors import AgentError
-from antiphon.events import Event
+from antiphon.events import Event, StepFinished, TurnRetrying, TurnSuspended
 from antiphon.input.request import AgentSpec
-from antiphon.model import CallerTool, OpenCall, Response, Usage
+from antiphon.model import CallerTool, Response
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.streams import EventIterator
 from antiphon_gateway.http.operations import Answer, Call, operation
@@ -25,6 +25,7 @@ from antiphon_gateway.openai.items import read_messages
 from antiphon_gateway.openai.requests import agent_of, check_metadata, chosen, function_tools
 from antiphon_gateway.openai.submission import LONGEST_SECONDS, STATELESS_SECONDS, key_of, later
 from antiphon_gateway.problems import Refused
+from antiphon_gateway.turn_stream import Part, TurnStream
 
 WAIT_SECONDS = 60.0
 """How long a call of the caller's tool keeps its turn, which the gateway cancels at once unless it dies."""
@@ -201,7 +202,6 @@ def _passing(tool: CallerTool) -> CallerTool:
 
 DONE = b"data: [DONE]\n\n"
 REASONS = {"max_tokens": "length", "limit": "length", "content_filter": "content_filter"}
-KINDS = {"text_delta": "content", "reasoning_delta": "reasoning_content", "refusal_delta": "refusal"}
 BETWEEN_STEPS = "\n\n"
 CHANGED = (
     "The model call began again and says something else: repeat the request with its key, without stream."
@@ -213,53 +213,39 @@ def encode(chunk: dict[str, Any]) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode(chunk)
 
 
-class Completion:
+class Completion(TurnStream[dict[str, Any]]):
     """One chat completion. ``streamed`` is whether its chunks are sent as they come.
 
-    With ``checked`` the answer has a schema: it comes whole, once a worker has checked it. ``over`` is true behind the
+    With ``checked`` the answer has a schema: it comes whole, once a worker has checked it. ``over`` is true after the
     last event, ``waits`` if that was because the turn waits for results, and ``failure`` is why it failed.
     """
+
+    KINDS: ClassVar = {
+        "text_delta": "content",
+        "reasoning_delta": "reasoning_content",
+        "refusal_delta": "refusal",
+    }
 
     def __init__(
         self, turn: str, model: str, created: int, *, streamed: bool, checked: bool, usage: bool
     ) -> None:
+        super().__init__()
         self.over = self.waits = False
         self.failure: Refused | None = None
         self._head = {"id": f"chatcmpl-{turn}", "created": created, "model": model}
         self._streamed, self._checked, self._with_usage = streamed, checked, usage
-        self._said: dict[str, str] = dict.fromkeys(KINDS.values(), "")
-        self._place: dict[str, int] = dict.fromkeys(KINDS.values(), 0)
-        self._before: dict[int, dict[str, int]] = {}  # how much was said when a step began
+        self._said: dict[str, str] = dict.fromkeys(self.KINDS.values(), "")
+        self._place: dict[str, int] = dict.fromkeys(self.KINDS.values(), 0)  # how much has come again
+        self._before = self._place  # the same when the step began
         self._calls: list[dict[str, Any]] = []
-        self._usages: dict[int, Usage] = {}
         self._reason = "stop"
         self._begun = False
 
-    def chunks(self, event: Event) -> list[dict[str, Any]]:
+    def of(self, event: Event) -> list[dict[str, Any]]:
         """Return the chunks for an event of the turn, in order."""
         found = [] if self._begun else [self._chunk({"role": "assistant", "content": ""})]
         self._begun = True
-        match event.type:
-            case "text_delta" | "reasoning_delta" | "refusal_delta":
-                kind = KINDS[event.type]
-                if not (self._checked and kind == "content"):
-                    found += self._add(kind, event.step, event.text)
-            case "step_finished":
-                self._usages[event.step] = event.usage
-                self._check_whole()
-            case "turn_retrying":
-                self._again(event.step)
-            case "turn_suspended":
-                found += self._asked([call for call in event.calls if call.kind == "tool"])
-            case "turn_finished":
-                found += self._finished(event.response or Response())
-            case "turn_failed":
-                self._fail(turn_failure(event.code, event.message))
-            case "turn_cancelled":
-                self._fail(turn_failure("turn_cancelled", "The turn was cancelled."))
-            case _:
-                pass
-        return found
+        return [*found, *super().of(event)]
 
     def whole(self) -> dict[str, Any]:
         """Return the completion. Raises ``Refused`` if it has failed."""
@@ -282,12 +268,18 @@ class Completion:
         assert self.failure is not None
         return {"error": error_of(self.failure)[1]}
 
-    def _add(self, kind: str, step: int, text: str) -> list[dict[str, Any]]:
-        if step not in self._before:
-            self._before[step] = dict(self._place)
-        if kind == "content" and text and self._place[kind] == self._before[step][kind] > 0:
-            text = BETWEEN_STEPS + text
+    def began(self, part: Part) -> list[dict[str, Any]]:
+        if part.place == 0:
+            self._before = dict(self._place)
+        return []
+
+    def grew(self, part: Part, text: str) -> list[dict[str, Any]]:
+        kind = part.kind
+        if kind == "call" or (self._checked and kind == "content"):
+            return []
         said, place = self._said[kind], self._place[kind]
+        if kind == "content" and text and place == self._before[kind] > 0:
+            text = BETWEEN_STEPS + text
         known = said[place : place + len(text)]
         if not text.startswith(known):
             self._fail(Refused(500, "answer_changed", CHANGED, headers=NO_RETRY))
@@ -297,31 +289,47 @@ class Completion:
         self._said[kind] += new
         return [self._chunk({kind: new})] if new else []
 
-    def _again(self, step: int) -> None:
-        """A model call begins again: go back to where it began."""
-        kept = self._before.get(step)
-        if kept is not None:
-            self._place = dict(kept)
-            if not self._streamed:
-                self._said = {kind: text[: kept[kind]] for kind, text in self._said.items()}
-
-    def _check_whole(self) -> None:
-        """A model call has ended: what was sent of it must have come again."""
+    def step_ended(self) -> list[dict[str, Any]]:
+        """What was sent of the model call before must have come again."""
         if any(self._place[kind] < len(text) for kind, text in self._said.items()):
             self._fail(Refused(500, "answer_changed", CHANGED, headers=NO_RETRY))
+        return []
 
-    def _asked(self, calls: list[OpenCall]) -> list[dict[str, Any]]:
+    def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
+        """Go back to where the model call began. A rejected answer was not sent."""
+        if event.type == "step_finished":
+            return [*self.close(), *self.step_ended()]
+        if event.step == self.step:
+            self._place = dict(self._before)
+            if not self._streamed:
+                self._said = {kind: text[: self._before[kind]] for kind, text in self._said.items()}
+        return [*super().taken_back(event)]
+
+    def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
+        calls = [call for call in event.calls if call.kind == "tool"]
         if not calls:
             return []  # it waits for a person
         for call in calls:
             function = {"name": call.name, "arguments": msgspec.json.encode(call.arguments).decode()}
             self._calls.append({"id": call.call_id, "type": "function", "function": function})
         self.waits, self._reason = True, "tool_calls"
-        told = [{"index": number, **call} for number, call in enumerate(self._calls)]
-        return [self._chunk({"tool_calls": told}), *self._end()]
+        sent = [{"index": number, **call} for number, call in enumerate(self._calls)]
+        return [self._chunk({"tool_calls": sent}), *self._end()]
+
+    def other(self, event: Event) -> list[dict[str, Any]]:
+        match event.type:
+            case "turn_finished":
+                return self._finished(event.response or Response())
+            case "turn_failed":
+                self._fail(turn_failure(event.code, event.message))
+            case "turn_cancelled":
+                self._fail(turn_failure("turn_cancelled", "The turn was cancelled."))
+            case _:
+                pass
+        return []
 
     def _finished(self, response: Response) -> list[dict[str, Any]]:
-        self._usages = {0: response.usage}
+        self.usage = response.usage
         self._reason = REASONS.get(response.stop_reason, "stop")
         said = self._said["content"]
         texts = [one.text for one in response.messages if one.role == "assistant" and one.text]
@@ -346,7 +354,7 @@ class Completion:
         return {**found, "usage": None} if self._with_usage else found
 
     def _usage(self) -> dict[str, Any]:
-        usage = sum(self._usages.values(), Usage())
+        usage = self.usage
         return {
             "prompt_tokens": usage.input_tokens,
             "completion_tokens": usage.output_tokens,
@@ -393,7 +401,7 @@ async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[s
 async def _follow(turn: AsyncTurn, made: Completion) -> bool:
     async with turn.stream() as events:
         async for event in events:
-            made.chunks(event)
+            made.of(event)
             if made.over:
                 await _let_go(turn, made)
                 return True
@@ -407,7 +415,7 @@ def _stream(call: Call[Any, Any], events: EventIterator, turn: AsyncTurn, made: 
 async def _chunks(events: EventIterator, turn: AsyncTurn, made: Completion) -> AsyncGenerator[bytes]:
     try:
         async for event in events:
-            found = made.chunks(event)
+            found = made.of(event)
             if made.over:
                 await _let_go(turn, made)
             for one in found:

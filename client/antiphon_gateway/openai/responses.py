@@ -154,7 +154,7 @@ async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:
     made = ResponseStream(resource(await turn.info()), turn.id, part)
     async with turn.stream() as events:
         async for event in events:
-            found = made.events(event)
+            found = made.of(event)
             if made.over and found:
                 return found[-1]["response"]
     return None if part else resource(await turn.info())
@@ -180,7 +180,7 @@ async def response_events(
     """Yield the events of a response. If it is not ``over`` then, come back."""
     try:
         async for event in events:
-            for one in made.events(event):
+            for one in made.of(event):
                 yield one
             if made.over:
                 return

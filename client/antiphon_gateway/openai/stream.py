@@ -6,13 +6,12 @@ that begins again leaves an item with the status ``incomplete``; those of ``resp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from antiphon.events import Event
-from antiphon.model import OpenCall, Response, Usage
+from antiphon.events import Event, StepFinished, ToolResultEvent, TurnRetrying, TurnSuspended
+from antiphon.model import Response
 from antiphon.session.turn_info import TurnInfo
 from antiphon_gateway.openai.items import (
     call_item,
@@ -22,6 +21,7 @@ from antiphon_gateway.openai.items import (
     reasoning_item,
     usage_of,
 )
+from antiphon_gateway.turn_stream import Part, TurnStream
 
 PREFIX = "resp_"
 STATUS = {
@@ -85,13 +85,8 @@ def with_outcome(found: dict[str, Any], outcome: Response, turn: str, ended: int
 
 
 DONE = b"data: [DONE]\n\n"
-KINDS = {
-    "text_delta": "text",
-    "refusal_delta": "refusal",
-    "reasoning_delta": "reasoning",
-    "tool_call_delta": "call",
-}
 ENDED = {"completed": "response.completed", "incomplete": "response.incomplete"}
+NAMES = {"text": "output_text", "call": "function_call_arguments"}
 
 
 def encode(event: dict[str, Any]) -> bytes:
@@ -99,225 +94,167 @@ def encode(event: dict[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
-class ResponseStream:
+class ResponseStream(TurnStream[dict[str, Any]]):
     """Converts the events of one turn. ``response`` is its resource when the turn was submitted.
 
-    A turn that waits for results of the caller's tools ends a response; the next one goes on behind them. ``part`` says
-    how often that has happened before. ``over`` is true behind the last event.
+    A turn that waits for results of the caller's tools ends a response; the next one continues after them. ``part`` is
+    how often that has happened before. ``over`` is true after the last event.
     """
 
+    KINDS: ClassVar = {"text_delta": "text", "refusal_delta": "refusal", "reasoning_delta": "reasoning"}
+
     def __init__(self, response: dict[str, Any], turn_id: str, part: int = 0) -> None:
+        super().__init__()
         self._response: dict[str, Any] = {
-            **response,
-            "status": "queued",
-            "output": [],
-            "usage": None,
-            "error": None,
-        }
-        self._response |= {"completed_at": None, "incomplete_details": None}
-        self._response["id"] = response_id(turn_id, part)
+            **response, "id": response_id(turn_id, part), "status": "queued", "output": [], "usage": None,
+            "error": None, "completed_at": None, "incomplete_details": None,
+        }  # fmt: skip
         if part:
             self._response["previous_response_id"] = response_id(turn_id, part - 1)
         self.over = False
-        self._part_number = self._skips = part
-        self._theirs: set[str] = (
-            set()
-        )  # calls of the caller's tools that the turn waits for, or has waited for
+        self._turn, self._part_number, self._skips = turn_id, part, part
+        self._theirs = set[str]()  # calls of the caller's tools that the turn waits for, or has waited for
         self._waits = False
         self._done: list[dict[str, Any]] = []
         self._done_before = 0  # how many of them are of earlier steps
-        self._usage = Usage()
-        self._turn = turn_id
         self._number = self._index = 0
-        self._step = self._place = 0
-        self._kind = self._call = self._text = ""
-        self._item: dict[str, Any] = {}
 
-    def events(self, event: Event) -> list[dict[str, Any]]:
-        """Return the events for an event of the turn, in order."""
-        found = self._skipped(event) if self._skips else self._told(event)
+    def of(self, event: Event) -> list[dict[str, Any]]:
+        """Return the events of the response for an event of the turn, in order."""
+        found = self._skipped(event) if self._skips else super().of(event)
         for one in found:
             one["sequence_number"] = self._number
             self._number += 1
         return found
 
     def broken(self, error: dict[str, Any]) -> dict[str, Any]:
-        """Return the event after which the rest is lost, because events are no longer kept."""
+        """Return the event after which the rest is unknown, as events are no longer kept."""
         self.over = True
         return {"type": "error", "sequence_number": self._number, "error": error}
 
     def _skipped(self, event: Event) -> list[dict[str, Any]]:
         """Look for the place where this response begins."""
         if event.type == "turn_suspended":
-            self._suspend(event.calls)
+            self._suspend(event)
         elif event.type == "turn_resumed" and self._waits:
             self._waits, self._skips = False, self._skips - 1
             if not self._skips:
                 self._response["status"] = "in_progress"
-                return [self._whole("response.created"), self._whole("response.in_progress")]
+                return [self._snapshot("response.created"), self._snapshot("response.in_progress")]
         return []
 
-    def _suspend(self, calls: Iterable[OpenCall]) -> None:
-        theirs = {call.call_id for call in calls if call.kind == "tool"}
+    def _suspend(self, event: TurnSuspended) -> None:
+        theirs = {call.call_id for call in event.calls if call.kind == "tool"}
         self._waits = bool(theirs)
         self._theirs |= theirs
 
-    def _told(self, event: Event) -> list[dict[str, Any]]:
+    def other(self, event: Event) -> list[dict[str, Any]]:
         match event.type:
             case "turn_queued":
-                found = [self._whole("response.created"), self._whole("response.queued")]
+                return [self._snapshot("response.created"), self._snapshot("response.queued")]
             case "turn_started":
                 self._response["status"] = "in_progress"
-                found = [self._whole("response.in_progress")]
-            case "text_delta" | "refusal_delta" | "reasoning_delta":
-                found = [*self._begin(KINDS[event.type], event.step), *self._delta(event.text)]
-            case "tool_call_delta":
-                found = [
-                    *self._begin("call", event.step, event.call_id, event.name),
-                    *self._delta(event.arguments),
-                ]
-            case "tool_call":
-                found = self._whole_call(event)
-            case "tool_result":
-                given = event.call_id in self._theirs
-                found = self._end("completed") if given else [
-                    *self._end("completed"), *self._result(event.call_id, event.result)
-                ]  # fmt: skip
-            case "step_finished":
-                self._usage += event.usage
-                found = self._end("completed")
-            case "turn_retrying":
-                found = self._end("incomplete")
-                del self._done[self._done_before :]
-                self._step = 0
-            case "turn_suspended":
-                self._suspend(event.calls)
-                found = self._asked(event.calls) if self._waits else []
+                return [self._snapshot("response.in_progress")]
             case "turn_finished" | "turn_failed" | "turn_cancelled":
-                found = [*self._end("incomplete"), self._outcome(event)]
+                return [*self.close(whole=False), self._outcome(event)]
             case _:
-                found = []
+                return []
+
+    def began(self, part: Part) -> list[dict[str, Any]]:
+        if part.place == 0:
+            self._done_before = len(self._done)
+        item = self._item(part, "in_progress")
+        found = [{"type": "response.output_item.added", "output_index": self._index, "item": item}]
+        if part.kind != "call":
+            where = self._where(part)
+            found.append({"type": "response.content_part.added", **where, "part": _content(part)})
         return found
 
-    def _asked(self, calls: Iterable[OpenCall]) -> list[dict[str, Any]]:
-        """The response ends with the calls of the caller's tools."""
-        found = self._end("completed")
-        told = {item.get("call_id") for item in self._done}
-        for call in calls:
-            if call.call_id not in told:
-                found += self._begin("call", self._step, call.call_id, call.name)
-                found += [*self._delta(msgspec.json.encode(call.arguments).decode()), *self._end("completed")]
-        self.over = True
-        self._response |= {"status": "completed", "output": self._done, "usage": usage_of(self._usage)}
-        return [*found, self._whole("response.completed")]
+    def grew(self, part: Part, text: str) -> list[dict[str, Any]]:
+        kind = f"response.{NAMES.get(part.kind, part.kind)}.delta"
+        more = {"logprobs": list[Any]()} if part.kind == "text" else {}
+        return [{"type": kind, **self._where(part), "delta": text, **more}]
 
-    def _whole(self, kind: str) -> dict[str, Any]:
-        return {"type": kind, "response": {**self._response}}
+    def ended(self, part: Part, *, whole: bool) -> list[dict[str, Any]]:
+        where, kind = self._where(part), f"response.{NAMES.get(part.kind, part.kind)}.done"
+        field = {"call": "arguments", "refusal": "refusal"}.get(part.kind, "text")
+        more = {"logprobs": list[Any]()} if part.kind == "text" else {}
+        found = [{"type": kind, **where, field: part.text, **more}]
+        if part.kind != "call":
+            found.append({"type": "response.content_part.done", **where, "part": _content(part)})
+        item = self._item(part, "completed" if whole else "incomplete")
+        if whole:
+            self._done.append(item)
+        self._index += 1
+        return [*found, {"type": "response.output_item.done", "output_index": self._index - 1, "item": item}]
+
+    def result(self, event: ToolResultEvent) -> list[dict[str, Any]]:
+        if event.call_id in self._theirs:
+            return []  # it came with a request
+        item = output_item(event.call_id, event.result, self._turn)
+        self._done.append(item)
+        self._index += 1
+        kinds = "response.output_item.added", "response.output_item.done"
+        return [{"type": kind, "output_index": self._index - 1, "item": item} for kind in kinds]
+
+    def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
+        if event.type == "step_finished":
+            return self.close()
+        found = self.close(whole=False)
+        if event.step == self.step:
+            del self._done[self._done_before :]
+        self.forget(event.step)
+        return found
+
+    def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
+        """Waiting for the caller's tools ends the response, with the calls of these."""
+        self._suspend(event)
+        if not self._waits:
+            return []
+        found = [*self.close(), *super().asked(event)]
+        self.over = True
+        self._response |= {"status": "completed", "output": self._done, "usage": usage_of(self.usage)}
+        return [*found, self._snapshot("response.completed")]
 
     def _outcome(self, event: Any) -> dict[str, Any]:
         self.over = True
         if event.type == "turn_finished":
             with_outcome(self._response, event.response, self._turn, event.at)
             if self._part_number:
-                self._response |= {"output": self._done, "usage": usage_of(self._usage)}
-            return self._whole(ENDED[self._response["status"]])
+                self._response |= {"output": self._done, "usage": usage_of(self.usage)}
+            return self._snapshot(ENDED[self._response["status"]])
         if event.type == "turn_cancelled":
             self._response |= {"status": "incomplete", "incomplete_details": {"reason": "cancelled"}}
-            return self._whole("response.incomplete")
+            return self._snapshot("response.incomplete")
         self._response |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
-        return self._whole("response.failed")
+        return self._snapshot("response.failed")
 
-    def _begin(self, kind: str, step: int, call: str = "", function: str = "") -> list[dict[str, Any]]:
-        """Begin an item, unless one is open."""
-        if self._kind == kind and self._call == call:
-            return []
-        ended = self._end("completed")
-        if step != self._step:
-            self._place, self._done_before = 0, len(self._done)
-        self._step, self._kind, self._call, self._text = step, kind, call, ""
-        name = f"{self._turn}_{step}_{self._place}"
-        if kind == "call":
-            self._item = call_item(name, call, function, "", "in_progress")
-        elif kind == "reasoning":
-            self._item = reasoning_item(name, "")
-        else:
-            self._item = message_item(name, "in_progress")
-        added = {"type": "response.output_item.added", "output_index": self._index, "item": {**self._item}}
-        if kind == "call":
-            return [*ended, added]
-        return [
-            *ended,
-            added,
-            {"type": "response.content_part.added", **self._where(), "part": self._part("")},
-        ]
+    def _snapshot(self, kind: str) -> dict[str, Any]:
+        return {"type": kind, "response": {**self._response}}
 
-    def _delta(self, text: str) -> list[dict[str, Any]]:
-        self._text += text
-        where = self._where()
-        match self._kind:
-            case "text":
-                return [{"type": "response.output_text.delta", **where, "delta": text, "logprobs": []}]
+    def _item(self, part: Part, status: str) -> dict[str, Any]:
+        """Return a part as an item: without its content until it has ended."""
+        name, ended = f"{self._turn}_{part.step}_{part.place}", status != "in_progress"
+        match part.kind:
             case "call":
-                del where["content_index"]
-                return [{"type": "response.function_call_arguments.delta", **where, "delta": text}]
-            case kind:
-                return [{"type": f"response.{kind}.delta", **where, "delta": text}]
-
-    def _end(self, status: str) -> list[dict[str, Any]]:
-        """End the item that is open, if there is one."""
-        if not self._kind:
-            return []
-        where, text = self._where(), self._text
-        if self._kind == "call":
-            del where["content_index"]
-            done = [{"type": "response.function_call_arguments.done", **where, "arguments": text}]
-            self._item["arguments"] = text
-        else:
-            said = {"refusal": text} if self._kind == "refusal" else {"text": text}
-            if self._kind == "text":
-                said["logprobs"] = []  # type: ignore[assignment]
-            name = "output_text" if self._kind == "text" else self._kind
-            done = [
-                {"type": f"response.{name}.done", **where, **said},
-                {"type": "response.content_part.done", **where, "part": self._part(text)},
-            ]
-            self._item["content"] = [self._part(text)]
-        if self._kind != "reasoning":
-            self._item["status"] = status
-        done.append({"type": "response.output_item.done", "output_index": self._index, "item": self._item})
-        if status == "completed":
-            self._done.append(self._item)
-        self._kind = self._call = ""
-        self._index += 1
-        self._place += 1
-        return done
-
-    def _whole_call(self, event: Any) -> list[dict[str, Any]]:
-        """A tool call that is complete: what came of it in pieces ends; of one that came at once all is told."""
-        if self._kind == "call" and self._call == event.call_id:
-            return self._end("completed")
-        if self._step == event.step and self._item.get("call_id") == event.call_id:
-            return []
-        arguments = msgspec.json.encode(event.arguments).decode()
-        begun = self._begin("call", event.step, event.call_id, event.name)
-        return [*begun, *self._delta(arguments), *self._end("completed")]
-
-    def _result(self, call: str, result: str) -> list[dict[str, Any]]:
-        item = output_item(call, result, self._turn)
-        kinds = "response.output_item.added", "response.output_item.done"
-        found = [{"type": kind, "output_index": self._index, "item": item} for kind in kinds]
-        self._done.append(item)
-        self._index += 1
-        return found
-
-    def _where(self) -> dict[str, Any]:
-        return {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
-
-    def _part(self, text: str) -> dict[str, Any]:
-        match self._kind:
-            case "refusal":
-                return {"type": "refusal", "refusal": text}
+                return call_item(name, part.call_id, part.name, part.text if ended else "", status)
             case "reasoning":
-                return {"type": "reasoning_text", "text": text}
+                item = reasoning_item(name, "")
             case _:
-                return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+                item = message_item(name, status)
+        return item | {"content": [_content(part)]} if ended else item
+
+    def _where(self, part: Part) -> dict[str, Any]:
+        prefix = {"call": "fc", "reasoning": "rs"}.get(part.kind, "msg")
+        where = {"item_id": f"{prefix}_{self._turn}_{part.step}_{part.place}", "output_index": self._index}
+        return where if part.kind == "call" else {**where, "content_index": 0}
+
+
+def _content(part: Part) -> dict[str, Any]:
+    match part.kind:
+        case "refusal":
+            return {"type": "refusal", "refusal": part.text}
+        case "reasoning":
+            return {"type": "reasoning_text", "text": part.text}
+        case _:
+            return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

@@ -180,7 +180,7 @@ async def _went_on(call: Call[Any, Any], turn: AsyncTurn, part: int) -> bool:
     made = ResponseStream(resource(await turn.info()), turn.id, part)
     async with turn.stream() as events:
         async for event in events:
-            made.events(event)
+            made.of(event)
             if made.over:
                 return not event.terminal
     return False
