@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, _AsyncGeneratorContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ import support.kinds
 from hypothesis import settings
 from redis import Redis
 from simulation.seeds import FIRST_SEED, first_seed
+from support.cells import open_cell
 from support.coroutines import run_coroutine_test
+from support.ensemble import open_ensemble
 from support.key_leaks import leaked_keys
 from support.limits import limited
 from support.network import forbid_other_machines
@@ -28,6 +31,7 @@ from support.postgres import PostgresServer
 from support.processes import Processes
 from support.servers import Kind, RedisServer, installed_kinds
 
+from antiphon.client import AsyncClient
 from antiphon.encryption import KEYS_VARIABLE, new_key
 
 pytest_plugins = ["support.runtimes"]
@@ -118,7 +122,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(function):
         return None
     names = pyfuncitem._fixtureinfo.argnames
-    run_coroutine_test(function(**{name: pyfuncitem.funcargs[name] for name in names}))
+    run_coroutine_test(_entered(function, {name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 
@@ -129,6 +133,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and processes is not None:
         report.sections.extend(processes.report())
     return report
+
+
+async def _entered(function: Any, given: dict[str, Any]) -> None:
+    """Call a test with its fixtures; those that are asynchronous contexts are entered on its loop."""
+    async with AsyncExitStack() as stack:
+        for name, value in given.items():
+            if isinstance(value, _AsyncGeneratorContextManager):
+                given[name] = await stack.enter_async_context(value)
+        await function(**given)
 
 
 class ServerPool:
@@ -178,6 +191,30 @@ def redis_url(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iter
     marker = request.node.get_closest_marker("lasting_keys")
     leaked = leaked_keys(redis_server.url, marker.args if marker else ())
     assert not leaked, f"Keys without a time to live: {', '.join(leaked)}"
+
+
+@pytest.fixture
+def cell(redis_url: str) -> Any:
+    """A cell whose clock the test moves; what it leaves undone is brought to its end."""
+    return open_cell(redis_url)
+
+
+@pytest.fixture
+def ensemble(redis_url: str, tmp_path: Path) -> Any:
+    """A client and a stage on this Redis, for workers on the loop of the test."""
+    return open_ensemble(redis_url, tmp_path / "stage")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Any:
+    """A client of this Redis."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[AsyncClient]:
+        async with AsyncClient(redis_url) as client:
+            yield client
+
+    return opened()
 
 
 @pytest.fixture

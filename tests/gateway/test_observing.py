@@ -287,8 +287,8 @@ async def test_a_forged_traceparent_begins_a_trace_of_its_own(redis_url, spans, 
     assert header == "" or header not in span.to_json()
 
 
-async def test_without_the_setting_a_traceparent_is_ignored(redis_url):
-    async with AsyncClient(redis_url) as client, open_gateway(redis_url) as (api, _):
+async def test_without_the_setting_a_traceparent_is_ignored(client, redis_url):
+    async with open_gateway(redis_url) as (api, _):
         body = {"input": "Hello", "agent": "any", "delay": 60}
         one = (await api.post("/sessions/s/turns", body, headers=PARENT))["turn_id"]
         cell = client.connections.cell_of_turn(one)

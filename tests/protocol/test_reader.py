@@ -133,23 +133,22 @@ async def test_a_bell_that_is_rung_by_hand_wakes_an_idle_worker(redis_url, tmp_p
         assert reader.printed("result")[0]["status"] == "finished"
 
 
-async def test_rqs_tools_know_a_job_that_was_pushed_by_hand(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        reader = Reader(processes, "run", redis_url, "s", "hello", OPTIONS)
-        [turn] = await reader.prints("submitted")
-        with Redis.from_url(redis_url) as redis:
-            job = Job.fetch(turn, connection=redis, serializer=JSONSerializer)
-            assert (job.get_status(), job.func_name, job.args[:2]) == (
-                "queued", "antiphon_worker.jobs.run_turn", ["s", "hello"],
-            )  # fmt: skip
-            assert redis.lrange("rq:queue:antiphon", 0, -1) == [turn.encode()]
-        async with ensemble.worker():
-            await reader.end()
-        assert reader.printed("result")[0]["status"] == "finished"
+async def test_rqs_tools_know_a_job_that_was_pushed_by_hand(ensemble, redis_url, processes):
+    reader = Reader(processes, "run", redis_url, "s", "hello", OPTIONS)
+    [turn] = await reader.prints("submitted")
+    with Redis.from_url(redis_url) as redis:
+        job = Job.fetch(turn, connection=redis, serializer=JSONSerializer)
+        assert (job.get_status(), job.func_name, job.args[:2]) == (
+            "queued", "antiphon_worker.jobs.run_turn", ["s", "hello"],
+        )  # fmt: skip
+        assert redis.lrange("rq:queue:antiphon", 0, -1) == [turn.encode()]
+    async with ensemble.worker():
+        await reader.end()
+    assert reader.printed("result")[0]["status"] == "finished"
 
 
-async def test_it_finds_the_reason_of_a_refused_job_and_of_a_failed_turn(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_it_finds_the_reason_of_a_refused_job_and_of_a_failed_turn(ensemble, redis_url, processes):
+    async with ensemble.worker():
         refused = Reader(processes, "run", redis_url, "s", "hello", '{"agent": {"provider": "stage"}}')
         failed = Reader(processes, "run", redis_url, "t", "hello fail:rejected", OPTIONS)
         await refused.end()
@@ -160,8 +159,8 @@ async def test_it_finds_the_reason_of_a_refused_job_and_of_a_failed_turn(redis_u
         assert "The stage refuses" in result["error"]
 
 
-async def test_a_reader_that_comes_late_sees_all_of_the_running_turn(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_reader_that_comes_late_sees_all_of_the_running_turn(ensemble, redis_url, processes):
+    async with ensemble.worker():
         await (await ensemble.submit("s", "first")).result(60)
         turn = await ensemble.submit("s", "second words:5 gate:g words:5")
         await ensemble.waits("g")
@@ -180,8 +179,8 @@ async def test_a_reader_that_comes_late_sees_all_of_the_running_turn(redis_url, 
         assert len(reader.printed("history")[0]) == 2
 
 
-async def test_both_readers_notice_that_a_session_began_anew(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_both_readers_notice_that_a_session_began_anew(ensemble, redis_url, processes):
+    async with ensemble.worker():
         await (await ensemble.submit("s", "one words:20")).result(60)
         last = (await ensemble.events("s"))[-1].seq
         ours = aiter(ensemble.client.subscribe("s", last))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon import AsyncClient, events
+from antiphon import events
 from antiphon.errors import AgentError, CorruptRecord, StreamGap, TurnNotFound
 from antiphon.events import EventBase, Heartbeat, UnknownEvent, decode_event
 from antiphon.input.ids import cell_hash, session_id, turn_id_of_key
@@ -190,14 +190,13 @@ def test_there_are_fields_and_defaults_of_every_event_that_is_published():
 
 
 @vectors("outcomes")
-async def test_what_stands_in_redis_means(vector, redis_url):
+async def test_what_stands_in_redis_means(vector, client):
     """A turn that no worker has taken is known by its job alone, of which only other readers know."""
-    async with AsyncClient(redis_url) as client:
-        cell = next(iter(client.connections.cells))
-        if vector["turn"]:
-            await cell.redis.hset(cell.keys.turn(vector["id"]), mapping=vector["turn"])
-            await cell.redis.expire(cell.keys.turn(vector["id"]), 60)
-        assert await _outcome(client, vector) == vector["expect"]
+    cell = next(iter(client.connections.cells))
+    if vector["turn"]:
+        await cell.redis.hset(cell.keys.turn(vector["id"]), mapping=vector["turn"])
+        await cell.redis.expire(cell.keys.turn(vector["id"]), 60)
+    assert await _outcome(client, vector) == vector["expect"]
 
 
 async def _outcome(client, vector):

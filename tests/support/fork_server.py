@@ -37,7 +37,14 @@ sys.path.insert(0, str(HERE.parent))
 from support.forks import MOST_BYTES, is_ours  # noqa: E402
 
 PACKAGES = ("antiphon", "antiphon_demo", "antiphon_gateway", "antiphon_worker")
-APART = ("antiphon.ext", "antiphon.memory", "antiphon_worker.memory")  # they import whole frameworks
+# What looks at the environment when it is imported, and what has imported that.
+ANEW = (
+    "support",
+    "prometheus_client",
+    "antiphon_gateway.observing.metrics",
+    "antiphon_worker.observing.metrics",
+)
+APART = (*ANEW, "antiphon.ext", "antiphon.memory", "antiphon_worker.memory")  # they import whole frameworks
 LAZY = (
     "anthropic.resources.messages", "asyncio.subprocess", "email.mime.text", "hiredis", "httptools", "httpx2",
     "openai.resources.chat", "openai.resources.responses", "redis.asyncio", "rich.live", "rq.cli",
@@ -176,8 +183,11 @@ def _outcome(argv: list[str]) -> Any:
     sys.path[:] = [*first, *given, *_SYSTEM_PATH]
     sys.argv[:] = argv[2:] if module else argv
     importlib.invalidate_caches()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "support"]:
+    for name in [name for name in sys.modules if name.startswith(ANEW)]:
+        folder, _, own = name.rpartition(".")
         del sys.modules[name]
+        if own in vars(sys.modules.get(folder, object)):
+            delattr(sys.modules[folder], own)
     try:
         if module:
             runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -21,7 +21,8 @@ from simulation.world import World
 pytestmark = pytest.mark.main_path
 
 CHUNK = 100
-CHUNKS = range(5)
+BY_CI = [pytest.mark.nightly, pytest.mark.short]
+CHUNKS = [0, *(pytest.param(chunk, marks=BY_CI) for chunk in range(1, 5))]
 STEPS = 30
 STATES = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -171,6 +172,8 @@ def test_a_schedule_replays_exactly(world):
 
 
 @pytest.mark.one_server
+@pytest.mark.nightly
+@pytest.mark.short
 @pytest.mark.parametrize(("file", "statement", "promise"), SABOTAGE)
 def test_a_script_without_one_statement_breaks_a_promise(world, tmp_path, file, statement, promise):
     folder = sabotage(tmp_path, file, statement)

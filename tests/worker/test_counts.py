@@ -81,8 +81,8 @@ def calls_of(proxy: CountingProxy, script: str) -> int:
     return sum(data.count(load_script(script).sha.encode()) for data in proxy.sent)
 
 
-async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, redis_url, way):
-    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+async def test_submitting_a_turn_is_one_round_trip_with_one_script(redis, cell, redis_url, way):
+    async with AsyncClient(way.url) as client:
         await cell.load_scripts()
         await client.submit("first", "Hello", agent=AGENT)
         way.reset()
@@ -126,15 +126,14 @@ async def test_cancelling_many_turns_costs_one_script_each_and_opens_no_connecti
         assert redis.info("stats")["total_connections_received"] - opened < 6
 
 
-async def test_turns_that_wait_are_claimed_eight_at_a_time(redis_url, redis):
-    async with open_cell(redis_url) as cell:
-        await cell.load_scripts()
-        for number in range(20):
-            await cell.put(f"t{number}", f"s{number}")
-        with counted(redis) as costs:
-            claims = [await cell.take(limit=8) for _ in range(3)]
-        assert [len(one.turns) for one in claims] == [8, 8, 4]
-        assert costs["scripts"] == 3
+async def test_turns_that_wait_are_claimed_eight_at_a_time(cell, redis):
+    await cell.load_scripts()
+    for number in range(20):
+        await cell.put(f"t{number}", f"s{number}")
+    with counted(redis) as costs:
+        claims = [await cell.take(limit=8) for _ in range(3)]
+    assert [len(one.turns) for one in claims] == [8, 8, 4]
+    assert costs["scripts"] == 3
 
 
 async def test_no_script_runs_more_commands_than_it_did(redis_url, redis):
@@ -257,8 +256,8 @@ async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redi
         assert costs["inside"] <= MOST_COMMANDS["renew"] * number
 
 
-async def test_a_subscriber_makes_no_round_trip_for_an_event(redis_url, way):
-    async with open_cell(redis_url) as cell, AsyncClient(way.url) as client:
+async def test_a_subscriber_makes_no_round_trip_for_an_event(cell, way):
+    async with AsyncClient(way.url) as client:
         await cell.put("t1", "s")
         turn = await cell.take_one()
         watched = client.connections.cell_of_session("s")

@@ -13,7 +13,6 @@ import sys
 import pytest
 from redis import Redis
 from support import forks
-from support.cells import open_cell
 from support.eventually import wait_until
 from support.processes import COMMAND
 from support.servers import RedisServer
@@ -383,14 +382,13 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
     assert output("cancel", turn, url=redis_url) == "cancelled\n"
 
 
-async def test_a_turn_is_cancelled_with_what_is_to_stay(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
-        assert said == "its worker ends it now\n"
-        assert await keep_of(cell, "t1") == "partial"
-        await cell.end(turn, "cancelled")
+async def test_a_turn_is_cancelled_with_what_is_to_stay(cell, redis_url):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
+    assert said == "its worker ends it now\n"
+    assert await keep_of(cell, "t1") == "partial"
+    await cell.end(turn, "cancelled")
 
 
 def test_a_session_keeps_its_queue_and_tenant_and_is_found_by_them(redis_url):

@@ -176,37 +176,35 @@ def test_turns_are_sorted_and_filtered():
     assert "No worker serves lonely: its turns wait." in view.plain()
 
 
-async def test_top_without_a_terminal_prints_the_state_once(redis_url, run):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1", text=b'{"messages":[]}')
-        await cell.take_one()
-        code, out = await run("top", "--interval", "0.1")
-        assert (code, "1 session with turns" in out, "t1" in out) == (0, True, True)
-        code, out = await run("top", "--once", "--json")
-        (turn,) = json.loads(out)["overview"]["turns"]
-        assert (turn["turn_id"], turn["status"], turn["worker"]) == ("t1", "running", "w1")
+async def test_top_without_a_terminal_prints_the_state_once(cell, run):
+    await cell.put("t1", text=b'{"messages":[]}')
+    await cell.take_one()
+    code, out = await run("top", "--interval", "0.1")
+    assert (code, "1 session with turns" in out, "t1" in out) == (0, True, True)
+    code, out = await run("top", "--once", "--json")
+    (turn,) = json.loads(out)["overview"]["turns"]
+    assert (turn["turn_id"], turn["status"], turn["worker"]) == ("t1", "running", "w1")
 
 
 @pytest.mark.main_path
-async def test_top_in_a_terminal_obeys_its_keys(redis_url):
-    async with open_cell(redis_url) as cell:
-        for number in range(3):
-            await cell.put(f"t{number}", session=f"user-{number}", text=b'{"messages":[]}')
-            await cell.take_one()
-        with Terminal("top", "--interval", "0.2", env={"ANTIPHON_REDIS_URL": redis_url}) as terminal:
-            await asyncio.to_thread(terminal.wait_for, "user-2")
-            assert "turns by age" in terminal.text
-            terminal.send("s")
-            await asyncio.to_thread(terminal.wait_for, "turns by step")
-            terminal.send("r/user-1q")
-            await asyncio.to_thread(terminal.wait_for, "filter: user-1q_")
-            terminal.send("\x7f\n")
-            await asyncio.to_thread(terminal.wait, lambda shown: "user-2" not in shown, "others are hidden")
-            assert ("user-1" in terminal.text, "reversed" in terminal.text) == (True, True)
-            terminal.send("p")
-            await asyncio.to_thread(terminal.wait_for, "paused")
-            terminal.send("q")
-            assert await asyncio.to_thread(terminal.ended) == 0
+async def test_top_in_a_terminal_obeys_its_keys(cell, redis_url):
+    for number in range(3):
+        await cell.put(f"t{number}", session=f"user-{number}", text=b'{"messages":[]}')
+        await cell.take_one()
+    with Terminal("top", "--interval", "0.2", env={"ANTIPHON_REDIS_URL": redis_url}) as terminal:
+        await asyncio.to_thread(terminal.wait_for, "user-2")
+        assert "turns by age" in terminal.text
+        terminal.send("s")
+        await asyncio.to_thread(terminal.wait_for, "turns by step")
+        terminal.send("r/user-1q")
+        await asyncio.to_thread(terminal.wait_for, "filter: user-1q_")
+        terminal.send("\x7f\n")
+        await asyncio.to_thread(terminal.wait, lambda shown: "user-2" not in shown, "others are hidden")
+        assert ("user-1" in terminal.text, "reversed" in terminal.text) == (True, True)
+        terminal.send("p")
+        await asyncio.to_thread(terminal.wait_for, "paused")
+        terminal.send("q")
+        assert await asyncio.to_thread(terminal.ended) == 0
 
 
 @pytest.mark.main_path

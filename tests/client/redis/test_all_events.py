@@ -30,8 +30,8 @@ def named(found):
     return [(one.event.type, one.event.session_id, one.event.turn_id) for one in found]
 
 
-async def test_the_ends_of_all_sessions_come_whole_and_in_order(redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_the_ends_of_all_sessions_come_whole_and_in_order(client, redis_url):
+    async with running_worker(redis_url):
         async with client.subscribe_all() as events:
             first = await client.submit("a", "one", agent=AGENT)
             await first.result(20)
@@ -68,8 +68,8 @@ async def test_a_turn_that_waits_for_somebody_is_told_with_its_calls(redis_url):
     assert (waiting.event.type, call.name, end.event.type) == ("turn_suspended", "pay", "turn_finished")
 
 
-async def test_from_any_cursor_each_event_comes_once(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_from_any_cursor_each_event_comes_once(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         async with client.subscribe_all() as events:
             beginning = events.cursor
             for number in range(6):
@@ -107,8 +107,8 @@ async def test_a_tenant_an_agent_and_types_are_selected(redis_url):
         assert named(await take(failures, 1)) == [("turn_failed", "b", refused.id)]
 
 
-async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         async with client.subscribe_all() as events:
             await cell.put("t1")
             await cell.end(await cell.take_one(), response=b'{"text":"one"}')
@@ -122,8 +122,8 @@ async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(redis
         assert found[0].event.response.text == "one"
 
 
-async def test_a_cursor_that_is_no_longer_kept_is_a_gap(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_cursor_that_is_no_longer_kept_is_a_gap(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         async with client.subscribe_all() as events:
             cursor = events.cursor
         await cell.put()
@@ -161,8 +161,8 @@ async def test_a_cut_connection_loses_nothing_and_doubles_nothing(redis_url, red
             assert [one.event.turn_id for one in found] == [f"t{number}" for number in range(12)]
 
 
-async def test_an_impatient_reader_loses_nothing_and_gets_its_heartbeat(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_an_impatient_reader_loses_nothing_and_gets_its_heartbeat(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         events = client.subscribe_all(heartbeat=0.02)
         async with events:
             assert (await anext(events)).event.type == "heartbeat"

@@ -47,8 +47,8 @@ async def test_delayed_turns_are_listed_by_their_time(redis_url):
         await redis.flushdb()
 
 
-async def test_turns_of_one_moment_are_each_listed_once(redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_turns_of_one_moment_are_each_listed_once(client, redis_url):
+    async with Redis.from_url(redis_url) as redis:
         turns = [await client.submit(f"s{n}", "x", agent=AGENT, delay=100) for n in range(7)]
         await redis.zadd("ant:due", {turn.id: 5 for turn in turns})
         await redis.delete(f"ant:turn:{turns[3].id}")  # it has gone meanwhile

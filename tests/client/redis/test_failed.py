@@ -26,8 +26,8 @@ async def listed(client, **which):
     return [one.turn_id async for one in client.failed(**which)]
 
 
-async def test_a_failed_turn_is_listed_with_its_request_its_error_and_its_runs(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_failed_turn_is_listed_with_its_request_its_error_and_its_runs(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await fail(cell, "t1", agent=b'"support"', tenant="acme")
         await client.requeue("t1")
         await cell.wait(1000)
@@ -47,8 +47,8 @@ async def test_a_failed_turn_is_listed_with_its_request_its_error_and_its_runs(r
         await cell.cancel("t2", "enough")
 
 
-async def test_filters_select_by_every_property(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_filters_select_by_every_property(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await fail(cell, "t1", "a", agent=b'"one"', tenant="acme")
         await cell.wait(10_000)
         await fail(
@@ -67,8 +67,8 @@ async def test_filters_select_by_every_property(redis_url):
         assert await listed(client, until=START_MS) == []
 
 
-async def test_many_are_listed_in_pages_and_requeued_while_they_are(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_many_are_listed_in_pages_and_requeued_while_they_are(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         for number in range(230):
             await fail(cell, f"t{number}", f"s{number}")
         assert len(set(await listed(client))) == 230
@@ -78,8 +78,8 @@ async def test_many_are_listed_in_pages_and_requeued_while_they_are(redis_url):
         assert await client.requeue_many(since=0) == []
 
 
-async def test_each_is_requeued_or_refused_by_itself(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_each_is_requeued_or_refused_by_itself(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await fail(cell, "t1", "a")
         await cell.put("t2", "b")
         told = await client.requeue_many(["t2", "none", await client.turn("t1")])
@@ -88,8 +88,8 @@ async def test_each_is_requeued_or_refused_by_itself(redis_url):
         assert await cell.status("t1") == "queued"
 
 
-async def test_another_tenant_requeues_nothing(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_another_tenant_requeues_nothing(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await fail(cell, "t1", tenant="acme")
         with pytest.raises(WrongTenant):
             await client.requeue("t1", tenant="other")
@@ -100,8 +100,8 @@ async def test_another_tenant_requeues_nothing(redis_url):
         assert (await client.requeue("t1", tenant="acme")).id == "t1"
 
 
-async def test_a_damaged_turn_hides_no_other(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_damaged_turn_hides_no_other(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await fail(cell, "t1", "a")
         await fail(cell, "t2", "b")
         await cell.redis.hset("ant:turn:t2", "run", "junk")

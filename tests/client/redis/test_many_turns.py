@@ -31,28 +31,25 @@ def batch(count, **options):
     return [Submission(f"s{n}", f"text {n}", agent=AGENT, key="1", **options) for n in range(count)]
 
 
-async def test_each_turn_is_accepted_or_refused_by_itself(redis_url):
-    async with AsyncClient(redis_url) as client:
-        await client.submit("s1", "another text", agent=AGENT, key="1", queue="nowhere")
-        told = await client.submit_many(batch(450, queue="nowhere"))
-        assert len(told) == 450
-        assert [n for n, one in enumerate(told) if not isinstance(one, AsyncTurn)] == [1]
-        assert isinstance(told[1], KeyReused)
-        again = await client.submit_many(batch(450, queue="nowhere"))
-        assert [one.id for one in again if isinstance(one, AsyncTurn)] == [
-            one.id for one in told if isinstance(one, AsyncTurn)
-        ]
-        for one in told:
-            if isinstance(one, AsyncTurn):
-                await one.cancel()
-        await (
-            await client.turn((await client.submit("s1", "another text", agent=AGENT, key="1")).id)
-        ).cancel()
+async def test_each_turn_is_accepted_or_refused_by_itself(client):
+    await client.submit("s1", "another text", agent=AGENT, key="1", queue="nowhere")
+    told = await client.submit_many(batch(450, queue="nowhere"))
+    assert len(told) == 450
+    assert [n for n, one in enumerate(told) if not isinstance(one, AsyncTurn)] == [1]
+    assert isinstance(told[1], KeyReused)
+    again = await client.submit_many(batch(450, queue="nowhere"))
+    assert [one.id for one in again if isinstance(one, AsyncTurn)] == [
+        one.id for one in told if isinstance(one, AsyncTurn)
+    ]
+    for one in told:
+        if isinstance(one, AsyncTurn):
+            await one.cancel()
+    await (await client.turn((await client.submit("s1", "another text", agent=AGENT, key="1")).id)).cancel()
 
 
 @pytest.mark.one_server
-async def test_turns_of_one_session_keep_their_order(redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_turns_of_one_session_keep_their_order(client, redis_url):
+    async with running_worker(redis_url):
         turns = await client.submit_many(Submission("s", f"text {n}", agent=AGENT) for n in range(30))
         assert [r.text async for r in client.results(turns)] == [f"You said: text {n}" for n in range(30)]
         assert [m.text for m in (await client.snapshot("s")).messages][::2] == [
@@ -68,8 +65,8 @@ async def test_what_is_no_redis_refuses_all_and_is_not_asked_ten_thousand_times(
     assert all(isinstance(one, StoreUnavailable) for one in told)
 
 
-async def test_results_come_in_order_with_their_errors_as_values(redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_results_come_in_order_with_their_errors_as_values(client, redis_url):
+    async with running_worker(redis_url):
         turns = await client.submit_many(batch(20))
         unknown = await client.submit("u", "x", agent="nobody")
         refused = UsageError("It was refused.")
@@ -81,8 +78,8 @@ async def test_results_come_in_order_with_their_errors_as_values(redis_url):
         assert [one.text for one in found[22:]] == ["You said: text 3"] * 2
 
 
-async def test_turns_come_as_they_end_and_bring_their_outcome(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_turns_come_as_they_end_and_bring_their_outcome(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         for n in range(3):
             await cell.put(f"t{n}", f"s{n}")
         turns = [await client.turn(f"t{n}") for n in range(3)]
@@ -103,8 +100,8 @@ async def test_turns_come_as_they_end_and_bring_their_outcome(redis_url):
         assert await second.status() == "queued"
 
 
-async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await cell.put("t1")
         running = await cell.take_one()
         steering = [await client.submit("s", text, if_busy="steer", agent=AGENT) for text in ("2", "3")]
@@ -129,8 +126,8 @@ async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(redis
             await anext(done)
 
 
-async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await cell.put("t1")
         running = await cell.take_one()
         steering = await client.submit("s", "2", if_busy="steer", agent=AGENT)
@@ -155,8 +152,8 @@ async def test_an_end_that_no_notice_tells_is_found_at_the_next_look(redis_url, 
         assert (await asyncio.wait_for(found, 10)).text == "done"
 
 
-async def test_a_log_of_notices_that_is_gone_hides_no_end(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_log_of_notices_that_is_gone_hides_no_end(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await cell.put("t1")
         await cell.put("t2", "s2")
         done = client.as_completed(["t1", "t2"])
@@ -173,11 +170,10 @@ async def test_a_log_of_notices_that_is_gone_hides_no_end(redis_url):
         assert (await asyncio.wait_for(anext(done), 10)).id == "t2"
 
 
-async def test_a_turn_that_is_gone_is_told(redis_url):
-    async with AsyncClient(redis_url) as client:
-        assert isinstance(await anext(client.results(["none"])), TurnNotFound)
-        with pytest.raises(TurnNotFound):
-            await anext(client.as_completed(["none"]))
+async def test_a_turn_that_is_gone_is_told(client):
+    assert isinstance(await anext(client.results(["none"])), TurnNotFound)
+    with pytest.raises(TurnNotFound):
+        await anext(client.as_completed(["none"]))
 
 
 @pytest.mark.one_server

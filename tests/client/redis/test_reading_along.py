@@ -5,7 +5,6 @@ import gc
 
 import pytest
 from redis.asyncio import Redis
-from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.ports import free_port
@@ -38,8 +37,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_whoever_waits_with_a_time_limit_misses_nothing(way, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_whoever_waits_with_a_time_limit_misses_nothing(way, ensemble):
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "go on words:50 gate:g words:50")
         events = WAYS[way](ensemble.client, turn)
         reading = asyncio.create_task(impatient(events))
@@ -53,9 +52,9 @@ async def test_whoever_waits_with_a_time_limit_misses_nothing(way, redis_url, tm
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_cancellation_at_any_step_loses_nothing(way, redis_url, redis_server):
+async def test_a_cancellation_at_any_step_loses_nothing(way, client, redis_url, redis_server):
     """The reader is cancelled after one loop step more each time: in all places where it waits for something."""
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+    async with running_worker(redis_url):
         turn = await client.submit("s", "hello", agent=AGENT)
         expected = [event.to_json() for event in [event async for event in turn.stream()]]
         for steps in range(40):
@@ -74,8 +73,8 @@ async def test_a_cancellation_at_any_step_loses_nothing(way, redis_url, redis_se
             await events.aclose()
 
 
-async def test_a_silent_session_gives_heartbeats_and_then_its_events(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_silent_session_gives_heartbeats_and_then_its_events(ensemble):
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "go on gate:g")
         await ensemble.seen("s", "text_delta")
         expected = list(range(1, len(await ensemble.events("s")) + 1))
@@ -187,38 +186,36 @@ async def channels(url):
         return await redis.pubsub_channels("ant:live:*")
 
 
-async def test_a_reader_that_is_left_behind_stops_listening(redis_url):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "x", queue="nowhere")
-        async for _ in client.subscribe("s", 0):
-            break
-        async for _ in turn.stream():
-            break
-        gc.collect()
-        await wait_until_async(lambda: _none(redis_url), description="nobody listens")
-        await turn.cancel()
+async def test_a_reader_that_is_left_behind_stops_listening(client, redis_url):
+    turn = await client.submit("s", "x", queue="nowhere")
+    async for _ in client.subscribe("s", 0):
+        break
+    async for _ in turn.stream():
+        break
+    gc.collect()
+    await wait_until_async(lambda: _none(redis_url), description="nobody listens")
+    await turn.cancel()
 
 
 async def _none(url):
     return await channels(url) == []
 
 
-async def test_closing_ends_whoever_waits(redis_url):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "x", queue="nowhere")
-        for events in (client.subscribe("s"), turn.stream(after=1)):
-            waiting = asyncio.ensure_future(anext(events))
-            await wait_until_async(lambda: channels(redis_url))
-            await events.aclose()
-            with pytest.raises(StopAsyncIteration):
-                await asyncio.wait_for(waiting, 60)
-            with pytest.raises(StopAsyncIteration):
-                await anext(events)
-        await turn.cancel()
+async def test_closing_ends_whoever_waits(client, redis_url):
+    turn = await client.submit("s", "x", queue="nowhere")
+    for events in (client.subscribe("s"), turn.stream(after=1)):
+        waiting = asyncio.ensure_future(anext(events))
+        await wait_until_async(lambda: channels(redis_url))
+        await events.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(waiting, 60)
+        with pytest.raises(StopAsyncIteration):
+            await anext(events)
+    await turn.cancel()
 
 
-async def test_a_gap_is_told_again_until_the_reader_goes_on(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_gap_is_told_again_until_the_reader_goes_on(ensemble, redis_url):
+    async with ensemble.worker():
         await (await ensemble.submit("s", "one words:3")).result(60)
         async with Redis.from_url(redis_url) as redis:
             await redis.xtrim("ant:events:s", maxlen=2, approximate=False)
@@ -231,8 +228,8 @@ async def test_a_gap_is_told_again_until_the_reader_goes_on(redis_url, tmp_path)
 
 
 @pytest.mark.parametrize("status", ["running", "ended"])
-async def test_a_turns_stream_goes_on_over_a_gap_that_is_not_its_own(status, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_turns_stream_goes_on_over_a_gap_that_is_not_its_own(status, ensemble, redis_url):
+    async with ensemble.worker():
         await (await ensemble.submit("s", "one words:3")).result(60)
         turn = await ensemble.submit("s", "two gate:g")
         await ensemble.waits("g")
@@ -253,8 +250,8 @@ async def test_a_turns_stream_goes_on_over_a_gap_that_is_not_its_own(status, red
         assert seen[-1].type == "turn_finished"
 
 
-async def test_a_turns_stream_raises_where_its_own_events_are_missing(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_turns_stream_raises_where_its_own_events_are_missing(ensemble, redis_url):
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "two words:5 gate:g")
         await ensemble.waits("g")
         begins = int(await ensemble.field(turn, "first_seq"))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from redis import Redis
-from support.cells import START_MS, open_cell
+from support.cells import START_MS
 from support.eventually import wait_until
 
 from antiphon.client import AsyncClient, Client
@@ -40,8 +40,8 @@ async def due(cell):
     return (await stored(cell, ["tick:s"]))[0].due
 
 
-async def test_each_due_time_submits_one_turn(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_each_due_time_submits_one_turn(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         assert await submit_due(cell) == 0
         for number in range(1, 4):
@@ -56,8 +56,8 @@ async def test_each_due_time_submits_one_turn(redis_url):
         await client.schedules("s").delete("tick")
 
 
-async def test_several_workers_submit_it_once(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_several_workers_submit_it_once(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await cell.wait(10_000)
         assert sum(await asyncio.gather(*(submit_due(cell) for _ in range(8)))) == 1
@@ -65,8 +65,10 @@ async def test_several_workers_submit_it_once(redis_url):
         await client.schedules("s").delete("tick")
 
 
-async def test_a_worker_that_dies_between_turn_and_schedule_costs_and_doubles_nothing(redis_url, monkeypatch):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_worker_that_dies_between_turn_and_schedule_costs_and_doubles_nothing(
+    cell, redis_url, monkeypatch
+):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await cell.wait(10_000)
 
@@ -83,8 +85,8 @@ async def test_a_worker_that_dies_between_turn_and_schedule_costs_and_doubles_no
         await client.schedules("s").delete("tick")
 
 
-async def test_times_that_were_missed_make_one_turn(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_times_that_were_missed_make_one_turn(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await cell.wait(57_000)
         assert await submit_due(cell) == 1
@@ -92,8 +94,8 @@ async def test_times_that_were_missed_make_one_turn(redis_url):
         await client.schedules("s").delete("tick")
 
 
-async def test_what_is_paused_or_deleted_submits_nothing(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_what_is_paused_or_deleted_submits_nothing(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         ours = client.schedules("s")
         await scheduled(client, cell)
         await ours.pause("tick")
@@ -112,8 +114,8 @@ async def test_what_is_paused_or_deleted_submits_nothing(redis_url):
                 await act("tick")
 
 
-async def test_the_schedules_of_a_session_go_with_it(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_the_schedules_of_a_session_go_with_it(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await client.schedules("s").set("paused", "x", every=60, agent=AGENT)
         await client.schedules("s").pause("paused")
@@ -128,8 +130,8 @@ async def test_the_schedules_of_a_session_go_with_it(redis_url):
         assert await cell.redis.keys("ant:schedule*") == []
 
 
-async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(redis_url, monkeypatch):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(cell, redis_url, monkeypatch):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await cell.wait(10_000)
         submit = cell.submit
@@ -143,8 +145,8 @@ async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(redis
         assert [await (await client.turn(turn)).status() for turn in await turns(cell)] == ["cancelled"]
 
 
-async def test_turns_of_a_schedule_have_its_priority(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_turns_of_a_schedule_have_its_priority(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell, priority="low")
         await cell.wait(10_000)
         assert await submit_due(cell) == 1
@@ -153,8 +155,8 @@ async def test_turns_of_a_schedule_have_its_priority(redis_url):
         await cell.redis.flushdb()
 
 
-async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
         await client.session("s", agent="any").close_async()
         await cell.wait(10_000)
@@ -165,8 +167,8 @@ async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(redis_url)
         await client.schedules("s").delete("tick")
 
 
-async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(redis_url, caplog):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(cell, redis_url, caplog):
+    async with AsyncClient(redis_url) as client:
         for number in range(7):
             await client.schedules("s").set(f"broken{number}", "Tick", every=10, agent=AGENT)
             await cell.redis.hset(f"ant:schedule:broken{number}:s", "plan", "{")
@@ -179,18 +181,17 @@ async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_o
         assert sum("cannot be read" in line for line in caplog.messages) == 7
 
 
-async def test_a_tenant_sees_and_changes_its_own(redis_url):
-    async with AsyncClient(redis_url) as client:
-        await client.schedules("s", tenant="acme").set("tick", "Tick", every=60, agent=AGENT)
-        other = client.schedules("s", tenant="other")
-        assert [one async for one in client.schedules(tenant="other")] == []
-        assert [one.tenant async for one in client.schedules(tenant="acme")] == ["acme"]
-        for act in (other.pause, other.resume, other.delete):
-            with pytest.raises(WrongTenant):
-                await act("tick")
+async def test_a_tenant_sees_and_changes_its_own(client):
+    await client.schedules("s", tenant="acme").set("tick", "Tick", every=60, agent=AGENT)
+    other = client.schedules("s", tenant="other")
+    assert [one async for one in client.schedules(tenant="other")] == []
+    assert [one.tenant async for one in client.schedules(tenant="acme")] == ["acme"]
+    for act in (other.pause, other.resume, other.delete):
         with pytest.raises(WrongTenant):
-            await other.set("tick", "Another", every=60, agent=AGENT)
-        await client.schedules("s").delete("tick")
+            await act("tick")
+    with pytest.raises(WrongTenant):
+        await other.set("tick", "Another", every=60, agent=AGENT)
+    await client.schedules("s").delete("tick")
 
 
 @pytest.mark.parametrize(

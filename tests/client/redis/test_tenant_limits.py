@@ -14,17 +14,16 @@ from antiphon.input.request import AgentSpec
 AGENT = AgentSpec(provider="scripted", model="any")
 
 
-async def test_a_limit_is_set_read_and_taken_back(redis_url):
-    async with AsyncClient(redis_url) as client:
-        await client.set_tenant_limits(None, in_flight=10, waiting=100)
-        await client.set_tenant_limits("acme", per_minute=7)
-        assert await client.tenant_limits("acme") == TenantLimits(10, 100, 7)
-        assert await client.tenant_limits("other") == TenantLimits(10, 100, None)
-        await client.set_tenant_limits("acme", in_flight=2)
-        assert await client.tenant_limits("acme") == TenantLimits(2, 100, None)
-        await client.set_tenant_limits("acme")
-        await client.set_tenant_limits(None)
-        assert await client.tenant_limits("acme") == TenantLimits()
+async def test_a_limit_is_set_read_and_taken_back(client):
+    await client.set_tenant_limits(None, in_flight=10, waiting=100)
+    await client.set_tenant_limits("acme", per_minute=7)
+    assert await client.tenant_limits("acme") == TenantLimits(10, 100, 7)
+    assert await client.tenant_limits("other") == TenantLimits(10, 100, None)
+    await client.set_tenant_limits("acme", in_flight=2)
+    assert await client.tenant_limits("acme") == TenantLimits(2, 100, None)
+    await client.set_tenant_limits("acme")
+    await client.set_tenant_limits(None)
+    assert await client.tenant_limits("acme") == TenantLimits()
 
 
 def test_threads_set_them_too(redis_url):
@@ -38,10 +37,9 @@ def test_threads_set_them_too(redis_url):
     "wrong",
     [{"in_flight": 0}, {"waiting": -1}, {"per_minute": 10_001}, {"in_flight": "5"}, {"waiting": True}],
 )
-async def test_a_limit_is_a_number_that_can_be_kept(wrong, redis_url):
-    async with AsyncClient(redis_url) as client:
-        with pytest.raises(UsageError, match=r"^\w+= must be a number from 1 to"):
-            await client.set_tenant_limits("acme", **wrong)
+async def test_a_limit_is_a_number_that_can_be_kept(wrong, client):
+    with pytest.raises(UsageError, match=r"^\w+= must be a number from 1 to"):
+        await client.set_tenant_limits("acme", **wrong)
 
 
 async def test_limits_hold_in_every_cell(redis_url):
@@ -54,8 +52,8 @@ async def test_limits_hold_in_every_cell(redis_url):
                 await redis.flushdb()
 
 
-async def test_a_refusal_says_which_limit_and_when_to_come_back(redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_a_refusal_says_which_limit_and_when_to_come_back(client, redis_url):
+    async with Redis.from_url(redis_url) as redis:
         await client.set_tenant_limits("acme", per_minute=1)
         await client.submit("s1", "Hello", agent=AGENT, tenant="acme")
         with pytest.raises(TenantLimit, match=r"\(limit per_minute\)") as refused:
@@ -73,19 +71,18 @@ async def test_a_refusal_says_which_limit_and_when_to_come_back(redis_url):
         await redis.flushdb()
 
 
-async def test_a_turn_beyond_the_limit_in_flight_waits_and_then_runs(redis_url):
-    async with AsyncClient(redis_url) as client:
-        await client.set_tenant_limits("acme", in_flight=1)
-        first = await client.submit("s1", "Hello", agent=AGENT, tenant="acme")
-        second = await client.submit("s2", "Hello", agent=AGENT, tenant="acme")
-        assert [await turn.status() for turn in (first, second)] == ["queued", "waiting"]
-        assert (await second.info()).status == "waiting"
-        async with running_worker(redis_url):
-            assert (await second.result(10)).text
+async def test_a_turn_beyond_the_limit_in_flight_waits_and_then_runs(client, redis_url):
+    await client.set_tenant_limits("acme", in_flight=1)
+    first = await client.submit("s1", "Hello", agent=AGENT, tenant="acme")
+    second = await client.submit("s2", "Hello", agent=AGENT, tenant="acme")
+    assert [await turn.status() for turn in (first, second)] == ["queued", "waiting"]
+    assert (await second.info()).status == "waiting"
+    async with running_worker(redis_url):
+        assert (await second.result(10)).text
 
 
-async def test_of_a_batch_each_turn_meets_the_limit_by_itself_and_keeps_its_priority(redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_of_a_batch_each_turn_meets_the_limit_by_itself_and_keeps_its_priority(client, redis_url):
+    async with Redis.from_url(redis_url) as redis:
         await client.set_tenant_limits("acme", in_flight=1, waiting=3)
         told = await client.submit_many(
             Submission(
@@ -104,8 +101,8 @@ async def test_of_a_batch_each_turn_meets_the_limit_by_itself_and_keeps_its_prio
         await redis.flushdb()
 
 
-async def test_a_priority_is_an_option_of_every_turn(redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_a_priority_is_an_option_of_every_turn(client, redis_url):
+    async with Redis.from_url(redis_url) as redis:
         for number in range(3):
             await client.submit(f"n{number}", "Hello", agent=AGENT)
         high = await client.submit("s1", "Hello", agent=AGENT, priority="high")

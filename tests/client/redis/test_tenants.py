@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from support.here import running_worker
 
-from antiphon.client import AsyncClient, Client
+from antiphon.client import Client
 from antiphon.errors import InvalidId, TurnNotFound, WrongTenant
 from antiphon.input.request import AgentSpec
 
@@ -31,45 +31,45 @@ READS = {
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("owner", ["acme", None])
-async def test_another_tenant_reads_nothing(read, owner, redis_url):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "secret", agent=AGENT, tenant=owner)
-        with pytest.raises(WrongTenant, match=r"^The session does not belong to the tenant 'other'"):
-            await READS[read](client, turn, "other")
-        with pytest.raises(InvalidId):
-            await READS[read](client, turn, "")
-        await READS[read](client, turn, None)
-        if owner:
-            await READS[read](client, turn, owner)
-        assert (await client.session("s").tenant_async()) == owner
-        await turn.cancel()
+async def test_another_tenant_reads_nothing(read, owner, client):
+    turn = await client.submit("s", "secret", agent=AGENT, tenant=owner)
+    with pytest.raises(WrongTenant, match=r"^The session does not belong to the tenant 'other'"):
+        await READS[read](client, turn, "other")
+    with pytest.raises(InvalidId):
+        await READS[read](client, turn, "")
+    await READS[read](client, turn, None)
+    if owner:
+        await READS[read](client, turn, owner)
+    assert (await client.session("s").tenant_async()) == owner
+    await turn.cancel()
 
 
 @pytest.mark.parametrize("read", ["snapshot", "turns"])
-async def test_reading_a_session_that_does_not_exist_finds_nothing_and_claims_nothing(read, redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_reading_a_session_that_does_not_exist_finds_nothing_and_claims_nothing(
+    read, client, redis_url
+):
+    async with Redis.from_url(redis_url) as redis:
         found = await READS[read](client, None, "acme")
         assert not getattr(found, "messages", found)
         assert await redis.keys("ant:*") == []
 
 
 @pytest.mark.parametrize("after", [None, 0])
-async def test_a_session_that_another_tenant_begins_meanwhile_is_not_followed(after, redis_url):
-    async with AsyncClient(redis_url) as client:
-        events = client.subscribe("s", after, tenant="other")
-        await events.start()
-        reading = asyncio.create_task(anext(events))
-        turn = await client.submit("s", "secret", agent=AGENT, tenant="acme")
-        with pytest.raises(WrongTenant):
-            await asyncio.wait_for(reading, 60)
-        with pytest.raises(WrongTenant):
-            await asyncio.wait_for(anext(events), 10)
-        await events.aclose()
-        await turn.cancel()
+async def test_a_session_that_another_tenant_begins_meanwhile_is_not_followed(after, client):
+    events = client.subscribe("s", after, tenant="other")
+    await events.start()
+    reading = asyncio.create_task(anext(events))
+    turn = await client.submit("s", "secret", agent=AGENT, tenant="acme")
+    with pytest.raises(WrongTenant):
+        await asyncio.wait_for(reading, 60)
+    with pytest.raises(WrongTenant):
+        await asyncio.wait_for(anext(events), 10)
+    await events.aclose()
+    await turn.cancel()
 
 
-async def test_a_session_that_its_tenant_begins_meanwhile_is_followed(redis_url):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_session_that_its_tenant_begins_meanwhile_is_followed(client, redis_url):
+    async with running_worker(redis_url):
         events = client.subscribe("s", tenant="acme")
         await events.start()
         turn = await client.submit("s", "hello", agent=AGENT, tenant="acme")
@@ -81,25 +81,24 @@ async def test_a_session_that_its_tenant_begins_meanwhile_is_followed(redis_url)
         await events.aclose()
 
 
-async def test_a_session_that_begins_anew_under_another_tenant_is_no_longer_followed(redis_url):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "1", agent=AGENT, tenant="other")
-        events = client.subscribe("s", 0, tenant="other")
-        assert (await anext(events)).turn_id == turn.id
-        await client.session("s").delete_async()
-        new = await client.submit("s", "secret", agent=AGENT, tenant="acme")
+async def test_a_session_that_begins_anew_under_another_tenant_is_no_longer_followed(client):
+    turn = await client.submit("s", "1", agent=AGENT, tenant="other")
+    events = client.subscribe("s", 0, tenant="other")
+    assert (await anext(events)).turn_id == turn.id
+    await client.session("s").delete_async()
+    new = await client.submit("s", "secret", agent=AGENT, tenant="acme")
+    with pytest.raises(WrongTenant):
+        [event async for event in events]
+    for known, tenant in ((turn, "other"), (new, "acme")):
+        assert (await client.turn(known.id, tenant=tenant)).id == known.id
         with pytest.raises(WrongTenant):
-            [event async for event in events]
-        for known, tenant in ((turn, "other"), (new, "acme")):
-            assert (await client.turn(known.id, tenant=tenant)).id == known.id
-            with pytest.raises(WrongTenant):
-                await client.turn(known.id, tenant={"other": "acme", "acme": "other"}[tenant])
-        await events.aclose()
-        await new.cancel()
+            await client.turn(known.id, tenant={"other": "acme", "acme": "other"}[tenant])
+    await events.aclose()
+    await new.cancel()
 
 
-async def test_a_turn_that_an_older_release_has_accepted_is_that_of_its_sessions_tenant(redis_url):
-    async with AsyncClient(redis_url) as client, Redis.from_url(redis_url) as redis:
+async def test_a_turn_that_an_older_release_has_accepted_is_that_of_its_sessions_tenant(client, redis_url):
+    async with Redis.from_url(redis_url) as redis:
         turn = await client.submit("s", "1", agent=AGENT, tenant="acme")
         await redis.hdel(f"ant:turn:{turn.id}", "tenant")
         assert (await client.turn(turn.id, tenant="acme")).id == turn.id

@@ -261,8 +261,8 @@ async def test_a_worker_that_must_stop_while_redis_is_away_stops(
             await ensemble.whole("s")
 
 
-async def test_scripts_that_redis_has_forgotten_are_sent_again(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_scripts_that_redis_has_forgotten_are_sent_again(ensemble, redis_url):
+    async with ensemble.worker():
         with Redis.from_url(redis_url) as redis:
             turn = await ensemble.submit("s", "go on words:20 gate:g words:20 tool:note")
             await ensemble.waits("g")
@@ -293,8 +293,8 @@ async def test_at_full_memory_submits_are_refused_and_what_runs_goes_on_afterwar
             assert await ensemble.field(turn, "crashes") == "0"
 
 
-async def test_readers_come_back_when_redis_closes_their_connections(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_readers_come_back_when_redis_closes_their_connections(ensemble, redis_url):
+    async with ensemble.worker():
         seen = []
         reader = asyncio.create_task(collect(ensemble.client, "s", seen))
         with Redis.from_url(redis_url) as redis:
@@ -330,8 +330,8 @@ async def test_a_reader_too_slow_for_redis_reads_the_rest_from_the_log(server_ki
             await asyncio.gather(reader, return_exceptions=True)
 
 
-async def test_a_cursor_that_is_no_longer_kept_is_a_gap_and_a_snapshot_leads_on(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_cursor_that_is_no_longer_kept_is_a_gap_and_a_snapshot_leads_on(ensemble, redis_url):
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "one words:3")
         await turn.result(60)
         with Redis.from_url(redis_url) as redis:
@@ -356,8 +356,8 @@ async def test_a_cursor_that_is_no_longer_kept_is_a_gap_and_a_snapshot_leads_on(
 
 
 @our_side
-async def test_many_sessions_are_followed_over_one_connection(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_many_sessions_are_followed_over_one_connection(ensemble, redis_url):
+    async with ensemble.worker():
         seen = {f"s{i}": [] for i in range(60)}
         readers = [
             asyncio.create_task(collect(ensemble.client, name, events)) for name, events in seen.items()
@@ -381,30 +381,29 @@ async def types_of(turn, seen):
 
 
 @pytest.mark.parametrize("state", ["delayed", "waiting", "running"])
-async def test_a_turn_is_read_along_though_what_came_before_it_is_no_longer_kept(state, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        first = await ensemble.submit("s", "one words:3 gate:first")
-        delay = 3600 if state == "delayed" else None
-        turn = await ensemble.submit("s", "two words:2 gate:g", delay=delay)
-        with Redis.from_url(redis_url) as redis:
-            async with ensemble.worker():
-                await ensemble.waits("first")
-                redis.xtrim("ant:events:s", maxlen=1, approximate=False)
-                ensemble.stage.open("first")
-                if state == "delayed":
-                    await first.result(60)
-                if state == "running":
-                    await ensemble.waits("g")
-                seen = []
-                reader = asyncio.create_task(types_of(turn, seen))
-                cell = ensemble.client.connections.cell_of_session("s")
-                channel = cell.keys.live(cell.database, "s")
-                await wait_until_async(lambda: reader.done() or redis.pubsub_numsub(channel)[0][1] == 1)
-                if state == "delayed":
-                    redis.zadd("ant:due", {turn.id: 1})
-                ensemble.stage.open("g")
-                await turn.result(60)
-                await asyncio.wait_for(reader, 60)
-        own = [event for event in seen if event != "text_delta"]
-        expected = ["turn_started", "step_finished", "turn_finished"]
-        assert own == (["turn_queued", *expected] if state == "delayed" else expected)
+async def test_a_turn_is_read_along_though_what_came_before_it_is_no_longer_kept(state, ensemble, redis_url):
+    first = await ensemble.submit("s", "one words:3 gate:first")
+    delay = 3600 if state == "delayed" else None
+    turn = await ensemble.submit("s", "two words:2 gate:g", delay=delay)
+    with Redis.from_url(redis_url) as redis:
+        async with ensemble.worker():
+            await ensemble.waits("first")
+            redis.xtrim("ant:events:s", maxlen=1, approximate=False)
+            ensemble.stage.open("first")
+            if state == "delayed":
+                await first.result(60)
+            if state == "running":
+                await ensemble.waits("g")
+            seen = []
+            reader = asyncio.create_task(types_of(turn, seen))
+            cell = ensemble.client.connections.cell_of_session("s")
+            channel = cell.keys.live(cell.database, "s")
+            await wait_until_async(lambda: reader.done() or redis.pubsub_numsub(channel)[0][1] == 1)
+            if state == "delayed":
+                redis.zadd("ant:due", {turn.id: 1})
+            ensemble.stage.open("g")
+            await turn.result(60)
+            await asyncio.wait_for(reader, 60)
+    own = [event for event in seen if event != "text_delta"]
+    expected = ["turn_started", "step_finished", "turn_finished"]
+    assert own == (["turn_queued", *expected] if state == "delayed" else expected)

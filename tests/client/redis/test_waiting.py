@@ -17,8 +17,8 @@ async def ids(items):
     return [one.turn_id async for one in items]
 
 
-async def test_suspended_turns_are_listed_the_oldest_first_with_their_open_calls(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_suspended_turns_are_listed_the_oldest_first_with_their_open_calls(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         for number in range(5):
             await cell.put(f"t{number}", f"s{number}", tenant="odd" if number % 2 else "")
             await cell.hold(await cell.take_one(), PAY, LOOK, aside=number == 2)
@@ -59,8 +59,8 @@ async def test_suspended_turns_of_several_cells_are_listed_together(redis_url):
         await redis.flushdb()
 
 
-async def test_a_turn_says_what_it_waits_for_and_what_was_decided(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_a_turn_says_what_it_waits_for_and_what_was_decided(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await cell.put("t1", text=b'{"messages":[]}')
         turn = await client.turn("t1")
         assert ((await turn.info()).calls, (await turn.info()).decisions) == ([], [])
@@ -74,13 +74,12 @@ async def test_a_turn_says_what_it_waits_for_and_what_was_decided(redis_url):
         assert (info.calls, len(info.decisions)) == ([], 2)
 
 
-async def test_the_synchronous_client_lists_them_too(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.hold(await cell.take_one())
-        with Client(redis_url) as client:
-            assert [one.turn_id for one in client.waiting()] == ["t1"]
-            assert list(client.waiting(tenant="acme")) == []
+async def test_the_synchronous_client_lists_them_too(cell, redis_url):
+    await cell.put("t1")
+    await cell.hold(await cell.take_one())
+    with Client(redis_url) as client:
+        assert [one.turn_id for one in client.waiting()] == ["t1"]
+        assert list(client.waiting(tenant="acme")) == []
 
 
 async def test_nothing_is_read_of_turns_that_do_not_wait(redis_url):

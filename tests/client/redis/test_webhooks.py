@@ -31,15 +31,14 @@ def test_a_webhook_is_set_changed_listed_and_deleted(redis_url):
         assert [one.name for one in hooks] == ["b"]
 
 
-async def test_a_tenant_sees_and_changes_its_own(redis_url):
-    async with AsyncClient(redis_url) as client:
-        await client.webhooks(tenant="acme").set("a", URL)
-        await client.webhooks().set("b", URL)
-        assert [(one.name, one.tenant) async for one in client.webhooks(tenant="acme")] == [("a", "acme")]
-        other = client.webhooks(tenant="other")
-        for refused in (other.delete("a"), other.set("a", URL), other.delete("b")):
-            with pytest.raises(WrongTenant):
-                await refused
+async def test_a_tenant_sees_and_changes_its_own(client):
+    await client.webhooks(tenant="acme").set("a", URL)
+    await client.webhooks().set("b", URL)
+    assert [(one.name, one.tenant) async for one in client.webhooks(tenant="acme")] == [("a", "acme")]
+    other = client.webhooks(tenant="other")
+    for refused in (other.delete("a"), other.set("a", URL), other.delete("b")):
+        with pytest.raises(WrongTenant):
+            await refused
 
 
 async def test_it_holds_in_every_cell(redis_url):

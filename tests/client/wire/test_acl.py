@@ -61,8 +61,8 @@ async def test_the_rights_of_the_page_are_enough(user, redis_url, tmp_path, proc
             assert await session.delete_async()
 
 
-async def test_a_turn_is_accepted_whole_where_its_events_may_not_be_published(user, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_turn_is_accepted_whole_where_its_events_may_not_be_published(user, ensemble):
+    async with ensemble.worker():
         async with AsyncClient(user("client", "resetchannels")) as client:
             turn = await client.submit("s", "hello", agent=agent_spec())
         found = await ensemble.client.turn(turn.id)
@@ -118,9 +118,9 @@ def test_what_a_role_does_not_need_it_may_not_do(user, role):
 
 
 async def test_a_subscriber_reads_the_sessions_that_its_ids_begin_with_and_no_others(
-    user, redis_url, tmp_path
+    user, ensemble, redis_url
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+    async with ensemble.worker():
         async with AsyncClient(redis_url) as client:
             for session in ("acme-1", "acme*1", "other-1"):
                 turn = await client.submit(session, "hello", agent=agent_spec())

@@ -120,23 +120,22 @@ async def rows(cell):
 @pytest.mark.one_server
 @pytest.mark.lasting_keys("ant:*")
 @pytest.mark.parametrize("state", STATES)
-async def test_whatever_is_damaged_in_one_session_the_others_go_on(redis_url, state):
-    async with open_cell(redis_url) as cell:
-        await become(cell, state)
-        ways = await damages(cell)
-        sample = random.Random(first_seed()).sample(ways, min(SAMPLE, len(ways)))
-        for way in sample:
-            await cell.redis.flushdb()
-            await cell.set_clock(4_000_000_000_000)
-            await become(cell, state)
-            await damage(cell, *way)
-            said = 0
-            for number in range(8):
-                said += await others_go_on(cell, number)
-                await cell.wait(1000 if number < 4 else MINUTE)
-                await cell.reap(holder="w1")
-            assert said <= 3, (way, "nothing is said again and again")
+async def test_whatever_is_damaged_in_one_session_the_others_go_on(cell, state):
+    await become(cell, state)
+    ways = await damages(cell)
+    sample = random.Random(first_seed()).sample(ways, min(SAMPLE, len(ways)))
+    for way in sample:
         await cell.redis.flushdb()
+        await cell.set_clock(4_000_000_000_000)
+        await become(cell, state)
+        await damage(cell, *way)
+        said = 0
+        for number in range(8):
+            said += await others_go_on(cell, number)
+            await cell.wait(1000 if number < 4 else MINUTE)
+            await cell.reap(holder="w1")
+        assert said <= 3, (way, "nothing is said again and again")
+    await cell.redis.flushdb()
 
 
 BROKEN = [
@@ -188,123 +187,115 @@ async def test_a_damaged_session_is_set_aside_once_and_goes_on_when_it_is_mended
 
 
 @pytest.mark.parametrize("state", ["queued", "delayed"])
-async def test_nothing_stays_set_aside_when_the_damaged_turn_has_ended(redis_url, state):
-    async with open_cell(redis_url) as cell:
-        await become(cell, state)
-        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
-        await cell.wait(MINUTE)
-        assert [act.what for act in await cell.reap()] == ["quarantined"]
-        await cell.cancel(TurnId("b1"), "enough")
-        if state == "queued":
-            await cell.cancel(TurnId("b2"), "enough")
-        assert await cell.reap() == []
-        assert not await cell.redis.exists("ant:quarantined")
+async def test_nothing_stays_set_aside_when_the_damaged_turn_has_ended(cell, state):
+    await become(cell, state)
+    await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+    await cell.wait(MINUTE)
+    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    await cell.cancel(TurnId("b1"), "enough")
+    if state == "queued":
+        await cell.cancel(TurnId("b2"), "enough")
+    assert await cell.reap() == []
+    assert not await cell.redis.exists("ant:quarantined")
 
 
-async def test_what_is_mended_and_claimed_before_anybody_has_looked_is_no_longer_set_aside(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("b1", "bad")
-        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
-        await cell.wait(MINUTE)
-        assert [act.what for act in await cell.reap()] == ["quarantined"]
-        await cell.redis.hset("ant:turn:b1", "crashes", 0)
-        assert await cell.end(await cell.take_one())
-        assert await cell.reap() == []
-        assert not await cell.redis.exists("ant:quarantined")
+async def test_what_is_mended_and_claimed_before_anybody_has_looked_is_no_longer_set_aside(cell):
+    await cell.put("b1", "bad")
+    await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+    await cell.wait(MINUTE)
+    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    await cell.redis.hset("ant:turn:b1", "crashes", 0)
+    assert await cell.end(await cell.take_one())
+    assert await cell.reap() == []
+    assert not await cell.redis.exists("ant:quarantined")
 
 
-async def test_a_claim_says_once_what_it_sets_aside(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("b1", "bad")
-        await cell.put("g1", "good")
-        await cell.redis.hset("ant:turn:b1", "crashes", "abc")
-        claims = await cell.take("w1")
-        assert [turn.turn_id for turn in claims.turns] == ["g1"]
-        assert claims.damaged == [], "what cannot be read is left to the reaper"
-        await cell.end(claims.turns[0])
-        await cell.redis.hset("ant:turn:b1", "crashes", 0)
-        await cell.redis.set("ant:history:bad", "no list")
-        await cell.redis.rpush("rq:queue:antiphon", "b1", "b1")
-        (damaged,) = (await cell.take("w1")).damaged
-        assert (damaged.session_id, damaged.turn_id, "WRONGTYPE" in damaged.reason) == ("bad", "b1", True)
-        assert await cell.look_at("bad") == await cell.now() + MINUTE
-        await cell.redis.delete("ant:history:bad")
-        await cell.wait(MINUTE)
-        assert [act.what for act in await cell.reap()] == ["repaired"]
+async def test_a_claim_says_once_what_it_sets_aside(cell):
+    await cell.put("b1", "bad")
+    await cell.put("g1", "good")
+    await cell.redis.hset("ant:turn:b1", "crashes", "abc")
+    claims = await cell.take("w1")
+    assert [turn.turn_id for turn in claims.turns] == ["g1"]
+    assert claims.damaged == [], "what cannot be read is left to the reaper"
+    await cell.end(claims.turns[0])
+    await cell.redis.hset("ant:turn:b1", "crashes", 0)
+    await cell.redis.set("ant:history:bad", "no list")
+    await cell.redis.rpush("rq:queue:antiphon", "b1", "b1")
+    (damaged,) = (await cell.take("w1")).damaged
+    assert (damaged.session_id, damaged.turn_id, "WRONGTYPE" in damaged.reason) == ("bad", "b1", True)
+    assert await cell.look_at("bad") == await cell.now() + MINUTE
+    await cell.redis.delete("ant:history:bad")
+    await cell.wait(MINUTE)
+    assert [act.what for act in await cell.reap()] == ["repaired"]
 
 
-async def test_a_delayed_turn_that_has_half_entered_is_looked_at_again(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("b1", "bad", due_in_ms=1000)
-        await cell.redis.set("ant:events:bad", "no stream")
-        await cell.wait(1000)
-        assert [act.what for act in await cell.reap()] == ["quarantined"]
-        assert await cell.inbox("bad") == ["b1"]
-        assert (await cell.look_at("bad"), await cell.redis.zcard("ant:due")) == (
-            await cell.now() + MINUTE,
-            0,
-        )
-        await cell.redis.delete("ant:events:bad")
-        await cell.redis.hset("ant:session:bad", "seq", 0)
-        await cell.wait(MINUTE)
-        assert [act.what for act in await cell.reap()] == ["repaired"]
-        assert await cell.end(await cell.take_one())
+async def test_a_delayed_turn_that_has_half_entered_is_looked_at_again(cell):
+    await cell.put("b1", "bad", due_in_ms=1000)
+    await cell.redis.set("ant:events:bad", "no stream")
+    await cell.wait(1000)
+    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    assert await cell.inbox("bad") == ["b1"]
+    assert (await cell.look_at("bad"), await cell.redis.zcard("ant:due")) == (
+        await cell.now() + MINUTE,
+        0,
+    )
+    await cell.redis.delete("ant:events:bad")
+    await cell.redis.hset("ant:session:bad", "seq", 0)
+    await cell.wait(MINUTE)
+    assert [act.what for act in await cell.reap()] == ["repaired"]
+    assert await cell.end(await cell.take_one())
 
 
-async def test_a_lease_that_is_no_number_has_run_out(redis_url):
-    async with open_cell(redis_url) as cell:
-        await become(cell, "running")
-        await cell.redis.hset("ant:session:bad", "lease", "abc")
-        await cell.wait(LEASE_MS)
-        assert [act.what for act in await cell.reap()] == ["recovered"]
+async def test_a_lease_that_is_no_number_has_run_out(cell):
+    await become(cell, "running")
+    await cell.redis.hset("ant:session:bad", "lease", "abc")
+    await cell.wait(LEASE_MS)
+    assert [act.what for act in await cell.reap()] == ["recovered"]
 
 
-async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is_mended(redis_url):
-    async with open_cell(redis_url) as cell:
-        await become(cell, "delayed")
-        await cell.redis.hset("ant:turn:b1", "run", "abc")
-        await cell.wait(1000)
-        for said in (["quarantined"], [], []):
-            assert [act.what for act in await cell.reap()] == said
-        assert [one.session_id for one in await failed_turns(cell, 10)] == ["b1"]
-        await cell.redis.hset("ant:turn:b1", "run", 1)
-        await cell.wait(MINUTE)
-        assert [act.what for act in await cell.reap()] == ["due"]
-        assert await failed_turns(cell, 10) == []
-        assert not await cell.redis.exists("ant:quarantined")
+async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is_mended(cell):
+    await become(cell, "delayed")
+    await cell.redis.hset("ant:turn:b1", "run", "abc")
+    await cell.wait(1000)
+    for said in (["quarantined"], [], []):
+        assert [act.what for act in await cell.reap()] == said
+    assert [one.session_id for one in await failed_turns(cell, 10)] == ["b1"]
+    await cell.redis.hset("ant:turn:b1", "run", 1)
+    await cell.wait(MINUTE)
+    assert [act.what for act in await cell.reap()] == ["due"]
+    assert await failed_turns(cell, 10) == []
+    assert not await cell.redis.exists("ant:quarantined")
 
 
-async def test_what_is_wrong_with_the_server_is_said_and_sets_nothing_aside(redis_url):
-    async with open_cell(redis_url) as cell:
-        await become(cell, "queued")
-        script = load_script("reap", "test_clock").source.replace(
-            "local function inspect(session)",
-            "local function inspect(session)\n  error({err = 'OOM command not allowed'}, 0)",
-        )
-        await cell.wait(MINUTE)
-        with pytest.raises(ResponseError, match="OOM"):
-            await cell.redis.execute_command("EVAL", script, 0, "ant", 0, "", 100, 10, 10)
-        assert not await cell.redis.exists("ant:quarantined")
+async def test_what_is_wrong_with_the_server_is_said_and_sets_nothing_aside(cell):
+    await become(cell, "queued")
+    script = load_script("reap", "test_clock").source.replace(
+        "local function inspect(session)",
+        "local function inspect(session)\n  error({err = 'OOM command not allowed'}, 0)",
+    )
+    await cell.wait(MINUTE)
+    with pytest.raises(ResponseError, match="OOM"):
+        await cell.redis.execute_command("EVAL", script, 0, "ant", 0, "", 100, 10, 10)
+    assert not await cell.redis.exists("ant:quarantined")
 
 
-async def test_a_damaged_session_does_not_stop_the_archiver(redis_url):
-    async with open_cell(redis_url) as cell:
-        await begin_archiving(cell)
-        for name in ("bad", "good"):
-            await cell.put(name, name, ttl_ms=600_000)
-            await cell.end(await cell.take_one())
-            await cell.redis.hset(f"ant:session:{name}", "restored", "1")
-        await damage(cell, "ant:history:bad", "string")
-        await cell.redis.pexpire("ant:history:bad", 600_000)
-        found = await take_work(cell)
-        assert found is not None
-        assert found.session_id == "good"
-        assert await take_work(cell) is None
-        await cell.reap()
-        assert await cell.redis.hkeys("ant:quarantined") == [b"bad"], "the archiver tries again"
-        await cell.redis.delete("ant:history:bad")
-        await cell.wait(MINUTE)
-        assert isinstance(await take_work(cell), Ending)
-        await cell.redis.zrem("ant:ending", "bad")
-        await cell.reap()
-        assert not await cell.redis.exists("ant:quarantined")
+async def test_a_damaged_session_does_not_stop_the_archiver(cell):
+    await begin_archiving(cell)
+    for name in ("bad", "good"):
+        await cell.put(name, name, ttl_ms=600_000)
+        await cell.end(await cell.take_one())
+        await cell.redis.hset(f"ant:session:{name}", "restored", "1")
+    await damage(cell, "ant:history:bad", "string")
+    await cell.redis.pexpire("ant:history:bad", 600_000)
+    found = await take_work(cell)
+    assert found is not None
+    assert found.session_id == "good"
+    assert await take_work(cell) is None
+    await cell.reap()
+    assert await cell.redis.hkeys("ant:quarantined") == [b"bad"], "the archiver tries again"
+    await cell.redis.delete("ant:history:bad")
+    await cell.wait(MINUTE)
+    assert isinstance(await take_work(cell), Ending)
+    await cell.redis.zrem("ant:ending", "bad")
+    await cell.reap()
+    assert not await cell.redis.exists("ant:quarantined")

@@ -3,109 +3,99 @@
 from __future__ import annotations
 
 import pytest
-from support.cells import LEASE_MS, body, open_cell, stranger
+from support.cells import LEASE_MS, body, stranger
 
 from antiphon.errors import CorruptRecord
 from antiphon.wire.cell import SUPERSEDED
 from antiphon.wire.errors import JournalShorter
 
 
-async def test_a_step_is_kept_and_published(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        answer = await cell.append_step(
-            turn,
-            length=0,
-            step=2,
-            entries=[b"one", b"two"],
-            bodies=[body("step_finished"), body("tool_call")],
-        )
-        assert answer == ""
-        assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"one", b"two"]
-        assert (await cell.event_types())[2:] == ["step_finished", "tool_call"]
-        assert (await cell.turn("t1")).fields["step"] == b"2"
+async def test_a_step_is_kept_and_published(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    answer = await cell.append_step(
+        turn,
+        length=0,
+        step=2,
+        entries=[b"one", b"two"],
+        bodies=[body("step_finished"), body("tool_call")],
+    )
+    assert answer == ""
+    assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"one", b"two"]
+    assert (await cell.event_types())[2:] == ["step_finished", "tool_call"]
+    assert (await cell.turn("t1")).fields["step"] == b"2"
 
 
-async def test_entries_without_events_are_kept_too(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        assert await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[]) == ""
-        assert await cell.append_step(turn, length=1, step=2, entries=[b"ended"], bodies=[]) == ""
-        assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"started", b"ended"]
-        assert len(await cell.events()) == 2
+async def test_entries_without_events_are_kept_too(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    assert await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[]) == ""
+    assert await cell.append_step(turn, length=1, step=2, entries=[b"ended"], bodies=[]) == ""
+    assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"started", b"ended"]
+    assert len(await cell.events()) == 2
 
 
-async def test_without_entries_it_looks_at_the_fence_and_the_length_and_writes_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[])
-        before = await cell.contents()
-        assert await cell.append_step(turn, length=1, step=2, entries=[], bodies=[], usage=b"more") == ""
-        with pytest.raises(JournalShorter):
-            await cell.append_step(turn, length=2, step=2, entries=[], bodies=[])
-        assert (
-            await cell.append_step(stranger(turn, "0-other"), length=1, step=2, entries=[], bodies=[])
-            == SUPERSEDED
-        )
-        assert await cell.contents() == before
+async def test_without_entries_it_looks_at_the_fence_and_the_length_and_writes_nothing(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[])
+    before = await cell.contents()
+    assert await cell.append_step(turn, length=1, step=2, entries=[], bodies=[], usage=b"more") == ""
+    with pytest.raises(JournalShorter):
+        await cell.append_step(turn, length=2, step=2, entries=[], bodies=[])
+    assert (
+        await cell.append_step(stranger(turn, "0-other"), length=1, step=2, entries=[], bodies=[])
+        == SUPERSEDED
+    )
+    assert await cell.contents() == before
 
 
-async def test_a_repeated_step_is_kept_once(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")])
-        before = await cell.contents()
-        again = await cell.append_step(
-            turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")]
-        )
-        assert again == ""
-        assert await cell.contents() == before
+async def test_a_repeated_step_is_kept_once(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")])
+    before = await cell.contents()
+    again = await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")])
+    assert again == ""
+    assert await cell.contents() == before
 
 
 @pytest.mark.parametrize("length", [0, 1, 4])
-async def test_another_length_than_expected_is_refused(redis_url, length):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.append_step(turn, length=0, step=2, entries=[b"one", b"two", b"three"], bodies=[])
-        before = await cell.contents()
-        with pytest.raises(CorruptRecord, match="3 entries"):
-            await cell.append_step(turn, length=length, step=3, entries=[b"x"], bodies=[body()])
-        assert await cell.contents() == before
+async def test_another_length_than_expected_is_refused(cell, length):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.append_step(turn, length=0, step=2, entries=[b"one", b"two", b"three"], bodies=[])
+    before = await cell.contents()
+    with pytest.raises(CorruptRecord, match="3 entries"):
+        await cell.append_step(turn, length=length, step=3, entries=[b"x"], bodies=[body()])
+    assert await cell.contents() == before
 
 
-async def test_who_does_not_hold_the_lease_appends_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        before = await cell.contents()
-        for fence in ("", "1", turn.fence + "x"):
-            answer = await cell.append_step(
-                stranger(turn, fence), length=0, step=2, entries=[b"x"], bodies=[body()]
-            )
-            assert answer == SUPERSEDED
-        assert await cell.contents() == before
+async def test_who_does_not_hold_the_lease_appends_nothing(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    before = await cell.contents()
+    for fence in ("", "1", turn.fence + "x"):
+        answer = await cell.append_step(
+            stranger(turn, fence), length=0, step=2, entries=[b"x"], bodies=[body()]
+        )
+        assert answer == SUPERSEDED
+    assert await cell.contents() == before
 
 
-async def test_a_worker_whose_turn_was_recovered_appends_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        zombie = await cell.take_one("w1")
-        await cell.wait(LEASE_MS)
-        await cell.reap()
-        before = await cell.contents()
-        assert await cell.append_step(zombie, length=0, step=2, entries=[b"x"], bodies=[]) == SUPERSEDED
-        assert await cell.contents() == before
+async def test_a_worker_whose_turn_was_recovered_appends_nothing(cell):
+    await cell.put("t1")
+    zombie = await cell.take_one("w1")
+    await cell.wait(LEASE_MS)
+    await cell.reap()
+    before = await cell.contents()
+    assert await cell.append_step(zombie, length=0, step=2, entries=[b"x"], bodies=[]) == SUPERSEDED
+    assert await cell.contents() == before
 
 
-async def test_the_answer_carries_the_wish_to_stop(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.cancel("t1", "enough")
-        for _ in range(2):
-            assert await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[]) == "enough"
+async def test_the_answer_carries_the_wish_to_stop(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.cancel("t1", "enough")
+    for _ in range(2):
+        assert await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[]) == "enough"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.cells import START_MS, open_cell
+from support.cells import START_MS
 
 import antiphon.wire
 from antiphon.errors import SessionExists, StoreUnavailable, TurnNotFound, UsageError
@@ -56,218 +56,198 @@ def test_the_header_names_what_the_script_takes_and_answers(name):
     assert not re.search(r"PREFIX|cjson|TIME|\bARGV\b|\bKEYS\b|['\"](ant|rq):", code)
 
 
-async def test_fields_messages_and_events_are_written_together(redis_url):
-    async with open_cell(redis_url) as cell:
-        assert await change(
-            cell,
-            fields=[FieldChange("system", b"", b"S"), FieldChange("metadata", b"", b'{"a":[]}')],
-            messages=[b"1", b"2"],
-            bodies=[body("message_added"), body("variables_changed")],
-        )
-        snapshot = await cell.snapshot(S)
-        assert snapshot.history == [b"1", b"2"]
-        assert snapshot.fields["system"] == b"S"
-        assert snapshot.fields["metadata"] == b'{"a":[]}'
-        assert int(snapshot.fields["created"]) == int(snapshot.fields["updated"]) == START_MS
-        assert [event["type"] for event in await cell.events()] == ["message_added", "variables_changed"]
-        assert [event["seq"] for event in await cell.events()] == [1, 2]
+async def test_fields_messages_and_events_are_written_together(cell):
+    assert await change(
+        cell,
+        fields=[FieldChange("system", b"", b"S"), FieldChange("metadata", b"", b'{"a":[]}')],
+        messages=[b"1", b"2"],
+        bodies=[body("message_added"), body("variables_changed")],
+    )
+    snapshot = await cell.snapshot(S)
+    assert snapshot.history == [b"1", b"2"]
+    assert snapshot.fields["system"] == b"S"
+    assert snapshot.fields["metadata"] == b'{"a":[]}'
+    assert int(snapshot.fields["created"]) == int(snapshot.fields["updated"]) == START_MS
+    assert [event["type"] for event in await cell.events()] == ["message_added", "variables_changed"]
+    assert [event["seq"] for event in await cell.events()] == [1, 2]
 
 
-async def test_a_repeated_change_happens_once(redis_url):
-    async with open_cell(redis_url) as cell:
-        for _ in range(2):
-            assert (
-                await change(cell, op="x", length=0, messages=[b"1"], bodies=[body("message_added")]) is True
-            )
-        assert await cell.history() == [b"1"]
-        assert len(await cell.events()) == 1
+async def test_a_repeated_change_happens_once(cell):
+    for _ in range(2):
+        assert await change(cell, op="x", length=0, messages=[b"1"], bodies=[body("message_added")]) is True
+    assert await cell.history() == [b"1"]
+    assert len(await cell.events()) == 1
 
 
-async def test_what_was_read_must_still_be_so(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, fields=[FieldChange("system", b"", b"S")], messages=[b"1"])
-        before = await cell.contents()
-        assert await change(cell, fields=[FieldChange("system", b"", b"T")]) is False
-        assert await change(cell, fields=[FieldChange("system", b"X", b"T")]) is False
-        assert await change(cell, length=0, messages=[b"2"]) is False
-        assert await change(cell, length=2, messages=[b"2"]) is False
-        assert await cell.contents() == before
+async def test_what_was_read_must_still_be_so(cell):
+    await change(cell, fields=[FieldChange("system", b"", b"S")], messages=[b"1"])
+    before = await cell.contents()
+    assert await change(cell, fields=[FieldChange("system", b"", b"T")]) is False
+    assert await change(cell, fields=[FieldChange("system", b"X", b"T")]) is False
+    assert await change(cell, length=0, messages=[b"2"]) is False
+    assert await change(cell, length=2, messages=[b"2"]) is False
+    assert await cell.contents() == before
 
 
-async def test_a_field_that_becomes_empty_goes(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, fields=[FieldChange("system", b"", b"S")])
-        assert await change(cell, fields=[FieldChange("system", b"S", b"")])
-        assert "system" not in (await cell.snapshot(S)).fields
+async def test_a_field_that_becomes_empty_goes(cell):
+    await change(cell, fields=[FieldChange("system", b"", b"S")])
+    assert await change(cell, fields=[FieldChange("system", b"S", b"")])
+    assert "system" not in (await cell.snapshot(S)).fields
 
 
-async def test_the_end_of_a_history_is_replaced(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, fields=[FieldChange("window", b"", b"2:10")], messages=[b"1", b"2", b"3"])
-        assert await change(cell, length=3, keep=1, messages=[b"4"])
-        assert await cell.history() == [b"1", b"4"]
-        assert "window" not in (await cell.snapshot(S)).fields
-        assert await change(cell, keep=0, messages=[b"5"])
-        assert await cell.history() == [b"5"]
-        assert await change(cell, keep=0)
-        assert await cell.history() == []
+async def test_the_end_of_a_history_is_replaced(cell):
+    await change(cell, fields=[FieldChange("window", b"", b"2:10")], messages=[b"1", b"2", b"3"])
+    assert await change(cell, length=3, keep=1, messages=[b"4"])
+    assert await cell.history() == [b"1", b"4"]
+    assert "window" not in (await cell.snapshot(S)).fields
+    assert await change(cell, keep=0, messages=[b"5"])
+    assert await cell.history() == [b"5"]
+    assert await change(cell, keep=0)
+    assert await cell.history() == []
 
 
-async def test_a_summary_stays_for_as_long_as_the_messages_that_it_tells_of(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, fields=[FieldChange("summary", b"", b"2:both")], messages=[b"1", b"2", b"3"])
-        await change(cell, keep=2, messages=[b"4"])
-        assert (await cell.snapshot(S)).fields["summary"] == b"2:both"
-        await change(cell, keep=1)
-        assert "summary" not in (await cell.snapshot(S)).fields
-        await change(cell, keep=0, fields=[FieldChange("summary", b"", b"1:new")], messages=[b"5"])
-        assert (await cell.snapshot(S)).fields["summary"] == b"1:new", "one that comes with its history"
+async def test_a_summary_stays_for_as_long_as_the_messages_that_it_tells_of(cell):
+    await change(cell, fields=[FieldChange("summary", b"", b"2:both")], messages=[b"1", b"2", b"3"])
+    await change(cell, keep=2, messages=[b"4"])
+    assert (await cell.snapshot(S)).fields["summary"] == b"2:both"
+    await change(cell, keep=1)
+    assert "summary" not in (await cell.snapshot(S)).fields
+    await change(cell, keep=0, fields=[FieldChange("summary", b"", b"1:new")], messages=[b"5"])
+    assert (await cell.snapshot(S)).fields["summary"] == b"1:new", "one that comes with its history"
 
 
-async def test_a_change_waits_for_the_turns_before_it(redis_url):
-    async with open_cell(redis_url) as cell:
+async def test_a_change_waits_for_the_turns_before_it(cell):
+    await cell.put("t1")
+    await cell.put("t2")
+    assert await change(cell, messages=[b"1"]) == Busy(TurnId("t2"))
+    assert await change(cell, when="between", messages=[b"1"]) is True
+    turn = await cell.take_one()
+    assert await change(cell, when="between", messages=[b"2"]) == Busy(TurnId("t1"))
+    assert await change(cell, when="any", messages=[b"3"]) is True
+    await cell.end(turn)
+    assert await change(cell, when="between", messages=[b"4"]) is True
+    assert await cell.history() == [b"1", b"3", b'"t1"', b"4"]
+
+
+async def test_a_closed_session_is_not_changed(cell):
+    await change(cell, fields=[FieldChange("closed", b"", b"1")])
+    with pytest.raises(UsageError, match="closed"):
+        await change(cell, messages=[b"1"])
+    with pytest.raises(UsageError, match="closed"):
         await cell.put("t1")
-        await cell.put("t2")
-        assert await change(cell, messages=[b"1"]) == Busy(TurnId("t2"))
-        assert await change(cell, when="between", messages=[b"1"]) is True
-        turn = await cell.take_one()
-        assert await change(cell, when="between", messages=[b"2"]) == Busy(TurnId("t1"))
-        assert await change(cell, when="any", messages=[b"3"]) is True
-        await cell.end(turn)
-        assert await change(cell, when="between", messages=[b"4"]) is True
-        assert await cell.history() == [b"1", b"3", b'"t1"', b"4"]
 
 
-async def test_a_closed_session_is_not_changed(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, fields=[FieldChange("closed", b"", b"1")])
-        with pytest.raises(UsageError, match="closed"):
-            await change(cell, messages=[b"1"])
-        with pytest.raises(UsageError, match="closed"):
-            await cell.put("t1")
-
-
-async def test_a_changed_session_lives_as_long_as_it_is_to(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, messages=[b"1"], bodies=[body("message_added")])
-        keys = [cell.keys.history(S), cell.keys.events(S)]
-        lives = [await cell.redis.pttl(key) for key in keys]
-        assert all(TTL - 5000 < life <= TTL for life in lives), lives
-        assert await cell.redis.pttl(cell.keys.session(S)) > TTL
-        assert await cell.redis.zscore(cell.keys.sessions, "s") == START_MS + TTL
-        await cell.put("t1")
-        await change(cell, when="any", messages=[b"2"])
-        assert await cell.redis.pttl(cell.keys.history(S)) == -1
+async def test_a_changed_session_lives_as_long_as_it_is_to(cell):
+    await change(cell, messages=[b"1"], bodies=[body("message_added")])
+    keys = [cell.keys.history(S), cell.keys.events(S)]
+    lives = [await cell.redis.pttl(key) for key in keys]
+    assert all(TTL - 5000 < life <= TTL for life in lives), lives
+    assert await cell.redis.pttl(cell.keys.session(S)) > TTL
+    assert await cell.redis.zscore(cell.keys.sessions, "s") == START_MS + TTL
+    await cell.put("t1")
+    await change(cell, when="any", messages=[b"2"])
+    assert await cell.redis.pttl(cell.keys.history(S)) == -1
 
 
 @pytest.mark.lasting_keys("ant:session:*", "ant:history:*", "ant:events:*")
-async def test_a_session_without_a_ttl_is_kept(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, ttl_ms=0, messages=[b"1"], bodies=[body("message_added")])
-        assert await cell.redis.pttl(cell.keys.history(S)) == -1
+async def test_a_session_without_a_ttl_is_kept(cell):
+    await change(cell, ttl_ms=0, messages=[b"1"], bodies=[body("message_added")])
+    assert await cell.redis.pttl(cell.keys.history(S)) == -1
 
 
-async def test_events_of_changes_are_trimmed_while_no_turn_runs(redis_url):
-    async with open_cell(redis_url) as cell:
-        many = [body("message_added")] * 6000
-        await change(cell, bodies=many)
-        await change(cell, bodies=many)
-        assert await cell.redis.xlen(cell.keys.events(S)) == 10_000
-        assert (await cell.events())[-1]["seq"] == 12_000
+async def test_events_of_changes_are_trimmed_while_no_turn_runs(cell):
+    many = [body("message_added")] * 6000
+    await change(cell, bodies=many)
+    await change(cell, bodies=many)
+    assert await cell.redis.xlen(cell.keys.events(S)) == 10_000
+    assert (await cell.events())[-1]["seq"] == 12_000
 
 
 async def fork(cell, source="s", target="f", op=None):
     await cell.fork(source, target, op or new_op(), ttl_ms=TTL)
 
 
-async def test_a_fork_has_the_fields_and_the_history(redis_url):
-    async with open_cell(redis_url) as cell:
-        fields = {
-            "agent": b'"a"',
-            "system": b"S",
-            "variables": b"{}",
-            "metadata": b"[]",
-            "files": b"{}",
-            "window": b"1:2",
-            "summary": b"1:It began.",
-        }
-        await change(
-            cell,
-            fields=[FieldChange(n, b"", v) for n, v in fields.items()] + [FieldChange("parent", b"", b"p")],
-            messages=[b"1"],
-        )  # fmt: skip
-        await cell.wait(5)
+async def test_a_fork_has_the_fields_and_the_history(cell):
+    fields = {
+        "agent": b'"a"',
+        "system": b"S",
+        "variables": b"{}",
+        "metadata": b"[]",
+        "files": b"{}",
+        "window": b"1:2",
+        "summary": b"1:It began.",
+    }
+    await change(
+        cell,
+        fields=[FieldChange(n, b"", v) for n, v in fields.items()] + [FieldChange("parent", b"", b"p")],
+        messages=[b"1"],
+    )  # fmt: skip
+    await cell.wait(5)
+    await fork(cell)
+    found = await cell.snapshot(SessionId("f"))
+    assert found.history == [b"1"]
+    assert {name: found.fields[name] for name in fields} == fields
+    assert "parent" not in found.fields
+    assert int(found.fields["created"]) == START_MS + 5
+    assert await cell.event_types("f") == []
+    assert await cell.event_types("s") == ["session_forked"]
+    assert await cell.redis.pttl(cell.keys.history(SessionId("f"))) > 0
+
+
+async def test_a_repeated_fork_happens_once_and_another_is_refused(cell):
+    await change(cell, messages=[b"1"])
+    for _ in range(2):
+        await fork(cell, op="x")
+    assert await cell.event_types() == ["session_forked"]
+    with pytest.raises(SessionExists, match="'f'"):
         await fork(cell)
-        found = await cell.snapshot(SessionId("f"))
-        assert found.history == [b"1"]
-        assert {name: found.fields[name] for name in fields} == fields
-        assert "parent" not in found.fields
-        assert int(found.fields["created"]) == START_MS + 5
-        assert await cell.event_types("f") == []
-        assert await cell.event_types("s") == ["session_forked"]
-        assert await cell.redis.pttl(cell.keys.history(SessionId("f"))) > 0
 
 
-async def test_a_repeated_fork_happens_once_and_another_is_refused(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, messages=[b"1"])
-        for _ in range(2):
-            await fork(cell, op="x")
-        assert await cell.event_types() == ["session_forked"]
-        with pytest.raises(SessionExists, match="'f'"):
-            await fork(cell)
+async def test_a_fork_of_a_running_session_has_the_finished_turns_only(cell):
+    await change(cell, messages=[b"1"])
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await fork(cell)
+    await cell.end(turn)
+    assert await cell.history("f") == [b"1"]
+    assert await cell.history("s") == [b"1", b'"t1"']
+    assert await cell.inbox("f") == []
 
 
-async def test_a_fork_of_a_running_session_has_the_finished_turns_only(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, messages=[b"1"])
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await fork(cell)
-        await cell.end(turn)
-        assert await cell.history("f") == [b"1"]
-        assert await cell.history("s") == [b"1", b'"t1"']
-        assert await cell.inbox("f") == []
+async def test_a_fork_of_nothing_is_empty(cell):
+    await fork(cell, source="nothing")
+    assert (await cell.snapshot(SessionId("f"))).history == []
+    assert await cell.redis.exists(cell.keys.session(SessionId("nothing"))) == 0
 
 
-async def test_a_fork_of_nothing_is_empty(redis_url):
-    async with open_cell(redis_url) as cell:
-        await fork(cell, source="nothing")
-        assert (await cell.snapshot(SessionId("f"))).history == []
-        assert await cell.redis.exists(cell.keys.session(SessionId("nothing"))) == 0
+async def test_a_deleted_session_leaves_nothing(cell):
+    await change(cell, messages=[b"1"], bodies=[body("message_added")])
+    assert await delete_session(cell, S) is True
+    assert await delete_session(cell, S) is False
+    assert await cell.contents() == {}
 
 
-async def test_a_deleted_session_leaves_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await change(cell, messages=[b"1"], bodies=[body("message_added")])
-        assert await delete_session(cell, S) is True
-        assert await delete_session(cell, S) is False
-        assert await cell.contents() == {}
+async def test_a_session_with_turns_is_not_deleted(cell):
+    await cell.put("t1")
+    await cell.put("t2")
+    assert await delete_session(cell, S) == Busy(TurnId("t2"))
+    assert await cell.inbox() == ["t1", "t2"]
 
 
-async def test_a_session_with_turns_is_not_deleted(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.put("t2")
-        assert await delete_session(cell, S) == Busy(TurnId("t2"))
-        assert await cell.inbox() == ["t1", "t2"]
-
-
-async def test_a_turn_that_has_ended_is_forgotten_and_its_history_stays(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        with pytest.raises(UsageError, match="is queued: cancel it first"):
-            await forget_turn(cell, TurnId("t1"))
-        await cell.end(await cell.take_one())
-        history, before = await cell.history(), await cell.contents()
+async def test_a_turn_that_has_ended_is_forgotten_and_its_history_stays(cell):
+    await cell.put("t1")
+    with pytest.raises(UsageError, match="is queued: cancel it first"):
         await forget_turn(cell, TurnId("t1"))
-        assert await cell.history() == history == [b'"t1"']
-        left = await cell.contents()
-        assert not [key for key in left if "t1" in key], "neither ours nor RQ's"
-        assert before.keys() - left.keys() >= {cell.keys.turn("t1"), "rq:job:t1", "rq:finished:antiphon"}
-        assert cell.keys.turns(S) not in left
-        with pytest.raises(TurnNotFound):
-            await forget_turn(cell, TurnId("t1"))
+    await cell.end(await cell.take_one())
+    history, before = await cell.history(), await cell.contents()
+    await forget_turn(cell, TurnId("t1"))
+    assert await cell.history() == history == [b'"t1"']
+    left = await cell.contents()
+    assert not [key for key in left if "t1" in key], "neither ours nor RQ's"
+    assert before.keys() - left.keys() >= {cell.keys.turn("t1"), "rq:job:t1", "rq:finished:antiphon"}
+    assert cell.keys.turns(S) not in left
+    with pytest.raises(TurnNotFound):
+        await forget_turn(cell, TurnId("t1"))
 
 
 async def fork_nothing(cell):

@@ -30,8 +30,7 @@ async def test_the_job_stands_in_the_failed_registry_with_its_message(redis_url)
             assert queue.started_job_registry.get_job_ids() == []
 
 
-async def test_a_job_that_has_vanished_leaves_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        before = await cell.contents()
-        await cell.fail_job(ForeignJob("gone", "antiphon", b""), "w1", "no turn")
-        assert await cell.contents() == before
+async def test_a_job_that_has_vanished_leaves_nothing(cell):
+    before = await cell.contents()
+    await cell.fail_job(ForeignJob("gone", "antiphon", b""), "w1", "no turn")
+    assert await cell.contents() == before

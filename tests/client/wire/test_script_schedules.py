@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.cells import open_cell
 
 from antiphon.wire.editing import delete_session
 from antiphon.wire.lists.schedules import (
@@ -23,54 +22,50 @@ async def fields(cell, name="k:s"):
     return {k.decode(): v.decode() for k, v in (await cell.redis.hgetall(f"ant:schedule:{name}")).items()}
 
 
-async def test_a_schedule_is_written_changed_and_removed(redis_url):
-    async with open_cell(redis_url) as cell:
-        assert not await write_schedule(cell, "s", "k", "5000", {}), "there is none to change"
-        assert await cell.redis.keys("ant:schedule*") == []
-        assert await write_schedule(cell, "s", "k", "5000", DAILY)
-        assert await fields(cell) == DAILY
-        assert await schedule_ids(cell) == await schedule_ids(cell, "s") == ["k:s"]
-        assert (await due_schedules(cell, 4_999, 9), await due_schedules(cell, 5_000, 9)) == ([], ["k:s"])
-        assert await write_schedule(cell, "s", "k", PAUSED, {})
-        assert await due_schedules(cell, 10**15, 9) == []
-        assert await fields(cell) == DAILY
-        assert await write_schedule(cell, "s", "k", "6000", {"text": "Bye"})
-        assert await fields(cell) == {**DAILY, "text": "Bye"}
-        assert [one.due for one in await stored(cell, ["k:s"])] == [6_000]
-        assert await write_schedule(cell, "s", "k", "", {})
-        assert await cell.redis.keys("ant:schedule*") == []
+async def test_a_schedule_is_written_changed_and_removed(cell):
+    assert not await write_schedule(cell, "s", "k", "5000", {}), "there is none to change"
+    assert await cell.redis.keys("ant:schedule*") == []
+    assert await write_schedule(cell, "s", "k", "5000", DAILY)
+    assert await fields(cell) == DAILY
+    assert await schedule_ids(cell) == await schedule_ids(cell, "s") == ["k:s"]
+    assert (await due_schedules(cell, 4_999, 9), await due_schedules(cell, 5_000, 9)) == ([], ["k:s"])
+    assert await write_schedule(cell, "s", "k", PAUSED, {})
+    assert await due_schedules(cell, 10**15, 9) == []
+    assert await fields(cell) == DAILY
+    assert await write_schedule(cell, "s", "k", "6000", {"text": "Bye"})
+    assert await fields(cell) == {**DAILY, "text": "Bye"}
+    assert [one.due for one in await stored(cell, ["k:s"])] == [6_000]
+    assert await write_schedule(cell, "s", "k", "", {})
+    assert await cell.redis.keys("ant:schedule*") == []
 
 
-async def test_it_moves_on_once_from_each_time_and_says_what_it_has_submitted(redis_url):
-    async with open_cell(redis_url) as cell:
-        await write_schedule(cell, "s", "k", "5000", DAILY)
-        assert await advance(cell, "k:s", 5_000, 6_000, "t1", "")
-        assert await fields(cell) == {**DAILY, "turn": "t1", "error": ""}
-        assert not await advance(cell, "k:s", 5_000, 7_000, "t2", ""), "another one was faster"
-        assert (await fields(cell))["turn"] == "t1"
-        assert await due_schedules(cell, 6_000, 9) == ["k:s"]
-        assert await advance(cell, "k:s", 6_000, 7_000, "", "session_busy")
-        assert (await fields(cell))["error"] == "session_busy"
+async def test_it_moves_on_once_from_each_time_and_says_what_it_has_submitted(cell):
+    await write_schedule(cell, "s", "k", "5000", DAILY)
+    assert await advance(cell, "k:s", 5_000, 6_000, "t1", "")
+    assert await fields(cell) == {**DAILY, "turn": "t1", "error": ""}
+    assert not await advance(cell, "k:s", 5_000, 7_000, "t2", ""), "another one was faster"
+    assert (await fields(cell))["turn"] == "t1"
+    assert await due_schedules(cell, 6_000, 9) == ["k:s"]
+    assert await advance(cell, "k:s", 6_000, 7_000, "", "session_busy")
+    assert (await fields(cell))["error"] == "session_busy"
 
 
 @pytest.mark.parametrize("due", [PAUSED, "9000", ""])
-async def test_what_was_changed_meanwhile_stays_so(due, redis_url):
-    async with open_cell(redis_url) as cell:
-        await write_schedule(cell, "s", "k", "5000", DAILY)
-        await write_schedule(cell, "s", "k", due, {})
-        assert not await advance(cell, "k:s", 5_000, 6_000, "t1", "")
-        assert await due_schedules(cell, 8_999, 9) == []
-        assert bool(await fields(cell)) == bool(due)
+async def test_what_was_changed_meanwhile_stays_so(due, cell):
+    await write_schedule(cell, "s", "k", "5000", DAILY)
+    await write_schedule(cell, "s", "k", due, {})
+    assert not await advance(cell, "k:s", 5_000, 6_000, "t1", "")
+    assert await due_schedules(cell, 8_999, 9) == []
+    assert bool(await fields(cell)) == bool(due)
 
 
-async def test_it_goes_with_its_session(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.end(await cell.take_one())
-        for session, name in (("s", "k"), ("s", "l"), ("other", "k")):
-            await write_schedule(cell, session, name, "5000", {**DAILY, "session": session})
-        await delete_session(cell, "s")
-        assert await schedule_ids(cell) == ["k:other"]
-        assert sorted(await cell.redis.keys("ant:schedule*")) == [
-            b"ant:schedule:k:other", b"ant:scheduled:other", b"ant:schedules",
-        ]  # fmt: skip
+async def test_it_goes_with_its_session(cell):
+    await cell.put("t1")
+    await cell.end(await cell.take_one())
+    for session, name in (("s", "k"), ("s", "l"), ("other", "k")):
+        await write_schedule(cell, session, name, "5000", {**DAILY, "session": session})
+    await delete_session(cell, "s")
+    assert await schedule_ids(cell) == ["k:other"]
+    assert sorted(await cell.redis.keys("ant:schedule*")) == [
+        b"ant:schedule:k:other", b"ant:scheduled:other", b"ant:schedules",
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.cells import LEASE_MS, START_MS, body, open_cell, stranger
+from support.cells import LEASE_MS, START_MS, body, stranger
 
 from antiphon.model import OpenCall
 
@@ -12,196 +12,180 @@ PAY = OpenCall("c1", "pay", {"amount": 3})
 LOOK = OpenCall("c2", "look", kind="tool", seconds=20.0, at_limit="approve")
 
 
-async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.put("t2")
-        turn = await cell.take_one()
-        assert await cell.hold(turn, PAY, LOOK) == ""
-        *_, step, event = await cell.events()
-        assert step["type"] == "step_finished", "what was not yet published comes before"
-        assert (event["type"], event["turn_id"], event["run"], event["attempt"], event["step"]) == (
-            "turn_suspended", "t1", 1, 1, 1,
-        )  # fmt: skip
-        assert event["calls"] == [
-            {"call_id": "c1", "name": "pay", "arguments": {"amount": 3}, "until": START_MS + 30 * DAY_MS},
-            {
-                "call_id": "c2", "name": "look", "kind": "tool", "seconds": 20.0, "at_limit": "approve",
-                "until": START_MS + 20_000,
-            },
-        ]  # fmt: skip
-        fields = await cell.redis.hgetall("ant:session:s")
-        assert (fields[b"fence"], fields[b"holder"], fields[b"turn"]) == (b"", b"", b"")
-        assert b"s" not in await cell.redis.hgetall("ant:held:w1")
-        assert await cell.redis.hget("rq:job:t1", "status") == b"deferred"
-        assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == []
-        assert await cell.redis.zscore("ant:suspended", "t1") == START_MS
-        assert await cell.inbox() == ["t1", "t2"]
-        assert await cell.look_at() == START_MS + 20_000
-        assert (await cell.take()).turns == [], "the session's next turn waits behind it"
+async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(cell):
+    await cell.put("t1")
+    await cell.put("t2")
+    turn = await cell.take_one()
+    assert await cell.hold(turn, PAY, LOOK) == ""
+    *_, step, event = await cell.events()
+    assert step["type"] == "step_finished", "what was not yet published comes before"
+    assert (event["type"], event["turn_id"], event["run"], event["attempt"], event["step"]) == (
+        "turn_suspended", "t1", 1, 1, 1,
+    )  # fmt: skip
+    assert event["calls"] == [
+        {"call_id": "c1", "name": "pay", "arguments": {"amount": 3}, "until": START_MS + 30 * DAY_MS},
+        {
+            "call_id": "c2", "name": "look", "kind": "tool", "seconds": 20.0, "at_limit": "approve",
+            "until": START_MS + 20_000,
+        },
+    ]  # fmt: skip
+    fields = await cell.redis.hgetall("ant:session:s")
+    assert (fields[b"fence"], fields[b"holder"], fields[b"turn"]) == (b"", b"", b"")
+    assert b"s" not in await cell.redis.hgetall("ant:held:w1")
+    assert await cell.redis.hget("rq:job:t1", "status") == b"deferred"
+    assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == []
+    assert await cell.redis.zscore("ant:suspended", "t1") == START_MS
+    assert await cell.inbox() == ["t1", "t2"]
+    assert await cell.look_at() == START_MS + 20_000
+    assert (await cell.take()).turns == [], "the session's next turn waits behind it"
 
 
-async def test_a_repeated_suspend_changes_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.hold(turn)
-        before = await cell.contents()
-        assert await cell.hold(turn) == ""
-        assert await cell.contents() == before
+async def test_a_repeated_suspend_changes_nothing(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.hold(turn)
+    before = await cell.contents()
+    assert await cell.hold(turn) == ""
+    assert await cell.contents() == before
 
 
-async def test_a_repetition_after_the_turn_went_on_changes_nothing(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.hold(turn)
-        await cell.decide()
-        await cell.take_one()
-        before = await cell.contents()
-        assert await cell.hold(turn) == ""
-        assert await cell.contents() == before
+async def test_a_repetition_after_the_turn_went_on_changes_nothing(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.hold(turn)
+    await cell.decide()
+    await cell.take_one()
+    before = await cell.contents()
+    assert await cell.hold(turn) == ""
+    assert await cell.contents() == before
 
 
 @pytest.mark.parametrize("fence", ["", "0-other"])
-async def test_only_the_holder_suspends(redis_url, fence):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        before = await cell.contents()
-        assert await cell.hold(stranger(turn, fence)) is None
-        assert await cell.contents() == before
+async def test_only_the_holder_suspends(cell, fence):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    before = await cell.contents()
+    assert await cell.hold(stranger(turn, fence)) is None
+    assert await cell.contents() == before
 
 
-async def test_a_turn_that_is_to_be_cancelled_is_not_suspended(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.cancel(turn.turn_id, "enough", "nothing")
-        assert await cell.hold(turn) == "enough"
-        assert await cell.status() == "running"
-        await cell.end(turn, "cancelled")
+async def test_a_turn_that_is_to_be_cancelled_is_not_suspended(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.cancel(turn.turn_id, "enough", "nothing")
+    assert await cell.hold(turn) == "enough"
+    assert await cell.status() == "running"
+    await cell.end(turn, "cancelled")
 
 
-async def test_a_turn_that_was_cancelled_in_rq_is_not_suspended(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.redis.hset("rq:job:t1", "status", "canceled")
-        assert await cell.hold(turn) == "cancelled in RQ"
-        await cell.end(turn, "cancelled")
+async def test_a_turn_that_was_cancelled_in_rq_is_not_suspended(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.redis.hset("rq:job:t1", "status", "canceled")
+    assert await cell.hold(turn) == "cancelled in RQ"
+    await cell.end(turn, "cancelled")
 
 
-async def test_a_later_suspension_forgets_the_calls_of_the_earlier_one(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.hold(await cell.take_one(), PAY, LOOK)
-        await cell.decide("c1")
-        await cell.decide("c2", "result", content="a tree")
-        turn = await cell.take_one()
-        assert len(turn.decisions) == 2
-        await cell.hold(turn, OpenCall("c3", "pay"))
-        fields = (await cell.turn(turn.turn_id)).fields
-        assert [name for name in fields if name.startswith(("wait:", "decision:"))] == ["wait:1"]
-        await cell.decide("c3")
-        again = await cell.take_one()
-        assert b'"c3"' in again.decisions[0]
-        assert len(again.decisions) == 1
+async def test_a_later_suspension_forgets_the_calls_of_the_earlier_one(cell):
+    await cell.put("t1")
+    await cell.hold(await cell.take_one(), PAY, LOOK)
+    await cell.decide("c1")
+    await cell.decide("c2", "result", content="a tree")
+    turn = await cell.take_one()
+    assert len(turn.decisions) == 2
+    await cell.hold(turn, OpenCall("c3", "pay"))
+    fields = (await cell.turn(turn.turn_id)).fields
+    assert [name for name in fields if name.startswith(("wait:", "decision:"))] == ["wait:1"]
+    await cell.decide("c3")
+    again = await cell.take_one()
+    assert b'"c3"' in again.decisions[0]
+    assert len(again.decisions) == 1
 
 
-async def test_the_next_turns_pass_by_a_turn_that_lets_them(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1", ttl_ms=60_000)
-        await cell.put("t2")
-        await cell.hold(await cell.take_one(), aside=True)
-        assert await cell.inbox() == ["t2"]
-        assert await cell.redis.zscore("ant:aside", "t1") == START_MS + 30_000
-        other = await cell.take_one()
-        assert other.turn_id == "t2"
-        await cell.end(other)
-        for kind in ("session", "history", "events", "turns"):
-            assert await cell.redis.pttl(f"ant:{kind}:s") == -1, "the session lives while it waits"
-        assert await cell.look_at() is None
-        await cell.decide()
-        assert await cell.inbox() == ["t1"]
-        turn = await cell.take_one()
-        assert await cell.redis.zcard("ant:aside") == 0
-        await cell.end(turn)
-        assert await cell.history() == [b'"t2"', b'"t1"'], "in the order of finishing"
-        assert 0 < await cell.redis.pttl("ant:history:s") <= 60_000
+async def test_the_next_turns_pass_by_a_turn_that_lets_them(cell):
+    await cell.put("t1", ttl_ms=60_000)
+    await cell.put("t2")
+    await cell.hold(await cell.take_one(), aside=True)
+    assert await cell.inbox() == ["t2"]
+    assert await cell.redis.zscore("ant:aside", "t1") == START_MS + 30_000
+    other = await cell.take_one()
+    assert other.turn_id == "t2"
+    await cell.end(other)
+    for kind in ("session", "history", "events", "turns"):
+        assert await cell.redis.pttl(f"ant:{kind}:s") == -1, "the session lives while it waits"
+    assert await cell.look_at() is None
+    await cell.decide()
+    assert await cell.inbox() == ["t1"]
+    turn = await cell.take_one()
+    assert await cell.redis.zcard("ant:aside") == 0
+    await cell.end(turn)
+    assert await cell.history() == [b'"t2"', b'"t1"'], "in the order of finishing"
+    assert 0 < await cell.redis.pttl("ant:history:s") <= 60_000
 
 
-async def test_a_turn_that_was_passed_by_goes_on_behind_the_one_that_runs(redis_url):
-    async with open_cell(redis_url) as cell:
-        for name in ("t1", "t2", "t3"):
-            await cell.put(name)
-        await cell.hold(await cell.take_one(), aside=True)
-        other = await cell.take_one()
-        await cell.redis.delete("rq:job:t1")  # with RQ's tools
-        await cell.decide()
-        assert await cell.inbox() == ["t2", "t1", "t3"]
-        assert await cell.status() == "waiting"
-        assert await cell.redis.hget("rq:job:t1", "status") == b"deferred"
-        await cell.end(other)
-        assert (await cell.take_one()).turn_id == "t1"
+async def test_a_turn_that_was_passed_by_goes_on_behind_the_one_that_runs(cell):
+    for name in ("t1", "t2", "t3"):
+        await cell.put(name)
+    await cell.hold(await cell.take_one(), aside=True)
+    other = await cell.take_one()
+    await cell.redis.delete("rq:job:t1")  # with RQ's tools
+    await cell.decide()
+    assert await cell.inbox() == ["t2", "t1", "t3"]
+    assert await cell.status() == "waiting"
+    assert await cell.redis.hget("rq:job:t1", "status") == b"deferred"
+    await cell.end(other)
+    assert (await cell.take_one()).turn_id == "t1"
 
 
-async def test_a_snapshot_shows_a_turn_that_was_passed_by_and_begins_with_its_second_part(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.hold(await cell.take_one(), aside=True)
-        await cell.put("t2")
-        await cell.end(await cell.take_one())
-        found = await cell.snapshot("s", turns="pending")
-        assert [record.turn_id for record in found.turns] == ["t1"]
-        await cell.decide()
-        await cell.take_one()
-        found = await cell.snapshot("s", turns="pending")
-        assert [event["type"] for event in await cell.events() if event["seq"] > found.cursor] == [
-            "turn_started"
-        ]
+async def test_a_snapshot_shows_a_turn_that_was_passed_by_and_begins_with_its_second_part(cell):
+    await cell.put("t1")
+    await cell.hold(await cell.take_one(), aside=True)
+    await cell.put("t2")
+    await cell.end(await cell.take_one())
+    found = await cell.snapshot("s", turns="pending")
+    assert [record.turn_id for record in found.turns] == ["t1"]
+    await cell.decide()
+    await cell.take_one()
+    found = await cell.snapshot("s", turns="pending")
+    assert [event["type"] for event in await cell.events() if event["seq"] > found.cursor] == ["turn_started"]
 
 
-async def test_a_suspended_turn_is_not_trimmed_away(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t0")
-        await cell.put("t1")
-        await cell.end(await cell.take_one())
-        await cell.hold(await cell.take_one())
-        await cell.put("t2")
-        await cell.cancel("t2", "not this one", keep_events=1)
-        assert [e["type"] for e in await cell.events() if e["turn_id"] == "t1"][-1] == "turn_suspended"
+async def test_a_suspended_turn_is_not_trimmed_away(cell):
+    await cell.put("t0")
+    await cell.put("t1")
+    await cell.end(await cell.take_one())
+    await cell.hold(await cell.take_one())
+    await cell.put("t2")
+    await cell.cancel("t2", "not this one", keep_events=1)
+    assert [e["type"] for e in await cell.events() if e["turn_id"] == "t1"][-1] == "turn_suspended"
 
 
-async def test_a_session_with_a_suspended_turn_does_not_expire(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1", ttl_ms=1_000)
-        await cell.hold(await cell.take_one())
-        for key in ("session:s", "history:s", "events:s", "turn:t1", "journal:t1"):
-            assert await cell.redis.pttl(f"ant:{key}") in (-1, -2)
+async def test_a_session_with_a_suspended_turn_does_not_expire(cell):
+    await cell.put("t1", ttl_ms=1_000)
+    await cell.hold(await cell.take_one())
+    for key in ("session:s", "history:s", "events:s", "turn:t1", "journal:t1"):
+        assert await cell.redis.pttl(f"ant:{key}") in (-1, -2)
 
 
-async def test_a_turn_that_never_waits_has_no_field_of_this(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.say(turn, 1, body())
-        await cell.end(turn)
-        fields = (await cell.turn(turn.turn_id)).fields
-        assert not [
-            name for name in fields if name.partition(":")[0] in ("wait", "decision", "calls", "suspended_at")
-        ]
-        assert await cell.redis.hget("ant:session:s", "aside") is None
-        assert turn.decisions == []
+async def test_a_turn_that_never_waits_has_no_field_of_this(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.say(turn, 1, body())
+    await cell.end(turn)
+    fields = (await cell.turn(turn.turn_id)).fields
+    assert not [
+        name for name in fields if name.partition(":")[0] in ("wait", "decision", "calls", "suspended_at")
+    ]
+    assert await cell.redis.hget("ant:session:s", "aside") is None
+    assert turn.decisions == []
 
 
-async def test_the_lease_is_free_for_another_worker(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        await cell.hold(turn)
-        assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["SUPERSEDED"]
-        await cell.decide()
-        again = await cell.take_one("w2")
-        assert again.turn_id == "t1"
-        assert again.journal == [b'{"step":1}']
+async def test_the_lease_is_free_for_another_worker(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    await cell.hold(turn)
+    assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["SUPERSEDED"]
+    await cell.decide()
+    again = await cell.take_one("w2")
+    assert again.turn_id == "t1"
+    assert again.journal == [b'{"step":1}']

@@ -55,6 +55,11 @@ async def archiving_cell(url):
         yield cell
 
 
+@pytest.fixture
+def cell(redis_url):
+    return archiving_cell(redis_url)
+
+
 def said(text):
     return [Message.user(text).to_json(), Message.assistant(f"{text}, you said").to_json()]
 
@@ -81,32 +86,30 @@ async def end(cell, session="s"):
         redis.delete(*session_keys(session))
 
 
-async def test_an_ending_session_is_saved_as_to_dict_gives_it_and_once(redis_url, store):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(store)
-        await talk(cell, archive=archive)
-        fields = [FieldChange("system", b"", b"be brief"), FieldChange("metadata", b"", b'{"plan":"free"}')]
-        await change_session(cell, "s", "op", Change(fields), when="any", ttl_ms=SOON)
-        await Archiver(cell, archive).sweep()
-        data = store.load("s")
-        assert (data["version"], data["system"], data["metadata"]) == (1, "be brief", {"plan": "free"})
-        assert texts(data) == ["t1 in s", "t1 in s, you said"]
-        store.save("s", {**data, "metadata": {"saved": "by hand"}})
-        await cell.redis.zadd("ant:ending", {"s": 0})
-        await Archiver(cell, archive).sweep()
-        assert store.load("s")["metadata"] == {"saved": "by hand"}
+async def test_an_ending_session_is_saved_as_to_dict_gives_it_and_once(cell, store):
+    archive = Archive(store)
+    await talk(cell, archive=archive)
+    fields = [FieldChange("system", b"", b"be brief"), FieldChange("metadata", b"", b'{"plan":"free"}')]
+    await change_session(cell, "s", "op", Change(fields), when="any", ttl_ms=SOON)
+    await Archiver(cell, archive).sweep()
+    data = store.load("s")
+    assert (data["version"], data["system"], data["metadata"]) == (1, "be brief", {"plan": "free"})
+    assert texts(data) == ["t1 in s", "t1 in s, you said"]
+    store.save("s", {**data, "metadata": {"saved": "by hand"}})
+    await cell.redis.zadd("ant:ending", {"s": 0})
+    await Archiver(cell, archive).sweep()
+    assert store.load("s")["metadata"] == {"saved": "by hand"}
 
 
-async def test_a_session_that_began_anew_is_joined_with_its_past_before_it_is_saved(redis_url, store):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(store)
-        await talk(cell, archive=archive)
-        await Archiver(cell, archive).sweep()
-        await end(cell)
-        await talk(cell, "t2")
-        await Archiver(cell, archive).sweep()
-        assert texts(store.load("s"))[::2] == ["t1 in s", "t2 in s"]
-        assert await cell.redis.llen("ant:history:s") == 4
+async def test_a_session_that_began_anew_is_joined_with_its_past_before_it_is_saved(cell, store):
+    archive = Archive(store)
+    await talk(cell, archive=archive)
+    await Archiver(cell, archive).sweep()
+    await end(cell)
+    await talk(cell, "t2")
+    await Archiver(cell, archive).sweep()
+    assert texts(store.load("s"))[::2] == ["t1 in s", "t2 in s"]
+    assert await cell.redis.llen("ant:history:s") == 4
 
 
 async def let_expire(cell, session="s"):
@@ -116,19 +119,18 @@ async def let_expire(cell, session="s"):
     await cell.redis.pexpire(f"ant:session:{session}", 3_600_000)
 
 
-async def test_workers_that_come_back_after_a_restored_session_has_ended_lose_nothing(redis_url, store):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(store)
-        for number in range(3):
-            await talk(cell, f"t{number}", archive=archive)
-        await Archiver(cell, archive).sweep()
-        await end(cell)
-        await talk(cell, "t3", archive=archive)  # restored
-        await Archiver(cell, archive).sweep()
-        await let_expire(cell)
-        await talk(cell, "t4", archive=archive)
-        await Archiver(cell, archive).sweep()
-        assert texts(store.load("s"))[::2] == [f"t{number} in s" for number in range(5)]
+async def test_workers_that_come_back_after_a_restored_session_has_ended_lose_nothing(cell, store):
+    archive = Archive(store)
+    for number in range(3):
+        await talk(cell, f"t{number}", archive=archive)
+    await Archiver(cell, archive).sweep()
+    await end(cell)
+    await talk(cell, "t3", archive=archive)  # restored
+    await Archiver(cell, archive).sweep()
+    await let_expire(cell)
+    await talk(cell, "t4", archive=archive)
+    await Archiver(cell, archive).sweep()
+    assert texts(store.load("s"))[::2] == [f"t{number} in s" for number in range(5)]
 
 
 async def saved(own, cell, number, history=None):
@@ -166,72 +168,67 @@ async def test_what_redis_has_lost_of_a_session_stays_in_its_copy(redis_url, own
         assert own.list_sessions() == ["s"]
 
 
-async def test_a_copy_that_was_longer_on_purpose_stays_for_a_day(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        archive = await saved(own, cell, 3)
-        await change_session(cell, "s", "op", Change(keep=2), when="any", ttl_ms=SOON)
-        await Archiver(cell, archive).sweep()
-        assert texts(own.load("s")) == ["t0 in s", "t0 in s, you said"]
-        beside = next(name for name in own.list_sessions() if name != "s")
-        assert texts(own.load(beside))[::2] == ["t0 in s", "t1 in s", "t2 in s"]
-        await cell.wait(24 * 60 * MINUTE - 1)
-        await Archiver(cell, archive).sweep()
-        assert beside in own.list_sessions()
-        await cell.wait(1)
-        await Archiver(cell, archive).sweep()
-        assert own.list_sessions() == ["s"]
+async def test_a_copy_that_was_longer_on_purpose_stays_for_a_day(cell, own):
+    archive = await saved(own, cell, 3)
+    await change_session(cell, "s", "op", Change(keep=2), when="any", ttl_ms=SOON)
+    await Archiver(cell, archive).sweep()
+    assert texts(own.load("s")) == ["t0 in s", "t0 in s, you said"]
+    beside = next(name for name in own.list_sessions() if name != "s")
+    assert texts(own.load(beside))[::2] == ["t0 in s", "t1 in s", "t2 in s"]
+    await cell.wait(24 * 60 * MINUTE - 1)
+    await Archiver(cell, archive).sweep()
+    assert beside in own.list_sessions()
+    await cell.wait(1)
+    await Archiver(cell, archive).sweep()
+    assert own.list_sessions() == ["s"]
 
 
-async def test_a_session_that_went_on_longer_after_it_was_shortened_is_compared_again(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        archive = await saved(own, cell, 2)
-        await change_session(cell, "s", "op", Change(keep=0), when="any", ttl_ms=SOON)
-        await talk(cell, "t8", archive=archive)
-        await Archiver(cell, archive).sweep()
-        assert texts(own.load("s"))[::2] == ["t8 in s"]
-        assert await cell.redis.hget("ant:session:s", "shortened") is None
-        await cell.redis.ltrim("ant:history:s", 0, 0)
-        await talk(cell, "t9", archive=archive)
-        await Archiver(cell, archive).sweep()
-        assert texts(own.load("s"))[::2] == ["t8 in s", "t9 in s"]
+async def test_a_session_that_went_on_longer_after_it_was_shortened_is_compared_again(cell, own):
+    archive = await saved(own, cell, 2)
+    await change_session(cell, "s", "op", Change(keep=0), when="any", ttl_ms=SOON)
+    await talk(cell, "t8", archive=archive)
+    await Archiver(cell, archive).sweep()
+    assert texts(own.load("s"))[::2] == ["t8 in s"]
+    assert await cell.redis.hget("ant:session:s", "shortened") is None
+    await cell.redis.ltrim("ant:history:s", 0, 0)
+    await talk(cell, "t9", archive=archive)
+    await Archiver(cell, archive).sweep()
+    assert texts(own.load("s"))[::2] == ["t8 in s", "t9 in s"]
 
 
-async def test_a_copy_that_cannot_be_read_is_kept_beside_the_new_one(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        own.texts["s"] = '{"version": "?"}'
-        await talk(cell)
-        await cell.redis.hset("ant:session:s", "restored", "1")
-        await Archiver(cell, Archive(own)).sweep()
-        assert texts(own.load("s")) == ["t1 in s", "t1 in s, you said"]
-        assert '{"version": "?"}' in own.texts.values()
+async def test_a_copy_that_cannot_be_read_is_kept_beside_the_new_one(cell, own):
+    own.texts["s"] = '{"version": "?"}'
+    await talk(cell)
+    await cell.redis.hset("ant:session:s", "restored", "1")
+    await Archiver(cell, Archive(own)).sweep()
+    assert texts(own.load("s")) == ["t1 in s", "t1 in s, you said"]
+    assert '{"version": "?"}' in own.texts.values()
 
 
-async def test_two_archivers_save_each_session_once(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        sessions = [f"s{number}" for number in range(30)]
-        for session in sessions:
-            await talk(cell, f"turn-{session}", session, archive=Archive(own))
-        await asyncio.gather(*[Archiver(cell, Archive(own)).sweep() for _ in range(4)])
-        assert sorted(own.saves) == sorted(sessions)
-        assert await cell.redis.get("ant:seq_floor") == b"3"
+async def test_two_archivers_save_each_session_once(cell, own):
+    sessions = [f"s{number}" for number in range(30)]
+    for session in sessions:
+        await talk(cell, f"turn-{session}", session, archive=Archive(own))
+    await asyncio.gather(*[Archiver(cell, Archive(own)).sweep() for _ in range(4)])
+    assert sorted(own.saves) == sorted(sessions)
+    assert await cell.redis.get("ant:seq_floor") == b"3"
 
 
 async def test_one_that_dies_between_saving_and_marking_leaves_a_session_that_is_saved_again(
-    redis_url, store, monkeypatch
+    cell, store, monkeypatch
 ):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(store)
-        await talk(cell, archive=archive)
-        with monkeypatch.context() as patch:
-            patch.setattr(archiving, "mark_archived", died)
-            with pytest.raises(SystemError):
-                await Archiver(cell, archive).sweep()
-        assert texts(store.load("s")) == ["t1 in s", "t1 in s, you said"]
-        await talk(cell, "t2", archive=archive)
-        assert await cell.redis.llen("ant:history:s") == 4, "its own copy is not put in front of it"
-        await Archiver(cell, archive).sweep()
-        assert len(texts(store.load("s"))) == 4
-        assert await cell.redis.hget("ant:session:s", "archived")
+    archive = Archive(store)
+    await talk(cell, archive=archive)
+    with monkeypatch.context() as patch:
+        patch.setattr(archiving, "mark_archived", died)
+        with pytest.raises(SystemError):
+            await Archiver(cell, archive).sweep()
+    assert texts(store.load("s")) == ["t1 in s", "t1 in s, you said"]
+    await talk(cell, "t2", archive=archive)
+    assert await cell.redis.llen("ant:history:s") == 4, "its own copy is not put in front of it"
+    await Archiver(cell, archive).sweep()
+    assert len(texts(store.load("s"))) == 4
+    assert await cell.redis.hget("ant:session:s", "archived")
 
 
 async def died(*_):
@@ -239,78 +236,71 @@ async def died(*_):
 
 
 async def test_one_that_dies_between_reading_and_saving_leaves_a_session_for_the_next(
-    redis_url, store, monkeypatch
+    cell, store, monkeypatch
 ):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(store)
-        await talk(cell, archive=archive)
-        with monkeypatch.context() as patch:
-            patch.setattr(Archiver, "_save", died)
-            with pytest.raises(SystemError):
-                await Archiver(cell, archive).sweep()
-        assert store.load("s") is None
-        await Archiver(cell, archive).sweep()
-        assert store.load("s") is None
-        await cell.wait(MINUTE + 1)
-        await Archiver(cell, archive).sweep()
-        assert len(texts(store.load("s"))) == 2
+    archive = Archive(store)
+    await talk(cell, archive=archive)
+    with monkeypatch.context() as patch:
+        patch.setattr(Archiver, "_save", died)
+        with pytest.raises(SystemError):
+            await Archiver(cell, archive).sweep()
+    assert store.load("s") is None
+    await Archiver(cell, archive).sweep()
+    assert store.load("s") is None
+    await cell.wait(MINUTE + 1)
+    await Archiver(cell, archive).sweep()
+    assert len(texts(store.load("s"))) == 2
 
 
-async def test_a_process_that_stood_still_since_it_read_a_session_does_not_save_it(
-    redis_url, own, monkeypatch
-):
-    async with archiving_cell(redis_url) as cell:
-        await talk(cell, archive=Archive(own))
-        monkeypatch.setattr(archiving, "SAVE_WITHIN_SECONDS", -1.0)
-        await Archiver(cell, Archive(own)).sweep()
-        assert own.saves == []
-        assert await cell.redis.hget("ant:session:s", "archived") == b""
+async def test_a_process_that_stood_still_since_it_read_a_session_does_not_save_it(cell, own, monkeypatch):
+    await talk(cell, archive=Archive(own))
+    monkeypatch.setattr(archiving, "SAVE_WITHIN_SECONDS", -1.0)
+    await Archiver(cell, Archive(own)).sweep()
+    assert own.saves == []
+    assert await cell.redis.hget("ant:session:s", "archived") == b""
 
 
-async def test_a_turn_that_comes_while_its_session_is_saved_makes_it_live_again(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        await talk(cell, archive=archive)
-        own.held.add("save")
-        saving = asyncio.create_task(Archiver(cell, archive).sweep())
-        await wait_until_async(own.begun["save"].is_set)
-        await talk(cell, "t2")
-        own.let_go()
-        await saving
-        assert own.saves == ["s", "s"], "it was not marked, and so read and saved again"
-        assert len(texts(own.load("s"))) == 4
-        assert len(await cell.history()) == 4
+async def test_a_turn_that_comes_while_its_session_is_saved_makes_it_live_again(cell, own):
+    archive = Archive(own)
+    await talk(cell, archive=archive)
+    own.held.add("save")
+    saving = asyncio.create_task(Archiver(cell, archive).sweep())
+    await wait_until_async(own.begun["save"].is_set)
+    await talk(cell, "t2")
+    own.let_go()
+    await saving
+    assert own.saves == ["s", "s"], "it was not marked, and so read and saved again"
+    assert len(texts(own.load("s"))) == 4
+    assert len(await cell.history()) == 4
 
 
 PHASES = ["before it is read", "while it is saved", "before it is marked", "archived", "after its life"]
 
 
 @pytest.mark.parametrize("when", PHASES)
-async def test_a_deleted_session_is_gone_from_the_store_a_minute_later(redis_url, own, when, monkeypatch):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        await talk(cell, archive=archive)
-        await delete_at(when, cell, own, archive, monkeypatch)
-        await cell.wait(MINUTE)
-        await Archiver(cell, archive).sweep()
-        assert own.texts == {}
-        assert await cell.redis.exists(*session_keys("s"), "ant:forget") == 0
-        await talk(cell, "t2", archive=archive)
-        assert await cell.history() == said("t2 in s")
+async def test_a_deleted_session_is_gone_from_the_store_a_minute_later(cell, own, when, monkeypatch):
+    archive = Archive(own)
+    await talk(cell, archive=archive)
+    await delete_at(when, cell, own, archive, monkeypatch)
+    await cell.wait(MINUTE)
+    await Archiver(cell, archive).sweep()
+    assert own.texts == {}
+    assert await cell.redis.exists(*session_keys("s"), "ant:forget") == 0
+    await talk(cell, "t2", archive=archive)
+    assert await cell.history() == said("t2 in s")
 
 
 @pytest.mark.parametrize("when", PHASES)
-async def test_a_deleted_session_does_not_come_back_under_its_id(redis_url, own, when, monkeypatch):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        await talk(cell, archive=archive)
-        await delete_at(when, cell, own, archive, monkeypatch)
-        await talk(cell, "t2", archive=archive)
-        assert await cell.history() == said("t2 in s")
-        for _ in range(3):
-            await Archiver(cell, archive).sweep()
-            await cell.wait(MINUTE + 1)
-        assert texts(own.load("s")) == ["t2 in s", "t2 in s, you said"]
+async def test_a_deleted_session_does_not_come_back_under_its_id(cell, own, when, monkeypatch):
+    archive = Archive(own)
+    await talk(cell, archive=archive)
+    await delete_at(when, cell, own, archive, monkeypatch)
+    await talk(cell, "t2", archive=archive)
+    assert await cell.history() == said("t2 in s")
+    for _ in range(3):
+        await Archiver(cell, archive).sweep()
+        await cell.wait(MINUTE + 1)
+    assert texts(own.load("s")) == ["t2 in s", "t2 in s, you said"]
 
 
 async def delete_at(when, cell, own, archive, monkeypatch):
@@ -370,51 +360,47 @@ async def test_while_the_store_fails_sessions_are_kept_and_saved_when_it_works_a
         assert lines[1].startswith("the archive works again")
 
 
-async def test_a_failing_store_is_left_alone_until_it_is_time_to_try_again(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        await talk(cell, archive=Archive(own))
-        own.failing = True
-        one = Archiver(cell, Archive(own))
-        await one.sweep()
-        own.failing = False
-        await cell.wait(MINUTE + 1)
-        await one.sweep()
-        assert own.saves == [], "a second has not passed"
+async def test_a_failing_store_is_left_alone_until_it_is_time_to_try_again(cell, own):
+    await talk(cell, archive=Archive(own))
+    own.failing = True
+    one = Archiver(cell, Archive(own))
+    await one.sweep()
+    own.failing = False
+    await cell.wait(MINUTE + 1)
+    await one.sweep()
+    assert own.saves == [], "a second has not passed"
 
 
-async def test_a_session_that_cannot_be_read_does_not_stop_the_others(redis_url, own, caplog):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        await talk(cell, session="bad", archive=archive)
-        await talk(cell, "t2", archive=archive)
-        await cell.redis.lset("ant:history:bad", 0, "{")
-        await Archiver(cell, archive).sweep()
-        assert list(own.texts) == ["s"]
-        assert "session bad cannot be archived" in caplog.text
+async def test_a_session_that_cannot_be_read_does_not_stop_the_others(cell, own, caplog):
+    archive = Archive(own)
+    await talk(cell, session="bad", archive=archive)
+    await talk(cell, "t2", archive=archive)
+    await cell.redis.lset("ant:history:bad", 0, "{")
+    await Archiver(cell, archive).sweep()
+    assert list(own.texts) == ["s"]
+    assert "session bad cannot be archived" in caplog.text
 
 
-async def test_a_session_that_ended_unsaved_is_named_in_the_log(redis_url, own, caplog):
-    async with archiving_cell(redis_url) as cell:
-        await talk(cell, archive=Archive(own))
-        await cell.redis.delete("ant:history:s")
-        await cell.redis.pexpire("ant:session:s", 3000_000)
-        await Archiver(cell, Archive(own)).sweep()
-        assert "session s ended before a worker could archive it" in caplog.text
+async def test_a_session_that_ended_unsaved_is_named_in_the_log(cell, own, caplog):
+    await talk(cell, archive=Archive(own))
+    await cell.redis.delete("ant:history:s")
+    await cell.redis.pexpire("ant:session:s", 3000_000)
+    await Archiver(cell, Archive(own)).sweep()
+    assert "session s ended before a worker could archive it" in caplog.text
 
 
-async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        fields = [FieldChange("children", b"", b"a\nb"), FieldChange("window", b"", b"2:40")]
-        event = body("message_added", "")
-        change = Change(fields, messages=said("x"), bodies=[event])
-        await change_session(cell, "s", "op1", change, when="any", ttl_ms=SOON)
-        await change_session(
-            cell, "s", "op2", Change([FieldChange("closed", b"", b"1")]), when="any", ttl_ms=None
-        )
-        await Archiver(cell, Archive(own)).sweep()
-        data = own.load("s")
-        assert data["archived"] == {"ttl": str(SOON), "window": "2:40"}
-        assert (data["closed"], data["children"]) == (True, ["a", "b"])
+async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(cell, own):
+    fields = [FieldChange("children", b"", b"a\nb"), FieldChange("window", b"", b"2:40")]
+    event = body("message_added", "")
+    change = Change(fields, messages=said("x"), bodies=[event])
+    await change_session(cell, "s", "op1", change, when="any", ttl_ms=SOON)
+    await change_session(
+        cell, "s", "op2", Change([FieldChange("closed", b"", b"1")]), when="any", ttl_ms=None
+    )
+    await Archiver(cell, Archive(own)).sweep()
+    data = own.load("s")
+    assert data["archived"] == {"ttl": str(SOON), "window": "2:40"}
+    assert (data["closed"], data["children"]) == (True, ["a", "b"])
 
 
 async def begun_anew(cell, archive, turn="t2"):
@@ -424,58 +410,55 @@ async def begun_anew(cell, archive, turn="t2"):
     return claimed, Lease(claimed.session_id, claimed.turn_id, claimed.fence, time.monotonic() + 60)
 
 
-async def test_a_turn_is_given_what_a_claim_of_the_restored_session_would_bring(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        for number in range(3):
-            await talk(cell, f"t{number}", archive=archive)
-        fields = {
-            "window": b"4:40",
-            "summary": b"2:They met.",
-            "system": b"Be brief.",
-            "variables": b'{"a":1}',
-        }
-        changes = [FieldChange(name, b"", value) for name, value in fields.items()]
-        await change_session(cell, "s", "op", Change(changes), when="any", ttl_ms=SOON)
-        await Archiver(cell, archive).sweep()
-        await end(cell)
-        turn, lease = await begun_anew(cell, archive, "t3")
-        await restore_before(cell, archive, turn, lease)
-        await cell.give_back(turn, "drain")
-        again = await cell.take_one()
-        for name in again.__struct_fields__:
-            if name not in ("fence", "attempt"):
-                assert getattr(turn, name) == getattr(again, name), name
-        assert (len(turn.history), turn.history_length) == (2, 6)
+async def test_a_turn_is_given_what_a_claim_of_the_restored_session_would_bring(cell, own):
+    archive = Archive(own)
+    for number in range(3):
+        await talk(cell, f"t{number}", archive=archive)
+    fields = {
+        "window": b"4:40",
+        "summary": b"2:They met.",
+        "system": b"Be brief.",
+        "variables": b'{"a":1}',
+    }
+    changes = [FieldChange(name, b"", value) for name, value in fields.items()]
+    await change_session(cell, "s", "op", Change(changes), when="any", ttl_ms=SOON)
+    await Archiver(cell, archive).sweep()
+    await end(cell)
+    turn, lease = await begun_anew(cell, archive, "t3")
+    await restore_before(cell, archive, turn, lease)
+    await cell.give_back(turn, "drain")
+    again = await cell.take_one()
+    for name in again.__struct_fields__:
+        if name not in ("fence", "attempt"):
+            assert getattr(turn, name) == getattr(again, name), name
+    assert (len(turn.history), turn.history_length) == (2, 6)
 
 
-async def test_a_superseded_worker_restores_nothing_and_stops(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        turn, lease = await begun_anew(cell, Archive(own))
-        await cell.wait(10_000)
-        await cell.reap()
-        await cell.take_one("w2")
-        before = await cell.contents()
-        with pytest.raises(StopSignal):
-            await restore_before(cell, Archive(own), turn, lease)
-        assert lease.stop is Stop.SUPERSEDED
-        assert await cell.contents() == before
+async def test_a_superseded_worker_restores_nothing_and_stops(cell, own):
+    turn, lease = await begun_anew(cell, Archive(own))
+    await cell.wait(10_000)
+    await cell.reap()
+    await cell.take_one("w2")
+    before = await cell.contents()
+    with pytest.raises(StopSignal):
+        await restore_before(cell, Archive(own), turn, lease)
+    assert lease.stop is Stop.SUPERSEDED
+    assert await cell.contents() == before
 
 
-async def test_a_redis_that_cannot_take_the_past_now_makes_the_turn_wait(redis_url, own):
-    async with archiving_cell(redis_url) as cell:
-        archive = Archive(own)
-        await talk(cell, archive=archive)
-        await Archiver(cell, archive).sweep()
-        await end(cell)
-        turn, lease = await begun_anew(cell, archive)
-        await cell.load_scripts()
-        await cell.redis.config_set("maxmemory", 1)
-        try:
-            with pytest.raises(ArchiveUnavailable, match="no memory left") as waits:
-                await restore_before(cell, archive, turn, lease)
-        finally:
-            await cell.redis.config_set("maxmemory", 0)
-        assert waits.value.retry_after > 0
-        await restore_before(cell, archive, turn, lease)
-        assert [decode_message(one).text for one in turn.history] == ["t1 in s", "t1 in s, you said"]
+async def test_a_redis_that_cannot_take_the_past_now_makes_the_turn_wait(cell, own):
+    archive = Archive(own)
+    await talk(cell, archive=archive)
+    await Archiver(cell, archive).sweep()
+    await end(cell)
+    turn, lease = await begun_anew(cell, archive)
+    await cell.load_scripts()
+    await cell.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ArchiveUnavailable, match="no memory left") as waits:
+            await restore_before(cell, archive, turn, lease)
+    finally:
+        await cell.redis.config_set("maxmemory", 0)
+    assert waits.value.retry_after > 0
+    await restore_before(cell, archive, turn, lease)
+    assert [decode_message(one).text for one in turn.history] == ["t1 in s", "t1 in s, you said"]

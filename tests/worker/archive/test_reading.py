@@ -8,7 +8,6 @@ import threading
 import pytest
 from redis import Redis
 from support.archives import OwnStore, end_life, is_archived
-from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
 from support.fresh_python import printed_by
 from support.gateway import open_gateway
@@ -45,197 +44,183 @@ async def asked(messages):
     return [message.text for message in await messages if message.role == "user"]
 
 
-async def test_an_archived_session_reads_whole_before_its_next_turn(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+async def test_an_archived_session_reads_whole_before_its_next_turn(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one", "two", tenant="acme")
+    before = keys(redis_url)
+    async with AsyncClient(redis_url, archive=own) as client:
+        session = client.session("s")
+        assert await asked(session.messages_async()) == ["one", "two"]
+        assert [one.text for one in await session.history_async(0, 1)] == ["one"]
+        assert len(await session.history_async(-1)) == 1
+        assert await asked(session.history_async(pending=True, failed=True)) == ["one", "two"]
+        saved = await session.to_dict_async()
+        assert (saved["tenant"], len(saved["messages"])) == ("acme", 4)
+        assert saved["updated"] == own.load("s")["updated"]
+        status = await session.status_async()
+        assert (status.messages, status.state) == (4, "idle")
+        assert len((await client.snapshot("s", last=3)).messages) == 3
+        (listed,) = [one async for one in client.sessions(tenant="acme")]
+        assert (listed.session_id, listed.messages, listed.status) == ("s", 4, "done")
+        assert [one async for one in client.sessions(tenant="rival")] == []
+        assert [one async for one in client.turns("s")] == []
+    assert keys(redis_url) == before, "reading restores nothing and writes nothing"
+
+
+async def test_without_the_archive_it_still_reads_as_empty(ensemble, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+    assert await ensemble.client.session("s").messages_async() == []
+
+
+async def test_what_was_said_since_follows_what_is_archived(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one", tenant="acme")
+    async with AsyncClient(redis_url, archive=own) as client:
+        session = client.session("s")
+        await session.set_metadata_async({"new": 1})
+        await session.add_message_async({"role": "user", "content": "by hand"})
+        waiting = await ensemble.submit("s", "two")
+        assert await asked(session.messages_async()) == ["one", "by hand"]
+        assert await asked(session.history_async(pending=True)) == ["one", "by hand", "two"]
+        (listed,) = [one async for one in client.sessions()]
+        assert (listed.tenant, listed.messages, listed.status) == ("acme", 3, "waiting")
+        assert listed.metadata == {"new": 1}
         async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one", "two", tenant="acme")
-        before = keys(redis_url)
-        async with AsyncClient(redis_url, archive=own) as client:
-            session = client.session("s")
-            assert await asked(session.messages_async()) == ["one", "two"]
-            assert [one.text for one in await session.history_async(0, 1)] == ["one"]
-            assert len(await session.history_async(-1)) == 1
-            assert await asked(session.history_async(pending=True, failed=True)) == ["one", "two"]
-            saved = await session.to_dict_async()
-            assert (saved["tenant"], len(saved["messages"])) == ("acme", 4)
-            assert saved["updated"] == own.load("s")["updated"]
-            status = await session.status_async()
-            assert (status.messages, status.state) == (4, "idle")
-            assert len((await client.snapshot("s", last=3)).messages) == 3
-            (listed,) = [one async for one in client.sessions(tenant="acme")]
-            assert (listed.session_id, listed.messages, listed.status) == ("s", 4, "done")
-            assert [one async for one in client.sessions(tenant="rival")] == []
-            assert [one async for one in client.turns("s")] == []
-        assert keys(redis_url) == before, "reading restores nothing and writes nothing"
+            await waiting.result(60)
+        assert await asked(session.messages_async()) == ["one", "by hand", "two"], "as a worker restored it"
 
 
-async def test_without_the_archive_it_still_reads_as_empty(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-        assert await ensemble.client.session("s").messages_async() == []
+async def test_a_cleared_history_does_not_come_back_by_reading(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one", tenant="acme")
+    async with AsyncClient(redis_url, archive=own) as client:
+        await client.session("s").clear_async()
+        assert await client.session("s").messages_async() == []
+        assert (await client.session("s").to_dict_async())["tenant"] == "acme"
 
 
-async def test_what_was_said_since_follows_what_is_archived(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one", tenant="acme")
-        async with AsyncClient(redis_url, archive=own) as client:
-            session = client.session("s")
-            await session.set_metadata_async({"new": 1})
-            await session.add_message_async({"role": "user", "content": "by hand"})
-            waiting = await ensemble.submit("s", "two")
-            assert await asked(session.messages_async()) == ["one", "by hand"]
-            assert await asked(session.history_async(pending=True)) == ["one", "by hand", "two"]
-            (listed,) = [one async for one in client.sessions()]
-            assert (listed.tenant, listed.messages, listed.status) == ("acme", 3, "waiting")
-            assert listed.metadata == {"new": 1}
-            async with ensemble.worker(store=own):
-                await waiting.result(60)
-            assert await asked(session.messages_async()) == ["one", "by hand", "two"], (
-                "as a worker restored it"
-            )
-
-
-async def test_a_cleared_history_does_not_come_back_by_reading(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one", tenant="acme")
-        async with AsyncClient(redis_url, archive=own) as client:
-            await client.session("s").clear_async()
-            assert await client.session("s").messages_async() == []
-            assert (await client.session("s").to_dict_async())["tenant"] == "acme"
-
-
-async def test_a_deleted_session_is_gone_while_its_copy_still_stands(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-        async with AsyncClient(redis_url, archive=own) as client:
-            await client.session("s").delete_async()
-            assert own.load("s") is not None
-            assert await client.session("s").messages_async() == []
-            assert [one async for one in client.sessions()] == []
-            await client.session("s").add_message_async({"role": "user", "content": "anew"})
-            assert await asked(client.session("s").messages_async()) == ["anew"]
-
-
-async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-        own.held.add("load")
-        async with AsyncClient(redis_url, archive=own) as client:
-            reading = asyncio.create_task(client.session("s").messages_async())
-            await wait_until_async(own.begun["load"].is_set)
-            await ensemble.client.session("s").delete_async()
-            own.let_go()
-            assert await reading == []
-
-
-async def test_one_that_is_restored_while_its_copy_is_loaded_is_read_once(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-        slow = OwnStore()
-        slow.texts = own.texts
-        slow.held.add("load")
-        async with AsyncClient(redis_url, archive=slow) as client:
-            reading = asyncio.create_task(client.session("s").messages_async())
-            await wait_until_async(slow.begun["load"].is_set)
-            async with ensemble.worker(store=own):
-                await (await ensemble.submit("s", "two", ttl=SOON)).result(60)
-            slow.let_go()
-            assert await asked(reading) == ["one", "two"]
-
-
-async def test_a_fork_reads_with_the_past_of_its_source(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-        async with AsyncClient(redis_url, archive=own) as client:
-            await client.session("s").fork_async("copy")
-            assert await asked(client.session("copy").messages_async()) == ["one"]
-
-
-async def test_an_archived_session_keeps_its_owner(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one", tenant="acme")
-        async with AsyncClient(redis_url, archive=own) as client:
-            rival = client.session("s", tenant="rival")
-            reads = {
-                "messages": rival.messages_async, "save": rival.to_dict_async, "status": rival.status_async,
-                "delete": rival.delete_async, "snapshot": lambda: client.snapshot("s", tenant="rival"),
-                "page": lambda: rival.history_async(pending=True),
-            }  # fmt: skip
-            for read in reads.values():
-                with pytest.raises(WrongTenant):
-                    await read()
-        key = new_key()
-        known = Keys({"rival": Key(hash=hash_of(key), tenant="rival", rights=["read", "write", "admin"])})
-        async with open_gateway(redis_url, archive=own, key=key, access=Access(known)) as (api, _):
-            for path in ("", "/messages", "/snapshot"):
-                assert (await api.get(f"/sessions/s{path}", 403))["code"] == "wrong_tenant"
-            assert (await api.get("/sessions"))["sessions"] == []
-            await api.call("DELETE", "/sessions/s", 403)
+async def test_a_deleted_session_is_gone_while_its_copy_still_stands(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+    async with AsyncClient(redis_url, archive=own) as client:
+        await client.session("s").delete_async()
         assert own.load("s") is not None
+        assert await client.session("s").messages_async() == []
+        assert [one async for one in client.sessions()] == []
+        await client.session("s").add_message_async({"role": "user", "content": "anew"})
+        assert await asked(client.session("s").messages_async()) == ["anew"]
 
 
-async def test_a_list_goes_on_among_archived_sessions(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
+async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+    own.held.add("load")
+    async with AsyncClient(redis_url, archive=own) as client:
+        reading = asyncio.create_task(client.session("s").messages_async())
+        await wait_until_async(own.begun["load"].is_set)
+        await ensemble.client.session("s").delete_async()
+        own.let_go()
+        assert await reading == []
+
+
+async def test_one_that_is_restored_while_its_copy_is_loaded_is_read_once(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+    slow = OwnStore()
+    slow.texts = own.texts
+    slow.held.add("load")
+    async with AsyncClient(redis_url, archive=slow) as client:
+        reading = asyncio.create_task(client.session("s").messages_async())
+        await wait_until_async(slow.begun["load"].is_set)
         async with ensemble.worker(store=own):
-            for name in ("a", "b", "c"):
-                await archived(ensemble, name, "one")
-            await (await ensemble.submit("live", "one")).result(60)
-        own.texts["b\x1f123"] = own.texts["b"]  # one that the archiver keeps beside it
-        own.texts["bad"] = '{"version": 1}'
-        own.texts["live"] = own.texts["a"]  # which cannot be opened in Redis, as where a key is missing
-        with Redis.from_url(redis_url) as redis:
-            redis.hset("ant:session:live", "system", b"\x7f1:system:k.00000000:AAAA")
-        async with AsyncClient(redis_url, archive=own) as client:
-            found, cursor = [], None
-            while True:
-                page = client.sessions(limit=1, cursor=cursor)
-                found += [one.session_id async for one in page]
-                cursor = page.cursor
-                if cursor is None:
-                    break
-            assert found == ["live", "a", "b", "c"]
+            await (await ensemble.submit("s", "two", ttl=SOON)).result(60)
+        slow.let_go()
+        assert await asked(reading) == ["one", "two"]
 
 
-async def test_an_archive_that_fails_is_an_error_and_no_empty_session(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await archived(ensemble, "s", "one")
-            await (await ensemble.submit("live", "one")).result(60)
-        own.failing = True
-        async with AsyncClient(redis_url, archive=own) as client:
-            with pytest.raises(StoreUnavailable, match="archive is unavailable"):
-                await client.session("s").messages_async()
-            assert len(await client.session("live").messages_async()) == 2, "Redis has all of it"
+async def test_a_fork_reads_with_the_past_of_its_source(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+    async with AsyncClient(redis_url, archive=own) as client:
+        await client.session("s").fork_async("copy")
+        assert await asked(client.session("copy").messages_async()) == ["one"]
+
+
+async def test_an_archived_session_keeps_its_owner(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one", tenant="acme")
+    async with AsyncClient(redis_url, archive=own) as client:
+        rival = client.session("s", tenant="rival")
+        reads = {
+            "messages": rival.messages_async, "save": rival.to_dict_async, "status": rival.status_async,
+            "delete": rival.delete_async, "snapshot": lambda: client.snapshot("s", tenant="rival"),
+            "page": lambda: rival.history_async(pending=True),
+        }  # fmt: skip
+        for read in reads.values():
+            with pytest.raises(WrongTenant):
+                await read()
+    key = new_key()
+    known = Keys({"rival": Key(hash=hash_of(key), tenant="rival", rights=["read", "write", "admin"])})
+    async with open_gateway(redis_url, archive=own, key=key, access=Access(known)) as (api, _):
+        for path in ("", "/messages", "/snapshot"):
+            assert (await api.get(f"/sessions/s{path}", 403))["code"] == "wrong_tenant"
+        assert (await api.get("/sessions"))["sessions"] == []
+        await api.call("DELETE", "/sessions/s", 403)
+    assert own.load("s") is not None
+
+
+async def test_a_list_goes_on_among_archived_sessions(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        for name in ("a", "b", "c"):
+            await archived(ensemble, name, "one")
+        await (await ensemble.submit("live", "one")).result(60)
+    own.texts["b\x1f123"] = own.texts["b"]  # one that the archiver keeps beside it
+    own.texts["bad"] = '{"version": 1}'
+    own.texts["live"] = own.texts["a"]  # which cannot be opened in Redis, as where a key is missing
+    with Redis.from_url(redis_url) as redis:
+        redis.hset("ant:session:live", "system", b"\x7f1:system:k.00000000:AAAA")
+    async with AsyncClient(redis_url, archive=own) as client:
+        found, cursor = [], None
+        while True:
+            page = client.sessions(limit=1, cursor=cursor)
+            found += [one.session_id async for one in page]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == ["live", "a", "b", "c"]
+
+
+async def test_an_archive_that_fails_is_an_error_and_no_empty_session(ensemble, redis_url, own):
+    async with ensemble.worker(store=own):
+        await archived(ensemble, "s", "one")
+        await (await ensemble.submit("live", "one")).result(60)
+    own.failing = True
+    async with AsyncClient(redis_url, archive=own) as client:
+        with pytest.raises(StoreUnavailable, match="archive is unavailable"):
+            await client.session("s").messages_async()
+        assert len(await client.session("live").messages_async()) == 2, "Redis has all of it"
 
 
 async def test_a_restored_session_costs_what_it_costs_without_an_archive(
-    redis_url, tmp_path, own, monkeypatch
+    ensemble, redis_url, own, monkeypatch
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(store=own):
-            await (await ensemble.submit("s", "one")).result(60)
-        own.failing = True
-        async with AsyncClient(redis_url, archive=own) as client:
-            cell, calls = client.connections.cell_of_session(SessionId("s")), []
-            snapshot = cell.snapshot
+    async with ensemble.worker(store=own):
+        await (await ensemble.submit("s", "one")).result(60)
+    own.failing = True
+    async with AsyncClient(redis_url, archive=own) as client:
+        cell, calls = client.connections.cell_of_session(SessionId("s")), []
+        snapshot = cell.snapshot
 
-            async def counted(*arguments):
-                calls.append(arguments)
-                return await snapshot(*arguments)
+        async def counted(*arguments):
+            calls.append(arguments)
+            return await snapshot(*arguments)
 
-            monkeypatch.setattr(cell, "snapshot", counted)
-            assert len(await client.session("s").messages_async()) == 2
-            assert len(calls) == 1
-            places = await inspection.session_places(cell, None, 10)
-            assert [row.restored for row in await inspection.session_rows(cell, places, []) if row] == [True]
+        monkeypatch.setattr(cell, "snapshot", counted)
+        assert len(await client.session("s").messages_async()) == 2
+        assert len(calls) == 1
+        places = await inspection.session_places(cell, None, 10)
+        assert [row.restored for row in await inspection.session_rows(cell, places, []) if row] == [True]
 
 
 async def test_readers_at_once_open_a_store_once(redis_url, monkeypatch, own):

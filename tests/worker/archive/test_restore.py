@@ -99,8 +99,8 @@ async def test_a_session_goes_on_where_it_was(working, store):
         assert await whole(ensemble) == ["hello 0", "hello 1", "hello 2", "the last one"]
 
 
-async def test_sessions_run_as_usual_where_there_is_no_archive(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_sessions_run_as_usual_where_there_is_no_archive(ensemble, redis_url):
+    async with ensemble.worker():
         await say(ensemble, "hello")
         await ensemble.whole("s")
         with Redis.from_url(redis_url) as redis:
@@ -343,17 +343,16 @@ async def test_a_turn_that_waits_for_the_store_can_be_cancelled(working, own):
             await turn.result(60)
 
 
-async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(redis_url, tmp_path, own):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker(retry_delay=30):
-            turn = await ensemble.submit("s", "a step, then trouble tool:note fail:broken", ttl=SOON)
-            await ensemble.seen("s", "turn_retrying")
-        own.failing = True
-        async with ensemble.worker(store=own):
-            assert await turn.cancel() == "requested"
-            with pytest.raises(TurnCancelled):
-                await turn.result(60)
-        assert len(await ensemble.texts("s")) == 3
+async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(ensemble, own):
+    async with ensemble.worker(retry_delay=30):
+        turn = await ensemble.submit("s", "a step, then trouble tool:note fail:broken", ttl=SOON)
+        await ensemble.seen("s", "turn_retrying")
+    own.failing = True
+    async with ensemble.worker(store=own):
+        assert await turn.cancel() == "requested"
+        with pytest.raises(TurnCancelled):
+            await turn.result(60)
+    assert len(await ensemble.texts("s")) == 3
 
 
 async def test_what_changes_while_the_store_is_asked_is_not_lost(working, own, redis_url):

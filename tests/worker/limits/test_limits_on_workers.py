@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from support.cells import body, open_cell
-from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
 from support.here import running_worker
 
@@ -136,37 +135,34 @@ async def test_seconds_leave_out_the_time_while_a_turn_was_suspended(redis_url, 
             assert int(await cell.redis.hget(key, "waited")) >= 3_600_000
 
 
-async def test_what_a_turn_used_counts_for_its_session_where_its_workers_died_too_often(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.redis.hset(cell.keys.session("s"), "usage", encode(Usage(1, 1)))
-        await cell.put("t1", "s")
-        turn = await cell.take_one()
-        total = encode(Usage(101, 51, cost=0.5, unpriced_tokens=2))
-        await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=total)
-        assert await cell.redis.hget(cell.keys.session("s"), "usage") == encode(Usage(1, 1))
-        await cell.reap(holder="w1", crash_limit=1)
-        assert await cell.redis.hget(cell.keys.session("s"), "usage") == total
+async def test_what_a_turn_used_counts_for_its_session_where_its_workers_died_too_often(cell):
+    await cell.redis.hset(cell.keys.session("s"), "usage", encode(Usage(1, 1)))
+    await cell.put("t1", "s")
+    turn = await cell.take_one()
+    total = encode(Usage(101, 51, cost=0.5, unpriced_tokens=2))
+    await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=total)
+    assert await cell.redis.hget(cell.keys.session("s"), "usage") == encode(Usage(1, 1))
+    await cell.reap(holder="w1", crash_limit=1)
+    assert await cell.redis.hget(cell.keys.session("s"), "usage") == total
 
 
-async def test_a_turn_that_runs_again_counts_each_run_once(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker():
-            turn = await ensemble.submit("s", "tool:note fail:refused*2 Hello")
-            with pytest.raises(Exception, match="refuses"):
-                await turn.result(20)
-            first = (await turn.info()).usage.tokens
-            await turn.requeue()
+async def test_a_turn_that_runs_again_counts_each_run_once(ensemble, redis_url):
+    async with ensemble.worker():
+        turn = await ensemble.submit("s", "tool:note fail:refused*2 Hello")
+        with pytest.raises(Exception, match="refuses"):
             await turn.result(20)
-            second = (await turn.info()).usage.tokens
-        agent = Agent("scripted", "any", redis=redis_url)
-        used = await agent.session("s").usage_async()
-        await agent.runtime.aclose()
-        assert (first, second, used.tokens) == (2, 4, 6)
+        first = (await turn.info()).usage.tokens
+        await turn.requeue()
+        await turn.result(20)
+        second = (await turn.info()).usage.tokens
+    agent = Agent("scripted", "any", redis=redis_url)
+    used = await agent.session("s").usage_async()
+    await agent.runtime.aclose()
+    assert (first, second, used.tokens) == (2, 4, 6)
 
 
-async def test_a_total_that_cannot_be_read_stops_no_turn(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.redis.hset(cell.keys.session("s"), "usage", "{")
-        async with running_worker(redis_url), AsyncClient(redis_url) as client:
-            await (await client.submit("s", "Hello", agent=Agent("scripted", "any"))).result(20)
-        assert b"input_tokens" in await cell.redis.hget(cell.keys.session("s"), "usage")
+async def test_a_total_that_cannot_be_read_stops_no_turn(cell, redis_url):
+    await cell.redis.hset(cell.keys.session("s"), "usage", "{")
+    async with running_worker(redis_url), AsyncClient(redis_url) as client:
+        await (await client.submit("s", "Hello", agent=Agent("scripted", "any"))).result(20)
+    assert b"input_tokens" in await cell.redis.hget(cell.keys.session("s"), "usage")

@@ -194,8 +194,8 @@ async def test_facts_take_at_most_half_of_the_tokens(redis_url, tmp_path, model)
     assert "Fact 19" in shown, "the newest first"
 
 
-async def test_facts_are_corrected_and_forgotten_and_go_with_their_sources(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_facts_are_corrected_and_forgotten_and_go_with_their_sources(client, redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         model.says = {"I moved to Bonn": ([("", "Lives in Bonn."), ("", "Is called Mia.")], [])}
         await say(cell, "t1", "I moved to Bonn, says Mia.", "s1")
@@ -223,8 +223,8 @@ async def _all(cell, key):
     return b"".join((await cell.redis.hgetall(key)).values())
 
 
-async def test_a_deleted_turn_is_not_shown_to_the_model_that_distils(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_deleted_turn_is_not_shown_to_the_model_that_distils(client, redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.", "s1")
         await distilled(cell, memory, model)
@@ -241,8 +241,8 @@ async def test_a_deleted_turn_is_not_shown_to_the_model_that_distils(redis_url, 
         assert await listed(client) == ["Lives in Bonn, still."]
 
 
-async def test_a_worker_that_dies_behind_its_write_leaves_each_fact_once(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_worker_that_dies_behind_its_write_leaves_each_fact_once(client, redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.")
@@ -255,8 +255,8 @@ async def test_a_worker_that_dies_behind_its_write_leaves_each_fact_once(redis_u
         assert len(model.lines.requests) == 1
 
 
-async def test_what_a_worker_wrote_that_died_goes_with_its_session(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_what_a_worker_wrote_that_died_goes_with_its_session(client, redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.")
@@ -269,17 +269,16 @@ async def test_what_a_worker_wrote_that_died_goes_with_its_session(redis_url, me
         assert not await cell.redis.exists(cell.keys.remembered("s"))
 
 
-async def test_a_worker_that_lost_its_session_asks_no_model(redis_url, memory, model):
-    async with open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        await say(cell, "t1", "I moved to Bonn.")
-        (late,) = await take_sessions(cell, CURSOR, 1, 1)
-        await cell.wait(2)
-        await distilled(cell, memory, model)
-        asked = len(model.lines.requests)
-        one = distiller(cell, memory, model)
-        await one._carry_out(await one._plans([late]))
-        assert len(model.lines.requests) == asked
+async def test_a_worker_that_lost_its_session_asks_no_model(cell, memory, model):
+    await cell.set_clock(START_MS)
+    await say(cell, "t1", "I moved to Bonn.")
+    (late,) = await take_sessions(cell, CURSOR, 1, 1)
+    await cell.wait(2)
+    await distilled(cell, memory, model)
+    asked = len(model.lines.requests)
+    one = distiller(cell, memory, model)
+    await one._carry_out(await one._plans([late]))
+    assert len(model.lines.requests) == asked
 
 
 async def test_a_model_that_is_down_delays_facts_and_nothing_else(redis_url, memory, model, monkeypatch):
@@ -311,8 +310,8 @@ async def test_passages_are_indexed_while_the_model_of_facts_is_down(redis_url, 
 
 
 @pytest.mark.parametrize("answer", ["I have nothing to say.", '{"facts": 7}', ""])
-async def test_an_answer_that_cannot_be_used_is_no_fact(redis_url, memory, model, answer, caplog):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_an_answer_that_cannot_be_used_is_no_fact(client, redis_url, memory, model, answer, caplog):
+    async with open_cell(redis_url) as cell:
         model.says = {"I moved": answer}
         await say(cell, "t1", "I moved to Bonn.")
         await distilled(cell, memory, model)
@@ -321,8 +320,8 @@ async def test_an_answer_that_cannot_be_used_is_no_fact(redis_url, memory, model
         assert "were not distilled" in caplog.text
 
 
-async def test_what_a_person_does_wins_over_what_was_said_before(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_what_a_person_does_wins_over_what_was_said_before(client, redis_url, memory, model):
+    async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         facts = client.memory(tenant="acme")
         model.says = {"I moved": ([("", "Lives in Bonn."), ("", "Is called Mia.")], [])}
@@ -356,8 +355,10 @@ async def test_what_a_person_does_wins_over_what_was_said_before(redis_url, memo
         assert b"Mia" not in await _all(cell, key)
 
 
-async def test_a_person_who_edits_while_the_model_answers_is_not_overwritten(redis_url, memory, model):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_person_who_edits_while_the_model_answers_is_not_overwritten(
+    client, redis_url, memory, model
+):
+    async with open_cell(redis_url) as cell:
         await cell.set_clock(START_MS)
         facts = client.memory(tenant="acme")
         fact = await facts.add("Likes tea.")
@@ -464,8 +465,8 @@ async def test_a_damaged_fact_is_an_error_for_what_distils_and_silence_for_turns
         await cell.redis.hdel(key, "bad")
 
 
-async def test_a_damaged_fact_hides_no_other_one_from_people_who_can_delete_it(redis_url):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_damaged_fact_hides_no_other_one_from_people_who_can_delete_it(client, redis_url):
+    async with open_cell(redis_url) as cell:
         facts = client.memory(tenant="acme")
         tea = await facts.add("Likes tea.")
         (key,) = await cell.redis.keys("ant:facts:*")

@@ -72,8 +72,8 @@ async def remembered(cell, session="s"):
     }
 
 
-async def test_a_finished_turn_stands_in_the_index_soon_after_its_end(redis_url, memory):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url, app_with(memory)):
+async def test_a_finished_turn_stands_in_the_index_soon_after_its_end(client, redis_url, memory):
+    async with running_worker(redis_url, app_with(memory)):
         turn = await client.submit("s", "I drink green tea.", agent="host", tenant="acme")
         await turn.result(20)
         await wait_until_async(lambda: len(passages_in(memory)) == 1)
@@ -92,30 +92,29 @@ async def test_turns_of_agents_without_a_memory_leave_no_key(redis_url, memory):
             assert await cell.redis.keys("ant:*remembered*") == await cell.redis.keys("ant:unindexed*") == []
 
 
-async def test_an_indexer_that_dies_anywhere_leaves_each_passage_once(redis_url, memory, store):
-    async with open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        await say(cell, "t1")
-        store.gate = asyncio.Event()
-        dying = asyncio.create_task(Indexer(cell, memory).index_some())
-        await store.reached.wait()
-        dying.cancel()  # before the store has it
-        await asyncio.gather(dying, return_exceptions=True)
-        store.gate = None
-        assert not await Indexer(cell, memory).index_some(), "another worker holds it until its lease ends"
-        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+async def test_an_indexer_that_dies_anywhere_leaves_each_passage_once(cell, memory, store):
+    await cell.set_clock(START_MS)
+    await say(cell, "t1")
+    store.gate = asyncio.Event()
+    dying = asyncio.create_task(Indexer(cell, memory).index_some())
+    await store.reached.wait()
+    dying.cancel()  # before the store has it
+    await asyncio.gather(dying, return_exceptions=True)
+    store.gate = None
+    assert not await Indexer(cell, memory).index_some(), "another worker holds it until its lease ends"
+    await cell.wait(int(LEASE_SECONDS * 1000) + 1)
 
-        settling = Indexer(cell, memory)
-        settling._settle = _killed
-        with pytest.raises(Killed):
-            await settling.index_some()  # behind the store's write, before that of Redis
-        assert len(passages_in(memory)) == 1
-        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
-        await indexed(cell, memory)
-        assert len(store.written) == 2, "it was written again"
-        assert len(passages_in(memory)) == 1, "as the same document"
-        assert await waiting_sessions(cell, "memory") == 0
-        assert (await remembered(cell))["memory/t1"].startswith("1:")
+    settling = Indexer(cell, memory)
+    settling._settle = _killed
+    with pytest.raises(Killed):
+        await settling.index_some()  # behind the store's write, before that of Redis
+    assert len(passages_in(memory)) == 1
+    await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+    await indexed(cell, memory)
+    assert len(store.written) == 2, "it was written again"
+    assert len(passages_in(memory)) == 1, "as the same document"
+    assert await waiting_sessions(cell, "memory") == 0
+    assert (await remembered(cell))["memory/t1"].startswith("1:")
 
 
 class Killed(BaseException):
@@ -158,22 +157,21 @@ async def test_a_store_that_raises_what_is_no_error_does_not_end_the_indexer(
         assert len(passages_in(memory)) == 1
 
 
-async def test_a_session_that_the_store_refuses_holds_up_no_other(redis_url, memory, store):
+async def test_a_session_that_the_store_refuses_holds_up_no_other(cell, memory, store):
+    await cell.set_clock(START_MS)
+    store.refuses = "poison"
+    for number, text in enumerate(["tea", "poison", "water"]):
+        await say(cell, f"t{number}", f"s{number}", text=text)
+    await indexed(cell, memory)
+    assert len(passages_in(memory)) == 2
+    store.refuses = ""
+    await cell.wait(int(REFUSED_SECONDS * 1000) + 1)
+    await indexed(cell, memory)
+    assert len(passages_in(memory)) == 3
+
+
+async def test_a_deleted_session_leaves_the_index(client, redis_url, memory):
     async with open_cell(redis_url) as cell:
-        await cell.set_clock(START_MS)
-        store.refuses = "poison"
-        for number, text in enumerate(["tea", "poison", "water"]):
-            await say(cell, f"t{number}", f"s{number}", text=text)
-        await indexed(cell, memory)
-        assert len(passages_in(memory)) == 2
-        store.refuses = ""
-        await cell.wait(int(REFUSED_SECONDS * 1000) + 1)
-        await indexed(cell, memory)
-        assert len(passages_in(memory)) == 3
-
-
-async def test_a_deleted_session_leaves_the_index(redis_url, memory):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
         await say(cell, "t1")
         await say(cell, "t2", "other")
         await indexed(cell, memory)
@@ -184,8 +182,10 @@ async def test_a_deleted_session_leaves_the_index(redis_url, memory):
         assert not await cell.redis.exists(cell.keys.remembered("s"), cell.keys.unindexed("memory"))
 
 
-async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(redis_url, memory, store):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(
+    client, redis_url, memory, store
+):
+    async with open_cell(redis_url) as cell:
         await say(cell, "t1")
         store.gate = asyncio.Event()
         writing = asyncio.create_task(Indexer(cell, memory).index_some())
@@ -197,8 +197,8 @@ async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(re
         assert passages_in(memory) == []
 
 
-async def test_a_late_write_of_a_worker_that_stood_still_is_undone(redis_url, memory, store):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+async def test_a_late_write_of_a_worker_that_stood_still_is_undone(client, redis_url, memory, store):
+    async with open_cell(redis_url) as cell:
         late, gate = await standing_still(cell, memory, store)
         await client.session("s").delete_async()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
@@ -242,15 +242,14 @@ async def test_an_answer_that_is_given_again_takes_the_place_of_the_first(redis_
         assert only.page_content == "User: Hello\nAssistant: You said: Hello"
 
 
-async def test_a_damaged_key_harms_its_own_session_alone(redis_url, memory, caplog):
-    async with open_cell(redis_url) as cell:
-        await say(cell, "t1", "good")
-        await say(cell, "t2", "bad")
-        await cell.redis.set(cell.keys.remembered("bad"), "damage")
-        await say(cell, "t3", "bad")  # its turns still end
-        await indexed(cell, memory)
-        assert len(passages_in(memory)) == 1
-        assert "session bad cannot be indexed" in caplog.text
+async def test_a_damaged_key_harms_its_own_session_alone(cell, memory, caplog):
+    await say(cell, "t1", "good")
+    await say(cell, "t2", "bad")
+    await cell.redis.set(cell.keys.remembered("bad"), "damage")
+    await say(cell, "t3", "bad")  # its turns still end
+    await indexed(cell, memory)
+    assert len(passages_in(memory)) == 1
+    assert "session bad cannot be indexed" in caplog.text
 
 
 async def test_another_embedding_model_takes_over_when_it_has_everything(redis_url, memory, store, tmp_path):
@@ -319,42 +318,41 @@ async def _taken_over(indexer, cell):
 
 
 async def test_a_late_write_takes_nothing_from_the_worker_that_writes_the_same(
-    redis_url, memory, store, monkeypatch
+    cell, memory, store, monkeypatch
 ):
-    async with open_cell(redis_url) as cell:
-        late, gate = await standing_still(cell, memory, store)
-        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
-        holder, written, settling = Indexer(cell, memory), asyncio.Event(), asyncio.Event()
-        settle = holder._settle
+    late, gate = await standing_still(cell, memory, store)
+    await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+    holder, written, settling = Indexer(cell, memory), asyncio.Event(), asyncio.Event()
+    settle = holder._settle
 
-        async def held(plan):
-            written.set()
-            await settling.wait()
-            await settle(plan)
+    async def held(plan):
+        written.set()
+        await settling.wait()
+        await settle(plan)
 
-        holder._settle = held
-        indexing = asyncio.create_task(holder.index_some())
-        await written.wait()  # it has written, and Redis does not know it yet
-        asked, real = asyncio.Event(), indexer.settle_session
+    holder._settle = held
+    indexing = asyncio.create_task(holder.index_some())
+    await written.wait()  # it has written, and Redis does not know it yet
+    asked, real = asyncio.Event(), indexer.settle_session
 
-        async def told(*arguments):
-            answer = await real(*arguments)
-            asked.set()
-            return answer
+    async def told(*arguments):
+        answer = await real(*arguments)
+        asked.set()
+        return answer
 
-        monkeypatch.setattr(indexer, "settle_session", told)
-        gate.set()
-        await asked.wait()  # the late one has heard that it lost the session
-        settling.set()
-        await asyncio.gather(indexing, late)
-        assert len(passages_in(memory)) == 1
+    monkeypatch.setattr(indexer, "settle_session", told)
+    gate.set()
+    await asked.wait()  # the late one has heard that it lost the session
+    settling.set()
+    await asyncio.gather(indexing, late)
+    assert len(passages_in(memory)) == 1
 
 
 @pytest.mark.parametrize("away", ["redis", "store"])
 async def test_a_late_write_is_undone_although_redis_or_the_store_is_away_then(
-    redis_url, memory, store, monkeypatch, away
+    client, redis_url, memory, store, monkeypatch, away
 ):
-    async with AsyncClient(redis_url) as client, open_cell(redis_url) as cell:
+    async with open_cell(redis_url) as cell:
         late, gate = await standing_still(cell, memory, store)
         await client.session("s").delete_async()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)

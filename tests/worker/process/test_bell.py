@@ -38,8 +38,8 @@ def is_waiting(redis):
     return any("b" in one["flags"] for one in redis.client_list())
 
 
-async def test_an_idle_worker_has_a_turn_before_it_hears_of_it(redis_url, redis, way):
-    async with AsyncClient(redis_url) as client, running_worker(way.url):
+async def test_an_idle_worker_has_a_turn_before_it_hears_of_it(client, redis, way):
+    async with running_worker(way.url):
         await (await client.submit("s", "one", agent=AGENT)).result(60)
         await wait_until_async(lambda: claims_behind_bells(redis) == 1, 5, "a claim stands behind a bell")
         way.blackhole()
@@ -49,8 +49,8 @@ async def test_an_idle_worker_has_a_turn_before_it_hears_of_it(redis_url, redis,
         assert (await turn.result(60)).text == "You said: two"
 
 
-async def test_a_worker_with_turns_under_way_claims_when_it_comes_to_it(redis_url, redis, way):
-    async with AsyncClient(redis_url) as client, running_worker(way.url):
+async def test_a_worker_with_turns_under_way_claims_when_it_comes_to_it(client, redis, way):
+    async with running_worker(way.url):
         await (await client.submit("s", "one", agent=AGENT)).result(60)
         long = await client.submit("long", "two", agent=AGENT, params={"delay": 30})
         await wait_until_async(lambda: redis.hget(f"ant:turn:{long.id}", "status") == b"running")

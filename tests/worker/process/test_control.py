@@ -5,7 +5,6 @@ import json
 import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
-from support.ensemble import open_ensemble
 from support.eventually import wait_until_async
 
 from antiphon.errors import TurnCancelled
@@ -33,8 +32,8 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-async def test_no_message_on_a_control_channel_ends_a_worker(channel, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker() as worker:
+async def test_no_message_on_a_control_channel_ends_a_worker(channel, ensemble, redis_url):
+    async with ensemble.worker() as worker:
         held = await ensemble.submit("s", "go on gate:g")
         await ensemble.waits("g")
         with Redis.from_url(redis_url) as redis:
@@ -56,8 +55,8 @@ async def test_no_message_on_a_control_channel_ends_a_worker(channel, redis_url,
 @pytest.mark.parametrize(
     ("channel", "command"), [(CHANNELS[0], "drain"), (CHANNELS[1], "shutdown")], ids=["ours", "RQ's"]
 )
-async def test_whoever_may_publish_there_drains_a_worker(channel, command, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker() as worker:
+async def test_whoever_may_publish_there_drains_a_worker(channel, command, ensemble, redis_url):
+    async with ensemble.worker() as worker:
         await wait_until_async(lambda: _heard(redis_url, channel.format(worker.name)))
         with Redis.from_url(redis_url) as redis:
             redis.publish(channel.format(worker.name), json.dumps({"command": command}))
@@ -69,9 +68,9 @@ def _heard(url, channel):
         return redis.pubsub_numsub(channel)[0][1] == 1
 
 
-async def test_who_may_not_publish_there_drains_nobody(redis_url, tmp_path):
+async def test_who_may_not_publish_there_drains_nobody(ensemble, redis_url):
     """The rights of a user of a client: its own channels alone."""
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker() as worker:
+    async with ensemble.worker() as worker:
         await wait_until_async(lambda: _heard(redis_url, CHANNELS[0].format(worker.name)))
         with Redis.from_url(redis_url) as redis:
             redis.execute_command(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.cells import open_cell
 from support.ensemble import open_ensemble
 from support.stage import FIRST_WORDS, reply
 
@@ -84,30 +83,26 @@ async def test_what_is_newer_is_given_back_until_a_newer_worker_comes(
 @pytest.mark.parametrize(
     "version", ["next", -3.5, [2], "9" * 5000], ids=["word", "fraction", "list", "endless"]
 )
-async def test_what_is_damaged_fails(redis_url, tmp_path, mark, version):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        turn = await ensemble.submit("s", "Hello")
-        await mark(ensemble, turn, version)
-        async with ensemble.worker():
-            with pytest.raises(CorruptRecord, match="version"):
-                await turn.result(60)
+async def test_what_is_damaged_fails(ensemble, mark, version):
+    turn = await ensemble.submit("s", "Hello")
+    await mark(ensemble, turn, version)
+    async with ensemble.worker():
+        with pytest.raises(CorruptRecord, match="version"):
+            await turn.result(60)
 
 
-async def test_a_newer_request_in_another_form_is_shown_without_its_input_and_can_be_cancelled(
-    redis_url, tmp_path
-):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        turn = await ensemble.submit("s", "Hello")
-        await change_request(
-            ensemble, turn, lambda r: r.update(version=KNOWN["request"] + 1, messages={"in": "u"})
-        )
-        async with ensemble.worker():
-            await ensemble.seen("s", "turn_retrying")
-            info = await turn.info()
-            assert (info.input, "newer release" in (info.error or "")) == ([], True)
-            await turn.cancel("not needed")
-            with pytest.raises(TurnCancelled):
-                await turn.result(60)
+async def test_a_newer_request_in_another_form_is_shown_without_its_input_and_can_be_cancelled(ensemble):
+    turn = await ensemble.submit("s", "Hello")
+    await change_request(
+        ensemble, turn, lambda r: r.update(version=KNOWN["request"] + 1, messages={"in": "u"})
+    )
+    async with ensemble.worker():
+        await ensemble.seen("s", "turn_retrying")
+        info = await turn.info()
+        assert (info.input, "newer release" in (info.error or "")) == ([], True)
+        await turn.cancel("not needed")
+        with pytest.raises(TurnCancelled):
+            await turn.result(60)
 
 
 async def test_the_log_says_once_that_turns_need_a_newer_worker(redis_url, tmp_path, caplog):
@@ -131,11 +126,10 @@ async def test_the_log_says_once_that_turns_need_a_newer_worker(redis_url, tmp_p
     )
 
 
-async def test_later_waits_are_longer(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        turn = await cell.take_one()
-        waits = []
-        for turn.spent_ms in (0, 40_000, 3_600_000):
-            waits.append(seconds_until_newer(turn))
-        assert waits == [2, 10, 30]
+async def test_later_waits_are_longer(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    waits = []
+    for turn.spent_ms in (0, 40_000, 3_600_000):
+        waits.append(seconds_until_newer(turn))
+    assert waits == [2, 10, 30]

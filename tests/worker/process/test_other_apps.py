@@ -133,22 +133,21 @@ async def test_an_approved_call_goes_to_a_worker_that_has_its_tool(redis_url, tm
         await ensemble.whole("s")
 
 
-async def test_an_approved_call_that_no_worker_can_run_fails_its_turn(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with worker_with(ensemble, "smith", approved=("drill", "saw")):
-            turn = await ensemble.submit("s", "go tool:drill", agent="smith")
-            call = await open_call(turn)
-            rejected = await ensemble.submit("t", "go tool:saw", agent="smith")
-            other = await open_call(rejected)
-        async with worker_with(ensemble, "smith"):
-            await turn.approve(call.call_id, by="ada")
-            with pytest.raises(
-                UnknownTool, match=r"no tool 'drill' here.*No worker of the queue .* start one with"
-            ):
-                await turn.result(20)
-            await rejected.reject(other.call_id)  # needs no tool
-            assert (await rejected.result(20)).text
-        assert ensemble.stage.notes("tool") == []
+async def test_an_approved_call_that_no_worker_can_run_fails_its_turn(ensemble):
+    async with worker_with(ensemble, "smith", approved=("drill", "saw")):
+        turn = await ensemble.submit("s", "go tool:drill", agent="smith")
+        call = await open_call(turn)
+        rejected = await ensemble.submit("t", "go tool:saw", agent="smith")
+        other = await open_call(rejected)
+    async with worker_with(ensemble, "smith"):
+        await turn.approve(call.call_id, by="ada")
+        with pytest.raises(
+            UnknownTool, match=r"no tool 'drill' here.*No worker of the queue .* start one with"
+        ):
+            await turn.result(20)
+        await rejected.reject(other.call_id)  # needs no tool
+        assert (await rejected.result(20)).text
+    assert ensemble.stage.notes("tool") == []
 
 
 async def test_two_apps_that_both_lack_it_ask_each_other_nothing(redis_url, tmp_path):

@@ -65,9 +65,9 @@ async def test_a_tool_that_must_not_start_twice_starts_when_its_start_is_on_disk
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_turn_whose_journal_has_lost_its_end_starts_again_from_what_is_left(
-    redis_url, tmp_path, lost
+    ensemble, redis_url, lost
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "two tool:note tool:wait")
         await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2)
         with Redis.from_url(redis_url) as redis:

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from support.cells import open_cell
 
 from antiphon.errors import ProviderOverloaded, ProviderRateLimited, ProviderRejected
 from antiphon.model import Retry
@@ -69,67 +68,64 @@ def test_what_no_other_try_can_mend_is_not_tried_again():
     assert len(tries(ProviderOverloaded(retry_after=0), error_limit=3)) == 2
 
 
-async def test_the_time_counts_from_the_first_error_of_a_step(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
+async def test_the_time_counts_from_the_first_error_of_a_step(cell):
+    await cell.put("t1")
+    turn = await cell.take_one()
+    assert turn.failing_ms is None
+    await cell.wait(7)
+    await cell.give_back(turn, "error")
+    for waited in (1_000, 3_000):
+        await cell.wait(waited)
+        turn = await cell.take_one()
+        assert turn.failing_ms == {1_000: 1_000, 3_000: 4_000}[waited]
+        await cell.give_back(turn, "error")
+    turn = await cell.take_one()
+    await cell.give_back(turn, "drain")
+    turn = await cell.take_one(token="again")
+    assert turn.failing_ms == 4_000
+    assert (await cell.take_one(token="again")).failing_ms == 4_000
+    await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[])
+    await cell.wait(500)
+    await cell.give_back(turn, "drain")
+    turn = await cell.take_one()
+    assert turn.failing_ms is None  # it has made progress
+    await cell.give_back(turn, "error")
+    await cell.wait(20)
+    turn = await cell.take_one()
+    assert turn.failing_ms == 20
+    await cell.end(turn, "failed")
+    await cell.requeue("t1")
+    assert (await cell.take_one()).failing_ms is None
+    await cell.settle()
+
+
+async def test_a_damaged_time_is_none(cell):
+    await cell.put("t1")
+    await cell.give_back(await cell.take_one(), "error")
+    for damage in ("", "1", "1 x", "x 1", "1 -5"):
+        await cell.redis.hset("ant:turn:t1", mapping={"failing": damage, "started_at": damage})
         turn = await cell.take_one()
         assert turn.failing_ms is None
-        await cell.wait(7)
-        await cell.give_back(turn, "error")
-        for waited in (1_000, 3_000):
-            await cell.wait(waited)
-            turn = await cell.take_one()
-            assert turn.failing_ms == {1_000: 1_000, 3_000: 4_000}[waited]
-            await cell.give_back(turn, "error")
-        turn = await cell.take_one()
+        assert turn.spent_ms == 0 or damage == "1"
         await cell.give_back(turn, "drain")
-        turn = await cell.take_one(token="again")
-        assert turn.failing_ms == 4_000
-        assert (await cell.take_one(token="again")).failing_ms == 4_000
-        await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[])
-        await cell.wait(500)
-        await cell.give_back(turn, "drain")
-        turn = await cell.take_one()
-        assert turn.failing_ms is None  # it has made progress
-        await cell.give_back(turn, "error")
-        await cell.wait(20)
-        turn = await cell.take_one()
-        assert turn.failing_ms == 20
-        await cell.end(turn, "failed")
-        await cell.requeue("t1")
-        assert (await cell.take_one()).failing_ms is None
-        await cell.settle()
+    await cell.settle()
 
 
-async def test_a_damaged_time_is_none(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.give_back(await cell.take_one(), "error")
-        for damage in ("", "1", "1 x", "x 1", "1 -5"):
-            await cell.redis.hset("ant:turn:t1", mapping={"failing": damage, "started_at": damage})
-            turn = await cell.take_one()
-            assert turn.failing_ms is None
-            assert turn.spent_ms == 0 or damage == "1"
-            await cell.give_back(turn, "drain")
-        await cell.settle()
-
-
-async def test_a_turn_says_how_long_it_has_taken_since_its_first_start(redis_url):
-    async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.wait(50)
-        turn, started = await cell.take_one(), await cell.now()
-        assert turn.spent_ms == 0
-        await cell.give_back(turn, "error", delay_ms=5_000)
-        await cell.wait(6_000)
-        await cell.reap()
-        turn = await cell.take_one()
-        assert turn.spent_ms == 6_000
-        assert (await cell.turn("t1")).fields["started_at"] == str(started).encode()
-        await cell.end(turn, "failed")
-        await cell.wait(1_000)
-        await cell.requeue("t1")
-        turn = await cell.take_one()
-        assert turn.spent_ms == 0
-        assert (await cell.turn("t1")).fields["started_at"] == str(await cell.now()).encode()
-        await cell.settle()
+async def test_a_turn_says_how_long_it_has_taken_since_its_first_start(cell):
+    await cell.put("t1")
+    await cell.wait(50)
+    turn, started = await cell.take_one(), await cell.now()
+    assert turn.spent_ms == 0
+    await cell.give_back(turn, "error", delay_ms=5_000)
+    await cell.wait(6_000)
+    await cell.reap()
+    turn = await cell.take_one()
+    assert turn.spent_ms == 6_000
+    assert (await cell.turn("t1")).fields["started_at"] == str(started).encode()
+    await cell.end(turn, "failed")
+    await cell.wait(1_000)
+    await cell.requeue("t1")
+    turn = await cell.take_one()
+    assert turn.spent_ms == 0
+    assert (await cell.turn("t1")).fields["started_at"] == str(await cell.now()).encode()
+    await cell.settle()

@@ -58,36 +58,33 @@ async def test_a_message_that_no_model_call_takes_runs_after_the_crash(redis_url
 
 @pytest.mark.parametrize(("words", "kept"), [("words:3", 2), ("fail:rejected", 2), ("fail:limited", 2)])
 async def test_a_turn_that_is_cancelled_while_its_end_is_written_ends_as_cancelled(
-    redis_url, tmp_path, monkeypatch, words, kept
+    ensemble, monkeypatch, words, kept
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        answers = []
+    answers = []
 
-        def late(name):
-            whole = getattr(TurnSink, name)
+    def late(name):
+        whole = getattr(TurnSink, name)
 
-            async def cancelled_first(sink):
-                if not answers:
-                    answers.append(await turn.cancel("enough", keep="partial"))
-                return await whole(sink)
+        async def cancelled_first(sink):
+            if not answers:
+                answers.append(await turn.cancel("enough", keep="partial"))
+            return await whole(sink)
 
-            monkeypatch.setattr(TurnSink, name, cancelled_first)
+        monkeypatch.setattr(TurnSink, name, cancelled_first)
 
-        turn = await ensemble.submit("s", f"go on {words}")
-        waiting = await ensemble.submit("s", "and then")
-        late("settle")
-        late("flushed")
-        async with ensemble.worker():
-            with pytest.raises(TurnCancelled, match="enough"):
-                await turn.result(20)
-            await waiting.result(20)
-        assert answers == ["requested"]
-        assert [event.kept for event in await ensemble.events("s") if event.type == "turn_cancelled"] == [
-            kept
-        ]
-        messages = (await ensemble.client.snapshot("s")).messages
-        assert [message.interrupted for message in messages] == [False, True, False, False]
-        await ensemble.whole("s")
+    turn = await ensemble.submit("s", f"go on {words}")
+    waiting = await ensemble.submit("s", "and then")
+    late("settle")
+    late("flushed")
+    async with ensemble.worker():
+        with pytest.raises(TurnCancelled, match="enough"):
+            await turn.result(20)
+        await waiting.result(20)
+    assert answers == ["requested"]
+    assert [event.kept for event in await ensemble.events("s") if event.type == "turn_cancelled"] == [kept]
+    messages = (await ensemble.client.snapshot("s")).messages
+    assert [message.interrupted for message in messages] == [False, True, False, False]
+    await ensemble.whole("s")
 
 
 async def test_a_cancel_interrupts_tools_that_run_beside_the_one_that_brought_the_news(

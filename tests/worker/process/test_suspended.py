@@ -82,9 +82,9 @@ async def test_a_worker_that_dies_in_an_approved_tool_is_followed_by_one_that_kn
 
 
 @pytest.mark.parametrize("approves", [False, True])
-async def test_of_ten_clients_that_decide_at_once_one_decides(redis_url, tmp_path, approves):
+async def test_of_ten_clients_that_decide_at_once_one_decides(ensemble, redis_url, approves):
     """Every second one rejects, so that either kind wins somewhere; with ``approves`` none does."""
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+    async with ensemble.worker():
         turn = await ensemble.submit("s", "go tool:note", agent=waiting_agent("note"))
         call = await open_call(turn)
         clients = [AsyncClient(redis_url) for _ in range(10)]
@@ -114,8 +114,8 @@ async def test_of_ten_clients_that_decide_at_once_one_decides(redis_url, tmp_pat
 
 
 @pytest.mark.one_server
-async def test_a_worker_holds_nothing_of_the_turns_that_wait(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(concurrency=2):
+async def test_a_worker_holds_nothing_of_the_turns_that_wait(ensemble):
+    async with ensemble.worker(concurrency=2):
         turns = [
             await ensemble.submit(f"s{n}", "go tool:note", agent=waiting_agent("note")) for n in range(6)
         ]

@@ -120,24 +120,21 @@ async def is_suspended(turn):
     return await turn.status() == "suspended"
 
 
-async def test_an_approved_call_of_a_turn_that_ends_before_a_worker_continues_it_was_not_run(
-    redis_url, tmp_path
-):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        async with ensemble.worker():
-            turn, call = await approved(ensemble, "buy tool:pay")
-        await turn.approve(call, by="ada")
-        await turn.cancel("enough", keep="partial")
-        async with ensemble.worker():
-            with pytest.raises(TurnCancelled):
-                await turn.result(60)
-        assert ensemble.stage.notes("tool") == []
-        (result,) = [one for message in (await turn.info()).messages for one in message.tool_results]
-        assert result.text == "This tool was not run: it was approved, and the turn ended before it began."
+async def test_an_approved_call_of_a_turn_that_ends_before_a_worker_continues_it_was_not_run(ensemble):
+    async with ensemble.worker():
+        turn, call = await approved(ensemble, "buy tool:pay")
+    await turn.approve(call, by="ada")
+    await turn.cancel("enough", keep="partial")
+    async with ensemble.worker():
+        with pytest.raises(TurnCancelled):
+            await turn.result(60)
+    assert ensemble.stage.notes("tool") == []
+    (result,) = [one for message in (await turn.info()).messages for one in message.tool_results]
+    assert result.text == "This tool was not run: it was approved, and the turn ended before it began."
 
 
-async def test_a_failed_turn_that_runs_again_on_workers_begins_a_run_with_new_attempts(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(error_limit=1):
+async def test_a_failed_turn_that_runs_again_on_workers_begins_a_run_with_new_attempts(ensemble):
+    async with ensemble.worker(error_limit=1):
         turn = await ensemble.submit("s", "at first not tool:note fail:broken*2", key="k")
         with pytest.raises(ProviderStreamBroken):
             await turn.result(60)
@@ -152,8 +149,8 @@ async def test_a_failed_turn_that_runs_again_on_workers_begins_a_run_with_new_at
         await ensemble.whole("s")
 
 
-async def test_a_snapshot_shows_what_was_accepted(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+async def test_a_snapshot_shows_what_was_accepted(ensemble):
+    async with ensemble.worker():
         later = await ensemble.submit("s", "later", delay=3600)
         running = await ensemble.submit("s", "first gate:g", metadata={"a": 1})
         waiting = await ensemble.submit("s", "second")

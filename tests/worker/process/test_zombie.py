@@ -80,8 +80,8 @@ async def test_a_tool_in_a_thread_is_told_that_its_worker_has_lost_the_lease(
             await ensemble.whole("s")
 
 
-async def test_a_tool_that_blocks_the_loop_does_not_look_like_a_death(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker(lease=0.8):
+async def test_a_tool_that_blocks_the_loop_does_not_look_like_a_death(ensemble):
+    async with ensemble.worker(lease=0.8):
         turn = await ensemble.submit("s", "a clumsy one tool:block")
         await turn.result(60)
         await ensemble.whole("s")

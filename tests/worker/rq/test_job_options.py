@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.cells import open_cell
 
 from antiphon.input.ids import cell_hash
 from antiphon.redis.cells import open_cells
@@ -25,20 +24,19 @@ async def handled(cell, url: str, options: dict, number: int = 0) -> str:
     return job
 
 
-async def test_its_options_are_those_of_the_turn(redis_url):
-    async with open_cell(redis_url) as cell:
-        options = {
-            "agent": "any",
-            "tenant": "acme",
-            "priority": "high",
-            "delay": 60,
-            "ttl": 100,
-            "if_busy": "reject",
-        }
-        turn = await cell.redis.hgetall(cell.keys.turn(await handled(cell, redis_url, options)))
-        assert (turn[b"tenant"], turn[b"priority"]) == (b"acme", b"high")
-        assert await cell.redis.zcard(cell.keys.due) == 1
-        assert int((await cell.redis.hgetall(cell.keys.session("s")))[b"ttl"]) == 100_000
+async def test_its_options_are_those_of_the_turn(cell, redis_url):
+    options = {
+        "agent": "any",
+        "tenant": "acme",
+        "priority": "high",
+        "delay": 60,
+        "ttl": 100,
+        "if_busy": "reject",
+    }
+    turn = await cell.redis.hgetall(cell.keys.turn(await handled(cell, redis_url, options)))
+    assert (turn[b"tenant"], turn[b"priority"]) == (b"acme", b"high")
+    assert await cell.redis.zcard(cell.keys.due) == 1
+    assert int((await cell.redis.hgetall(cell.keys.session("s")))[b"ttl"]) == 100_000
 
 
 REFUSED = [
@@ -54,10 +52,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "reason"), REFUSED, ids=[str(options) for options, _ in REFUSED])
-async def test_a_job_that_a_client_could_not_submit_fails_with_the_reason(options, reason, redis_url):
-    async with open_cell(redis_url) as cell:
-        await handled(cell, redis_url, {"agent": "any", "tenant": "acme"})
-        job = await handled(cell, redis_url, {"agent": "any"} | options, 1)
-        status, why = await cell.redis.hmget(rq_key("rq_job", job), "status", "exc_info")
-        assert (status, reason in why.decode()) == (b"failed", True), why
-        assert not await cell.redis.exists(cell.keys.turn(job))
+async def test_a_job_that_a_client_could_not_submit_fails_with_the_reason(options, reason, cell, redis_url):
+    await handled(cell, redis_url, {"agent": "any", "tenant": "acme"})
+    job = await handled(cell, redis_url, {"agent": "any"} | options, 1)
+    status, why = await cell.redis.hmget(rq_key("rq_job", job), "status", "exc_info")
+    assert (status, reason in why.decode()) == (b"failed", True), why
+    assert not await cell.redis.exists(cell.keys.turn(job))

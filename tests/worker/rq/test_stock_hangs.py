@@ -7,7 +7,6 @@ import pytest
 from redis import Redis
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from support.ensemble import open_ensemble
 from support.processes import COMMAND
 
 from antiphon_worker.supervisor.watchdog import beating_under_rq
@@ -28,33 +27,31 @@ def stock_worker(redis_url, processes):
 
 @pytest.mark.parametrize(("tool", "line"), [("spin", "in _for_ever"), ("freeze", "in freeze")])
 async def test_a_turn_that_hangs_in_a_stock_worker_goes_on_elsewhere(
-    tool, line, stock_worker, redis_url, tmp_path
+    tool, line, stock_worker, ensemble, redis_url
 ):
     """The log of the stock worker shows where it hung; the worker itself goes on."""
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        worker = stock_worker(ensemble, lease=1, stall_timeout=1)
-        turn = await ensemble.submit("s", f"go on tool:{tool}*1")
-        await asyncio.to_thread(worker.wait_for_output, "Timeout (0:00:01)!")
-        await asyncio.to_thread(worker.wait_for_output, line)
-        async with ensemble.worker(lease=1):
-            assert (await turn.result(60)).text
-        assert await ensemble.field(turn, "crashes") == "1"
-        after = await ensemble.submit("t", "and you?")
-        await after.result(60)
-        await ensemble.whole("s", "t")
-        with Redis.from_url(redis_url) as redis:
-            assert Job.fetch(turn.id, connection=redis, serializer=JSONSerializer).get_status() == "finished"
-            assert redis.zcard("rq:failed:antiphon") == 0
-        await asyncio.to_thread(worker.terminate)
+    worker = stock_worker(ensemble, lease=1, stall_timeout=1)
+    turn = await ensemble.submit("s", f"go on tool:{tool}*1")
+    await asyncio.to_thread(worker.wait_for_output, "Timeout (0:00:01)!")
+    await asyncio.to_thread(worker.wait_for_output, line)
+    async with ensemble.worker(lease=1):
+        assert (await turn.result(60)).text
+    assert await ensemble.field(turn, "crashes") == "1"
+    after = await ensemble.submit("t", "and you?")
+    await after.result(60)
+    await ensemble.whole("s", "t")
+    with Redis.from_url(redis_url) as redis:
+        assert Job.fetch(turn.id, connection=redis, serializer=JSONSerializer).get_status() == "finished"
+        assert redis.zcard("rq:failed:antiphon") == 0
+    await asyncio.to_thread(worker.terminate)
 
 
-async def test_a_long_turn_in_a_stock_worker_is_no_hang(stock_worker, redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        worker = stock_worker(ensemble, stall_timeout=1)
-        turn = await ensemble.submit("s", "take your time words:250")
-        await turn.result(60)
-        assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == ["1", "0"]
-        await asyncio.to_thread(worker.terminate)
+async def test_a_long_turn_in_a_stock_worker_is_no_hang(stock_worker, ensemble):
+    worker = stock_worker(ensemble, stall_timeout=1)
+    turn = await ensemble.submit("s", "take your time words:250")
+    await turn.result(60)
+    assert [await ensemble.field(turn, name) for name in ("attempt", "crashes")] == ["1", "0"]
+    await asyncio.to_thread(worker.terminate)
 
 
 @pytest.mark.parametrize(("seconds", "timers"), [(60.0, [60.0]), (0.0, [])])

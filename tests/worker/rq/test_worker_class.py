@@ -65,83 +65,75 @@ async def test_it_runs_turns_and_nothing_else(redis_url, tmp_path, processes):
 
 
 @pytest.mark.one_server
-async def test_a_job_of_rqs_scheduler_becomes_a_turn_when_it_is_due(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        with Redis.from_url(redis_url) as redis:
-            queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
-            options = {"agent": msgspec.to_builtins(agent_spec())}
-            job = queue.enqueue_at(
-                datetime(2020, 1, 1, tzinfo=UTC), "antiphon_worker.jobs.run_turn", "s", "hello", options
-            )
-            worker = rq_worker(
-                processes, ensemble, "--burst", "--with-scheduler", "--serializer", "json", *OURS
-            )
-            assert await asyncio.to_thread(worker.wait, 40) == 0, worker.output
-            assert (await (await ensemble.client.turn(job.id)).result(1)).text
-        await ensemble.whole("s")
+async def test_a_job_of_rqs_scheduler_becomes_a_turn_when_it_is_due(ensemble, redis_url, processes):
+    with Redis.from_url(redis_url) as redis:
+        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+        options = {"agent": msgspec.to_builtins(agent_spec())}
+        job = queue.enqueue_at(
+            datetime(2020, 1, 1, tzinfo=UTC), "antiphon_worker.jobs.run_turn", "s", "hello", options
+        )
+        worker = rq_worker(processes, ensemble, "--burst", "--with-scheduler", "--serializer", "json", *OURS)
+        assert await asyncio.to_thread(worker.wait, 40) == 0, worker.output
+        assert (await (await ensemble.client.turn(job.id)).result(1)).text
+    await ensemble.whole("s")
 
 
 @pytest.mark.one_server
-async def test_it_goes_on_with_the_turn_of_a_killed_neighbour(redis_url, tmp_path, processes):
+async def test_it_goes_on_with_the_turn_of_a_killed_neighbour(ensemble, redis_url, processes):
     """No worker but these: nobody else would find it."""
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        env = {"ANTIPHON_LEASE": "1"}
-        stock = processes.start(
-            RQ,
-            "worker",
-            "-u",
-            redis_url,
-            "--serializer",
-            "json",
-            "antiphon",
-            env={**ensemble.stage.env, **env},
-        )
-        turn = await ensemble.submit("s", "go on gate:g")
-        horse = await ensemble.waits("g")
-        ours = rq_worker(processes, ensemble, *OURS, env=env)
-        stock.kill()
-        signal_process(horse, signal.SIGKILL)
-        assert await ensemble.waits("g", 2) != horse
-        ensemble.stage.open("g")
-        await turn.result(60)
-        await ensemble.whole("s")
-        ours.terminate()
-        assert await asyncio.to_thread(ours.wait, 20) == 0
+    env = {"ANTIPHON_LEASE": "1"}
+    stock = processes.start(
+        RQ,
+        "worker",
+        "-u",
+        redis_url,
+        "--serializer",
+        "json",
+        "antiphon",
+        env={**ensemble.stage.env, **env},
+    )
+    turn = await ensemble.submit("s", "go on gate:g")
+    horse = await ensemble.waits("g")
+    ours = rq_worker(processes, ensemble, *OURS, env=env)
+    stock.kill()
+    signal_process(horse, signal.SIGKILL)
+    assert await ensemble.waits("g", 2) != horse
+    ensemble.stage.open("g")
+    await turn.result(60)
+    await ensemble.whole("s")
+    ours.terminate()
+    assert await asyncio.to_thread(ours.wait, 20) == 0
 
 
 @pytest.mark.one_server
 @pytest.mark.parametrize("tool", ["spin", "freeze"])
-async def test_one_that_hangs_ends_and_its_turn_goes_on_elsewhere(tool, redis_url, tmp_path, processes):
+async def test_one_that_hangs_ends_and_its_turn_goes_on_elsewhere(tool, ensemble, processes):
     """It has no supervisor: it ends, and whoever started it starts it again."""
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        limits = {"ANTIPHON_STALL_TIMEOUT": "1", "ANTIPHON_LEASE": "1"}
-        worker = rq_worker(processes, ensemble, *OURS, env=limits)
-        turn = await ensemble.submit("s", f"once tool:{tool}*1")
-        assert await asyncio.to_thread(worker.wait, 30) == 1
-        assert "Timeout (0:00:01)!" in worker.output
-        assert "harmful_tools.py" in worker.output, "the stack of the tool"
-        async with ensemble.worker(lease=1):
-            await turn.result(30)
-        await ensemble.whole("s")
+    limits = {"ANTIPHON_STALL_TIMEOUT": "1", "ANTIPHON_LEASE": "1"}
+    worker = rq_worker(processes, ensemble, *OURS, env=limits)
+    turn = await ensemble.submit("s", f"once tool:{tool}*1")
+    assert await asyncio.to_thread(worker.wait, 30) == 1
+    assert "Timeout (0:00:01)!" in worker.output
+    assert "harmful_tools.py" in worker.output, "the stack of the tool"
+    async with ensemble.worker(lease=1):
+        await turn.result(30)
+    await ensemble.whole("s")
 
 
 @pytest.mark.one_server
-async def test_a_stock_worker_records_a_cancelled_turn_as_cancelled(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        turn = await ensemble.submit("s", "go on hang")
-        worker = rq_worker(
-            processes, ensemble, "--burst", "--serializer", "json", env={"ANTIPHON_LEASE": "1"}
-        )
-        await wait_until_async(lambda: ensemble.stage.notes("asked"), 20)
-        await turn.cancel("enough")
-        with pytest.raises(TurnCancelled):
-            await turn.result(60)
-        assert await asyncio.to_thread(worker.wait, 20) == 0
-        with Redis.from_url(redis_url) as redis:
-            assert Job.fetch(turn.id, connection=redis, serializer=JSONSerializer).get_status() == "canceled"
-            assert redis.zrange("rq:canceled:antiphon", 0, -1) == [turn.id.encode()]
-            assert redis.zrange("rq:finished:antiphon", 0, -1) == []
-            assert redis.ttl(f"rq:job:{turn.id}") > 0
+async def test_a_stock_worker_records_a_cancelled_turn_as_cancelled(ensemble, redis_url, processes):
+    turn = await ensemble.submit("s", "go on hang")
+    worker = rq_worker(processes, ensemble, "--burst", "--serializer", "json", env={"ANTIPHON_LEASE": "1"})
+    await wait_until_async(lambda: ensemble.stage.notes("asked"), 20)
+    await turn.cancel("enough")
+    with pytest.raises(TurnCancelled):
+        await turn.result(60)
+    assert await asyncio.to_thread(worker.wait, 20) == 0
+    with Redis.from_url(redis_url) as redis:
+        assert Job.fetch(turn.id, connection=redis, serializer=JSONSerializer).get_status() == "canceled"
+        assert redis.zrange("rq:canceled:antiphon", 0, -1) == [turn.id.encode()]
+        assert redis.zrange("rq:finished:antiphon", 0, -1) == []
+        assert redis.ttl(f"rq:job:{turn.id}") > 0
 
 
 @pytest.mark.parametrize(

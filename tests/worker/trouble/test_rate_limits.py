@@ -35,90 +35,84 @@ async def scripts_of(cell):
     return (await cell.redis.info("commandstats")).get("cmdstat_evalsha", {}).get("calls", 0)
 
 
-async def test_a_call_that_was_never_limited_asks_nobody(redis_url):
-    async with open_cell(redis_url) as cell:
-        gate = RateLimits(cell)
-        before = await scripts_of(cell)
+async def test_a_call_that_was_never_limited_asks_nobody(cell):
+    gate = RateLimits(cell)
+    before = await scripts_of(cell)
+    await gate.enter("p/m/1")
+    assert await scripts_of(cell) == before
+
+
+async def test_a_short_wait_is_waited_and_a_long_one_is_told(cell):
+    gate = RateLimits(cell)
+    await gate.heard("p/m/1", Pressure(30.0, 0.1))
+    with pytest.raises(HeldBack, match=r"limits the calls of p/m, .* waits 30\.0 s") as caught:
         await gate.enter("p/m/1")
-        assert await scripts_of(cell) == before
+    assert caught.value.retry_after == 30.0
+    await gate.enter("p/m/2")
+    await cell.wait(29_900)
+    entering = asyncio.create_task(gate.enter("p/m/1"))
+    await wait_until_async(
+        lambda: cell.redis.hget(cell.keys.bucket("p/m/1"), "promised"), description="it is told to wait"
+    )
+    await cell.wait(10_000)
+    await entering
 
 
-async def test_a_short_wait_is_waited_and_a_long_one_is_told(redis_url):
-    async with open_cell(redis_url) as cell:
-        gate = RateLimits(cell)
-        await gate.heard("p/m/1", Pressure(30.0, 0.1))
-        with pytest.raises(HeldBack, match=r"limits the calls of p/m, .* waits 30\.0 s") as caught:
+async def test_a_bucket_that_is_gone_is_asked_once(cell):
+    gate = RateLimits(cell)
+    await gate.heard("p/m/1", Pressure(30.0))
+    await cell.redis.delete(cell.keys.bucket("p/m/1"))
+    await gate.enter("p/m/1")
+    before = await scripts_of(cell)
+    await gate.enter("p/m/1")
+    assert await scripts_of(cell) == before
+
+
+async def test_what_others_meet_is_heard_and_nonsense_is_not(cell):
+    feed = LiveFeed(cell.redis)
+    gate = RateLimits(cell)
+    listening = asyncio.create_task(gate.run(feed))
+    channel = cell.keys.buckets(cell.database)
+    await wait_until_async(lambda: _listens(cell, channel), description="it listens")
+    for nonsense in (b"", b"x", b"x p/m/1", b"\xff \xff", b"nan"):
+        await cell.redis.publish(channel, nonsense)
+    await limit(cell, "p/m/1", 30_000, 0)
+
+    async def held():
+        try:
             await gate.enter("p/m/1")
-        assert caught.value.retry_after == 30.0
-        await gate.enter("p/m/2")
-        await cell.wait(29_900)
-        entering = asyncio.create_task(gate.enter("p/m/1"))
-        await wait_until_async(
-            lambda: cell.redis.hget(cell.keys.bucket("p/m/1"), "promised"), description="it is told to wait"
-        )
-        await cell.wait(10_000)
-        await entering
+        except HeldBack:
+            return True
+        return False
 
-
-async def test_a_bucket_that_is_gone_is_asked_once(redis_url):
-    async with open_cell(redis_url) as cell:
-        gate = RateLimits(cell)
-        await gate.heard("p/m/1", Pressure(30.0))
-        await cell.redis.delete(cell.keys.bucket("p/m/1"))
-        await gate.enter("p/m/1")
-        before = await scripts_of(cell)
-        await gate.enter("p/m/1")
-        assert await scripts_of(cell) == before
-
-
-async def test_what_others_meet_is_heard_and_nonsense_is_not(redis_url):
-    async with open_cell(redis_url) as cell:
-        feed = LiveFeed(cell.redis)
-        gate = RateLimits(cell)
-        listening = asyncio.create_task(gate.run(feed))
-        channel = cell.keys.buckets(cell.database)
-        await wait_until_async(lambda: _listens(cell, channel), description="it listens")
-        for nonsense in (b"", b"x", b"x p/m/1", b"\xff \xff", b"nan"):
-            await cell.redis.publish(channel, nonsense)
-        await limit(cell, "p/m/1", 30_000, 0)
-
-        async def held():
-            try:
-                await gate.enter("p/m/1")
-            except HeldBack:
-                return True
-            return False
-
-        await wait_until_async(held, description="the limit is known here")
-        listening.cancel()
-        await feed.aclose()
+    await wait_until_async(held, description="the limit is known here")
+    listening.cancel()
+    await feed.aclose()
 
 
 async def _listens(cell, channel):
     return dict(await cell.redis.pubsub_numsub(channel)).get(channel.encode())
 
 
-async def test_without_redis_a_call_is_not_held_up(redis_url):
-    async with open_cell(redis_url) as cell:
-        gate = RateLimits(cell)
-        await gate.heard("p/m/1", Pressure(30.0))
-        gate._cell = Cell(open_redis("redis://127.0.0.1:1"))
-        await gate.enter("p/m/1")
-        await gate.heard("p/m/1", Pressure(30.0))
-        await gate._cell.redis.aclose()
+async def test_without_redis_a_call_is_not_held_up(cell):
+    gate = RateLimits(cell)
+    await gate.heard("p/m/1", Pressure(30.0))
+    gate._cell = Cell(open_redis("redis://127.0.0.1:1"))
+    await gate.enter("p/m/1")
+    await gate.heard("p/m/1", Pressure(30.0))
+    await gate._cell.redis.aclose()
 
 
-async def test_a_process_that_runs_one_turn_asks_the_bucket_of_the_others(redis_url):
-    async with open_cell(redis_url) as cell:
-        gate = AskedLimits(cell)
+async def test_a_process_that_runs_one_turn_asks_the_bucket_of_the_others(cell):
+    gate = AskedLimits(cell)
+    await gate.enter("p/m/1")
+    await RateLimits(cell).heard("p/m/1", Pressure(30.0))
+    assert "p/m/1" in gate.known
+    with pytest.raises(HeldBack):
         await gate.enter("p/m/1")
-        await RateLimits(cell).heard("p/m/1", Pressure(30.0))
-        assert "p/m/1" in gate.known
-        with pytest.raises(HeldBack):
-            await gate.enter("p/m/1")
-        await gate.heard("p/m/2", Pressure(30.0))
-        with pytest.raises(HeldBack):
-            await AskedLimits(cell).enter("p/m/2")
+    await gate.heard("p/m/2", Pressure(30.0))
+    with pytest.raises(HeldBack):
+        await AskedLimits(cell).enter("p/m/2")
 
 
 async def test_an_isolated_turn_waits_for_a_limit_that_a_worker_has_met(redis_url, limited):

@@ -15,7 +15,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.cells import open_cell
 from support.eventually import wait_until
 from support.fresh_python import imported_by
 from support.here import running_worker
@@ -198,8 +197,8 @@ async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool
     assert SECRET not in "".join(span.to_json() for span in made)
 
 
-async def test_without_a_span_a_request_has_no_trace(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_without_a_span_a_request_has_no_trace(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         turn = await client.submit("s", "Hello", agent="any", delay=60)
         request = (await cell.turn(turn.id)).fields["request"]
         assert decode_request(request).trace == ""
@@ -241,15 +240,14 @@ def test_a_service_that_names_its_models_anew_each_time_makes_no_series(monkeypa
     assert [metrics._name(odd) for odd in ("", "a b", "x" * 101, 'a"}', "a\nb")] == ["other"] * 5
 
 
-async def test_turns_for_queues_that_nobody_knows_make_few_series(redis_url):
-    async with AsyncClient(redis_url) as client:
-        turns = [
-            await client.submit(f"s{number}", "Hello", agent="any", queue=f"q{number}")
-            for number in range(metrics.MOST_QUEUES + 20)
-        ]
-        found = await metrics.Gauges(Settings(redis_url=redis_url))._read()
-        assert len(found.queues) > metrics.MOST_QUEUES
-        for family in metrics._metrics(found):
-            assert len(family.samples) <= metrics.MOST_QUEUES
-        for turn in turns:
-            await turn.cancel()
+async def test_turns_for_queues_that_nobody_knows_make_few_series(client, redis_url):
+    turns = [
+        await client.submit(f"s{number}", "Hello", agent="any", queue=f"q{number}")
+        for number in range(metrics.MOST_QUEUES + 20)
+    ]
+    found = await metrics.Gauges(Settings(redis_url=redis_url))._read()
+    assert len(found.queues) > metrics.MOST_QUEUES
+    for family in metrics._metrics(found):
+        assert len(family.samples) <= metrics.MOST_QUEUES
+    for turn in turns:
+        await turn.cancel()

@@ -66,8 +66,8 @@ async def shown(client, name="hook"):
     return next(one for one in [one async for one in client.webhooks()] if one.name == name)
 
 
-async def test_a_receiver_is_told_of_the_end_of_a_turn_and_can_check_who_says_so(redis_url, receiver):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_receiver_is_told_of_the_end_of_a_turn_and_can_check_who_says_so(client, redis_url, receiver):
+    async with running_worker(redis_url):
         secret = await webhook(client, receiver)
         turn = await client.submit("s", "Hello", agent=AGENT)
         await turn.result(20)
@@ -87,8 +87,8 @@ async def _delivered(client, count):
     return (one.delivered, one.waiting) == (count, 0)
 
 
-async def test_while_one_secret_replaces_another_both_sign(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_while_one_secret_replaces_another_both_sign(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         old = await webhook(client, receiver)
         assert await webhook(client, receiver) == old, "it keeps its own"
         new = await client.webhooks().set("other", receiver.url, private=True)
@@ -101,8 +101,8 @@ async def test_while_one_secret_replaces_another_both_sign(redis_url, receiver):
             assert Webhook(secret).verify(told.body, told.headers)["data"]["turn_id"] == "t1"
 
 
-async def test_what_is_not_acknowledged_is_tried_again_and_what_is_stays_so(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_what_is_not_acknowledged_is_tried_again_and_what_is_stays_so(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         receiver.answers = [500, 404]
@@ -145,8 +145,8 @@ async def test_a_delivery_waits_longer_each_time_and_is_given_up_after_a_day(red
         assert (await shown(client)).dropped == 2, "410: the receiver wants it no more"
 
 
-async def test_a_receiver_says_when_to_come_again(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_a_receiver_says_when_to_come_again(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         receiver.answers, receiver.headers = [429], {"retry-after": "120"}
@@ -179,9 +179,11 @@ async def test_several_deliverers_tell_each_end_once(redis_url, receiver):
         assert len({*receiver.ids}) == len(turns)
 
 
-async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_counts(redis_url, receiver):
+async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_counts(
+    cell, redis_url, receiver
+):
     """It is killed with an acknowledgement in its hand, or before it has sent a thing."""
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         await ended(cell, "t1", "t2")
@@ -202,9 +204,9 @@ async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_co
 
 
 async def test_who_held_a_webhook_that_was_removed_does_not_hold_the_one_that_has_its_name_now(
-    redis_url, receiver
+    cell, redis_url, receiver
 ):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+    async with AsyncClient(redis_url) as client:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         await ended(cell, "t1")
@@ -266,26 +268,25 @@ async def _error(client, name, error):
 
 
 @pytest.mark.parametrize("steps", range(5))
-async def test_it_stops_also_at_the_moment_when_a_delivery_ends(redis_url, steps):
-    async with open_cell(redis_url) as cell:
-        deliverer = Deliverer(cell)
-        looks = asyncio.Queue()
-        take_all = deliverer._take_all
+async def test_it_stops_also_at_the_moment_when_a_delivery_ends(cell, steps):
+    deliverer = Deliverer(cell)
+    looks = asyncio.Queue()
+    take_all = deliverer._take_all
 
-        async def look():
-            await take_all()
-            looks.put_nowait(None)
+    async def look():
+        await take_all()
+        looks.put_nowait(None)
 
-        deliverer._take_all = look
-        running = asyncio.create_task(deliverer.run())
-        await looks.get()
+    deliverer._take_all = look
+    running = asyncio.create_task(deliverer.run())
+    await looks.get()
+    await asyncio.sleep(0)
+    deliverer._again.set()
+    for _ in range(steps):
         await asyncio.sleep(0)
-        deliverer._again.set()
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        running.cancel()
-        await asyncio.wait([running], timeout=5)
-        assert running.cancelled()
+    running.cancel()
+    await asyncio.wait([running], timeout=5)
+    assert running.cancelled()
 
 
 async def test_a_redirect_is_not_followed(redis_url, receiver):
@@ -303,8 +304,8 @@ async def test_a_redirect_is_not_followed(redis_url, receiver):
             assert elsewhere.received == []
 
 
-async def test_only_a_private_webhook_reaches_a_private_address(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_only_a_private_webhook_reaches_a_private_address(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await client.webhooks().set("hook", f"https://localhost:{receiver.port}/")
         await client.webhooks().set("private", f"https://localhost:{receiver.port}/", private=True)
         await ended(cell, "t1")
@@ -324,8 +325,8 @@ def test_which_addresses_are_public(address, public):
     assert is_public(address) is public
 
 
-async def test_a_webhook_is_told_what_it_asked_for_from_now_on(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_a_webhook_is_told_what_it_asked_for_from_now_on(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await webhook(client, receiver, "all")
         await ended(cell, "before")
         with Receiver() as late, Receiver() as acme, Receiver() as smith:
@@ -345,8 +346,10 @@ async def test_a_webhook_is_told_what_it_asked_for_from_now_on(redis_url, receiv
             assert [turns(one) for one in (late, acme, smith)] == [["t3"], ["t1"], ["t2", "t3"]]
 
 
-async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(redis_url, receiver, caplog):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(
+    cell, redis_url, receiver, caplog
+):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await webhook(client, receiver)
         await ended(cell, "t1", "t2", "t3")
         await cell.redis.xtrim("ant:notices", maxlen=2, approximate=False)
@@ -357,8 +360,8 @@ async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(
         assert len(receiver.received) == 2
 
 
-async def test_the_end_of_a_turn_that_is_gone_is_dropped(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_the_end_of_a_turn_that_is_gone_is_dropped(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         await webhook(client, receiver)
         await ended(cell, "t1", "t2")
         await cell.redis.delete("ant:turn:t1", "ant:events:s-t1")
@@ -368,8 +371,8 @@ async def test_the_end_of_a_turn_that_is_gone_is_dropped(redis_url, receiver):
         assert ((await shown(client)).dropped, (await shown(client)).waiting) == (1, 0)
 
 
-async def test_of_a_receiver_that_is_down_so_many_deliveries_are_kept(redis_url, receiver):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_of_a_receiver_that_is_down_so_many_deliveries_are_kept(cell, redis_url, receiver):
+    async with AsyncClient(redis_url) as client:
         await webhook(client, receiver)
         async with Redis.from_url(redis_url) as redis:
             await redis.zadd("ant:deliveries:hook", {f"{n}": 9e15 for n in range(100_000)})
@@ -378,8 +381,8 @@ async def test_of_a_receiver_that_is_down_so_many_deliveries_are_kept(redis_url,
         assert ((await shown(client)).dropped, (await shown(client)).waiting) == (1, 100_000)
 
 
-async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(redis_url):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client:
+async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
         await ended(cell, "t1")
         await take_webhook(cell, 30_000, 0)
         before = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
@@ -393,8 +396,8 @@ async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(red
         assert await cell.redis.keys("ant:*hook*") + await cell.redis.keys("ant:dispatched") == []
 
 
-async def test_secrets_and_urls_are_in_no_log(redis_url, receiver, caplog):
-    async with open_cell(redis_url) as cell, AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_secrets_and_urls_are_in_no_log(cell, redis_url, receiver, caplog):
+    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
         secret = await client.webhooks().set("hook", f"{receiver.url}?token=t0ken", private=True)
         receiver.answers = [500]
         await ended(cell, "t1")
