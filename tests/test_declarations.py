@@ -9,12 +9,13 @@ import subprocess
 import sys
 
 import pytest
-from support.interfaces import surfaces
+from support.interfaces import other_places, surfaces
 from support.source_tree import ROOT
 
 from antiphon.session.work import INTERFACES, OPTIONS, options_of
 
 PLACES = surfaces(ROOT)
+OTHERS = other_places()
 
 OPTION = """    colour: Annotated[
         str | None, Option(doc="the colour of the answer", json=str | None, check=lambda value: value.upper())
@@ -69,6 +70,12 @@ print(json.dumps({
 def test_an_interface_has_each_option_unless_the_declaration_says_why_not(place):
     interface, names = PLACES[place]
     assert names == {*options_of(interface)}
+
+
+@pytest.mark.parametrize("place", OTHERS)
+def test_options_of_sessions_and_lists_are_everywhere_too(place):
+    options, interface, names = OTHERS[place]
+    assert {name for name, one in options.items() if interface not in one.missing} == names & options.keys()
 
 
 def test_each_interface_is_one_that_was_looked_at():

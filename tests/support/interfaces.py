@@ -6,8 +6,18 @@ import re
 from pathlib import Path
 
 from antiphon.cli.completion import parsers
+from antiphon.input.options import (
+    LIST_OPTIONS,
+    SESSION_OPTIONS,
+    ListOptions,
+    OpeningOptions,
+    Option,
+    declared,
+)
+from antiphon.redis.failed import FILTERS, FailedFilter
 from antiphon.session.work import OPTIONS, ClientSubmitOptions, RunOptions, SubmitOptions
-from antiphon_gateway.interface.bodies import Edit, Regenerate, SetSchedule, Submit
+from antiphon_gateway.interface.bodies import CreateSession, Edit, ListQuery, Regenerate, SetSchedule, Submit
+from antiphon_gateway.interface.turns import FailedQuery, RequeueMany
 from antiphon_worker.rq.foreign_jobs import OPTIONS as JOB_OPTIONS
 
 NODE = Path("client/node/src")
@@ -44,6 +54,27 @@ def surfaces(root: Path) -> dict[str, tuple[str, set[str]]]:
                 flags | ({"agent"} if "provider" in flags else set()),
             )
     return {place: (interface, names & OPTIONS.keys()) for place, (interface, names) in found.items()}
+
+
+def other_places() -> dict[str, tuple[dict[str, Option], str, set[str]]]:
+    """Return the options of sessions and lists that each place has, with those that are declared for it."""
+    flags = {
+        name: {flag[2:].replace("-", "_") for flag in parser._option_string_actions}
+        for name, parser in parsers()
+        if name in ("sessions", "failed", "requeue")
+    }
+    return {
+        "Client.session": (declared(OpeningOptions), "", {*OpeningOptions.__annotations__}),
+        "POST /sessions": (SESSION_OPTIONS, "", {*CreateSession.__struct_fields__}),
+        "Client.sessions": (LIST_OPTIONS, "", {*ListOptions.__annotations__}),
+        "GET /sessions": (LIST_OPTIONS, "", {*ListQuery.__struct_fields__}),
+        "antiphon sessions": (LIST_OPTIONS, "sessions", flags["sessions"]),
+        "Client.failed": (FILTERS, "", {*FailedFilter.__annotations__}),
+        "GET /failed": (FILTERS, "", {*FailedQuery.__struct_fields__}),
+        "POST /failed/requeue": (FILTERS, "", {*RequeueMany.__struct_fields__}),
+        "antiphon failed": (FILTERS, "", flags["failed"]),
+        "antiphon requeue": (FILTERS, "", flags["requeue"]),
+    }
 
 
 def _fields(types: str, interface: str) -> set[str]:

@@ -181,7 +181,7 @@ def form_of(kind: Any, *, forever: bool = False) -> dict[str, Any]:
         case "string":
             return {"metavar": "TEXT"}
         case _:
-            return {"metavar": "JSON", "type": _json}
+            return {"metavar": "JSON", "type": json_value}
 
 
 def _lifetime(text: str) -> float | None:
@@ -189,7 +189,7 @@ def _lifetime(text: str) -> float | None:
     return None if text == "none" else float(text)
 
 
-def _json(text: str) -> Any:
+def json_value(text: str) -> Any:
     """Read JSON, or the file that ``@FILE`` names."""
     try:
         return msgspec.json.decode(Path(text[1:]).read_bytes() if text[:1] == "@" else text)

@@ -22,6 +22,7 @@ from antiphon.cli.arguments import (
     agent_of,
     command_parser,
     first,
+    json_value,
     list_parser,
     open_client,
     options_in,
@@ -42,6 +43,7 @@ from antiphon.cli.terminal import (
 from antiphon.client import AsyncClient, Submission
 from antiphon.errors import InvalidMessage, TurnFailed, UsageError
 from antiphon.input.ids import session_id, turn_id
+from antiphon.input.options import LIST_OPTIONS
 from antiphon.input.request import AgentSpec
 from antiphon.model import decode_history
 from antiphon.redis.archived import whole_snapshot
@@ -154,10 +156,11 @@ def history(argv: list[str]) -> int:
 def sessions(argv: list[str]) -> int:
     """List the sessions, most recently used first"""
     parser = list_parser(sessions, "sessions")
+    parser.add_argument("--metadata", metavar="JSON", type=json_value, help=LIST_OPTIONS["metadata"].doc)
     add_archive(parser)
     options = parser.parse_args(argv)
     return print_list(
-        options, lambda client: client.sessions(tenant=options.tenant),
+        options, lambda client: client.sessions(tenant=options.tenant, metadata=options.metadata),
         "session, tenant, agent, status, turns, messages, updated, due",
         lambda one: [
             one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages,

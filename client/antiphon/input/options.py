@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -19,7 +19,10 @@ from antiphon.input.values import lifetime
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Positive = Annotated[float, Meta(gt=0)]
+PageSize: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
+_Cursor: TypeAlias = Annotated[str, Meta(max_length=2000)]
+
+Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 """A duration in JSON: seconds."""
 
 
@@ -89,10 +92,24 @@ SESSION_OPTIONS = declared(OpeningOptions) | {"ttl": LIFETIME}
 class ListOptions(TypedDict, total=False):
     """The keywords of ``Client.sessions`` and ``Agent.sessions``."""
 
-    tenant: str | None
-    metadata: Mapping[str, Any] | None
-    limit: int | None
-    cursor: str | None
+    tenant: Annotated[str | None, Option(doc="only sessions of this tenant", json=str | None)]
+    metadata: Annotated[
+        Mapping[str, Any] | None,
+        Option(doc="a JSON object: only sessions with these entries", json=str | None),
+    ]
+    limit: Annotated[int | None, Option(doc="at most so many sessions", json=PageSize, default=50)]
+    cursor: Annotated[
+        str | None,
+        Option(
+            doc="the cursor of the page before",
+            json=_Cursor | None,
+            missing={"sessions": "the command prints up to --limit sessions"},
+        ),
+    ]
+
+
+LIST_OPTIONS = declared(ListOptions)
+"""The options of a list of sessions, by name. ``antiphon.session.listing`` has their checks."""
 
 
 class _LeftOut:

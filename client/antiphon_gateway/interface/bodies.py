@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from antiphon.input.options import SESSION_OPTIONS, Positive, json_fields
+from antiphon.input.options import LIST_OPTIONS, SESSION_OPTIONS, PageSize, Positive, json_fields
 from antiphon.model import Message, Response, Status
 from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import options_of
 from antiphon.wire.suspension import SuspendedTurn
 
-PageSize = Annotated[int, Meta(ge=1, le=1000)]
 LONGEST_WAIT = 60
 MOST_MESSAGES = 1000
 
@@ -152,11 +151,7 @@ class SnapshotQuery(Struct, kw_only=True):
     last: Annotated[int, Meta(ge=0, le=MOST_MESSAGES)] = 50
 
 
-class ListQuery(PageQuery, kw_only=True):
-    """``metadata`` is a JSON object: sessions match that have its entries. ``cursor`` is that of the page before."""
-
-    cursor: Annotated[str, Meta(max_length=2000)] | None = None
-    metadata: str | None = None
+ListQuery = msgspec.defstruct("ListQuery", json_fields(LIST_OPTIONS), kw_only=True)
 
 
 class SessionPage(Struct):

@@ -71,8 +71,8 @@ async def create_session(call: Call[None, Any]) -> Answer[NewSession]:
     return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
 
 
-@operation("GET", "/sessions", right="read")
-async def list_sessions(call: Call[ListQuery, None]) -> SessionPage:
+@operation("GET", "/sessions", right="read", query=ListQuery)
+async def list_sessions(call: Call[Any, None]) -> SessionPage:
     """List sessions, most recently used first"""
     asked, key = call.query, call.services.access.seal_key
     found = call.client.sessions(

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from antiphon.client import FailedTurn
 from antiphon.errors import AgentError, ResultTimeout, TurnCancelled
-from antiphon.input.options import given, json_fields
+from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
@@ -24,7 +24,6 @@ from antiphon_gateway.interface.bodies import (
     Edit,
     Given,
     PageQuery,
-    PageSize,
     Regenerate,
     Reject,
     Submit,

@@ -24,12 +24,12 @@ export interface CreateSession {
 export interface NewSession {
   session_id: string;
 }
-/** ``metadata`` is a JSON object: sessions match that have its entries. ``cursor`` is that of the page before. */
+/**  */
 export interface ListQuery {
   tenant?: string | null;
+  metadata?: string | null;
   limit?: number;
   cursor?: string | null;
-  metadata?: string | null;
 }
 /** Sessions, the most recently used one first. ``cursor`` is for the next page, null at the end of the list. */
 export interface SessionPage {

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.cli.batch import read_lines
 from antiphon.cli.main import main
-from antiphon.client import AsyncClient
+from antiphon.client import AsyncClient, Client
 
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:*")]
 
@@ -72,3 +72,12 @@ def test_a_batch_that_gives_no_further_options_keeps_the_keys_of_its_lines(tmp_p
     (tmp_path / "in").write_text('{"text": "Hello"}\n')
     (line,) = read_lines(tmp_path / "in", ["", "agent", None, None])
     assert line.key == "feda94668e174f81af39067287c31aca"
+
+
+def test_sessions_are_listed_by_their_metadata(redis_url, capsys):
+    with Client(redis_url) as client:
+        for session, plan in (("a", "free"), ("b", "paid")):
+            client.session(session, metadata={"plan": plan}).set_variables({"n": 1})
+    found = ["sessions", "--metadata", '{"plan": "paid"}', "--json", "--redis-url", redis_url]
+    assert main(found) == 0
+    assert [json.loads(line)["session_id"] for line in capsys.readouterr().out.splitlines()] == ["b"]
