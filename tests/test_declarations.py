@@ -1,7 +1,5 @@
 """Each option and each operation is declared once, and every interface has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What a tool may pass to its context, checked where it does so."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.errors import LimitReached, UsageError

@@ -1,7 +1,5 @@
 """Whole processes: light imports, quiet ends, and what is said where packages are missing."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

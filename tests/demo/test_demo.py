@@ -1,7 +1,5 @@
 """`antiphon demo` from its start to its verdict, and what is left of it when it is stopped half-way."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

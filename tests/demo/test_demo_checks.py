@@ -1,7 +1,5 @@
 """The demo's judgement: it must see each kind of damage, or its verdict is worth nothing."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -1,7 +1,5 @@
 """What the demo draws fits the terminal, whatever a model says and however small it is."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """The model server of our own, through the real openai and anthropic clients over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """The page about memory: its code runs from top to bottom."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The threats of the security page: each line names a test, and each test is there to be run."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -1,7 +1,5 @@
 """The pages about sessions, the examples of the docstrings and the example programs run as they stand."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import re

@@ -1,7 +1,5 @@
 """The fixture ``deployment``: workers whose Redis is watched, once with keys and once without."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 from support.leaks import Recorder, dumped, holds

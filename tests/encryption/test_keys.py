@@ -1,7 +1,5 @@
 """Keys that are missing, wrong or replaced, and sealed values that were changed or moved."""
 
-from __future__ import annotations
-
 import base64
 import re
 

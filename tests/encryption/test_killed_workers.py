@@ -1,7 +1,5 @@
 """Workers that are killed while they run sealed turns: every turn ends, and nothing was written in the clear."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """examples/memory.py: what is said in one session is recalled in another one."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 from support.eventually import wait_until

@@ -1,7 +1,5 @@
 """The tasks of examples/tasks wait for turns with one worker slot, and go on exactly once after any process died."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The chats of examples/web, with each framework: web servers and workers are killed while a browser reads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

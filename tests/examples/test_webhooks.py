@@ -1,7 +1,5 @@
 """The receiver of examples/webhooks, with a worker that tells it of a turn."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 

@@ -1,7 +1,5 @@
 """A chat message history of LangChain over a session, and messages in both directions."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

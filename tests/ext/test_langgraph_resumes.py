@@ -1,7 +1,5 @@
 """A graph whose worker dies anywhere, between checkpoint and journal too, ends like one whose worker lives."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from langchain_core.messages import AIMessage, ToolMessage

@@ -1,7 +1,5 @@
 """A chat store of LlamaIndex over sessions, in this process and on Redis."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

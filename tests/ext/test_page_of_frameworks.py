@@ -1,7 +1,5 @@
 """docs/frameworks.md runs as it stands, with the real SDKs, against the model server."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tests that the Agents SDK publishes for its sessions pass with ours. `make neighbours` fetches them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

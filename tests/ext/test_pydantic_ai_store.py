@@ -1,7 +1,5 @@
 """Agents of pydantic-ai keep their conversations on Redis; its scripts have tests of their own."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic_ai import Agent
 from pydantic_ai.conversation import Conversation

@@ -1,7 +1,5 @@
 """The official ``ai`` package against the gateway and real workers. ``make clients`` installs it."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import pytest

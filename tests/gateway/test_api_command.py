@@ -1,7 +1,5 @@
 """`antiphon api`: any operation of the HTTP interface from a shell, straight on Redis."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

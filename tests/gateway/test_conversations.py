@@ -1,7 +1,5 @@
 """OpenAI's conversations, models, compaction and stored responses, through the official client."""
 
-from __future__ import annotations
-
 import openai
 import pytest
 from support.openai_clients import MODEL, calling, contract_at, open_client, stand

@@ -1,7 +1,5 @@
 """The files of the page ``/live``: what a browser gets, and what it is forbidden to do with them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

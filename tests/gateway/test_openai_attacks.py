@@ -1,7 +1,5 @@
 """OpenAI's interfaces under requests that no client of good will sends: none harms another caller, or the gateway."""
 
-from __future__ import annotations
-
 import asyncio
 
 import openai

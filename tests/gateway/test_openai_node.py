@@ -1,7 +1,5 @@
 """OpenAI's interfaces by its official client for Node, which ``make clients`` installs."""
 
-from __future__ import annotations
-
 import pytest
 from support.clients import running
 from support.gateway import open_gateway

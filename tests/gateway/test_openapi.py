@@ -1,7 +1,5 @@
 """The OpenAPI document: it is valid, and what the gateway answers is what it says."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

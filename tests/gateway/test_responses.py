@@ -1,7 +1,5 @@
 """OpenAI's Responses interface: the official client reads it, and all answers and events fit the specification."""
 
-from __future__ import annotations
-
 import asyncio
 
 import openai

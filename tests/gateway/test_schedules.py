@@ -1,7 +1,5 @@
 """Schedules and webhooks over HTTP, and who may set them."""
 
-from __future__ import annotations
-
 import pytest
 from support.gateway import STAGE, open_gateway
 

@@ -1,7 +1,5 @@
 """Responses over a WebSocket, and streams that outlive a gateway and a worker."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager, suppress

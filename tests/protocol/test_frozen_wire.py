@@ -1,7 +1,5 @@
 """What releases share on one Redis is frozen in wire.json: nothing of it changes, and what is new is added."""
 
-from __future__ import annotations
-
 import copy
 import re
 

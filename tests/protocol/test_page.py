@@ -1,7 +1,5 @@
 """The shell example of docs/protocol.md runs as it stands, with a real worker."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

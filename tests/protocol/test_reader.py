@@ -1,7 +1,5 @@
 """A reader and submitter in another language: the package of client/node, on plain Node without any other package."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The test vectors of docs/protocol.md against our own implementation; test_reader.py runs them in another language."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from contextlib import asynccontextmanager

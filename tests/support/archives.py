@@ -10,8 +10,6 @@ from redis import Redis
 
 from antiphon.stores.base import SessionStore
 
-__all__ = ["OwnStore", "end_life", "is_archived", "session_keys"]
-
 WAIT_SECONDS = 20.0
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from support.eventually import wait_until
 
-__all__ = ["ABSENT", "Page", "open_browser"]
-
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 ABSENT = (
     "" if CHROMIUM and DRIVER else "chromium and chromedriver (Debian: chromium-driver) are not installed"

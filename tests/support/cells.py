@@ -17,8 +17,6 @@ from antiphon.wire.editing import Part, fork_session
 from antiphon.wire.records import ClaimedTurn, Claims, Emit
 from antiphon.wire.suspension import decide, suspend
 
-__all__ = ["LEASE_MS", "START_MS", "TestCell", "body", "open_cell", "stranger"]
-
 LEASE_MS = 10_000
 # Far in the future, so that RQ's own cleaning, which goes by the real clock, leaves everything alone.
 START_MS = 4_000_000_000_000

@@ -16,8 +16,6 @@ from support.stage import Stage, StageModel
 from antiphon import Agent
 from antiphon_worker import App
 
-__all__ = ["Chat"]
-
 CHAT = ROOT / "examples" / "chat"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from support.source_tree import ROOT
 
-__all__ = ["Program", "running"]
-
 INSTALLED = ROOT / ".venv" / "clients"
 NODE = INSTALLED / "node_modules" / ".bin" / "node"
 PROGRAMS = ROOT / "tests" / "clients"

@@ -7,8 +7,6 @@ import io
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["run_coroutine_test"]
-
 # What is on its way out when a test ends (a closing connection) may take this long; whoever stays has leaked.
 _GRACE_SECONDS = 1.0
 

@@ -25,8 +25,6 @@ from typing import Any
 
 from antiphon.session.synchronous import synchronous_property
 
-__all__ = ["Documented", "documented", "type_in"]
-
 _parser = doctest.DocTestParser()
 _checker = doctest.OutputChecker()
 

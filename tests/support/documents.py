@@ -6,8 +6,6 @@ import ast
 import re
 from dataclasses import dataclass
 
-__all__ = ["Block", "code_blocks"]
-
 
 @dataclass(frozen=True)
 class Block:

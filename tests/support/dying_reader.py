@@ -10,8 +10,6 @@ from support import stage
 
 from antiphon_worker.rq import foreign_jobs as foreign
 
-__all__ = ["app"]
-
 app = stage.app
 _submit_job = foreign.submit_job
 

@@ -25,8 +25,6 @@ from antiphon.stores.base import SessionStore
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 
-__all__ = ["TOOLS", "Ensemble", "Supervised", "agent_spec", "complaints", "open_ensemble"]
-
 TOOLS = ("note", "pay", "wait", "watch", "block", "spin", "freeze", "fork", "leave")
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import httpx2
 
-__all__ = ["EventSource", "Message"]
-
 
 @dataclass
 class Message:

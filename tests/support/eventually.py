@@ -8,8 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["happens_within", "wait_until", "wait_until_async"]
-
 MOST_SECONDS = 0.05
 T = TypeVar("T")
 

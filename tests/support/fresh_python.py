@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-__all__ = ["imported_by", "printed_by"]
-
 
 def printed_by(program: str) -> str:
     """Return what a program prints, which must end well within a minute."""

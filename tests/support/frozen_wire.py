@@ -30,8 +30,6 @@ from antiphon_worker.process.control import Command, Control
 from antiphon_worker.rq.advertised import AppParts
 from antiphon_worker.rq.foreign_jobs import OPTIONS
 
-__all__ = ["FROZEN", "NEW", "Wire", "additions", "complaints", "frozen", "text_of", "wire"]
-
 FROZEN = Path(__file__).parents[1] / "protocol" / "wire.json"
 RULE = "CONTRIBUTING.md, “How the wire format is changed”, has the rule"
 NEW = (

@@ -1,12 +1,8 @@
 """A gate at which a step of a script, or a tool, waits until the test goes on."""
 
-from __future__ import annotations
-
 import threading
 
 from support.eventually import wait_until_async
-
-__all__ = ["Gate"]
 
 
 class Gate:

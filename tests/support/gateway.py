@@ -15,8 +15,6 @@ from antiphon.client import AsyncClient
 from antiphon_gateway import Gateway, gateway
 from antiphon_gateway.http.connection import SocketConnection
 
-__all__ = ["STAGE", "Api", "follow", "open_gateway"]
-
 STAGE = {"provider": "stage", "model": "stage-1", "tools": ["note", "wait"]}
 
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-__all__ = ["adversarial", "superlinear"]
-
 FEW = (12, 16, 20, 24, 28)  # where exponential work already shows, and still ends
 MANY = 4_096
 MOST = 131_072

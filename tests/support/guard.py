@@ -11,8 +11,6 @@ from typing import Literal
 
 from antiphon_demo.process_guard import Watchdog
 
-__all__ = ["guard", "release"]
-
 _watchdog: Watchdog | None = None
 _lock = threading.Lock()
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from antiphon.tools import Tool, tool
 
-__all__ = ["harmful_tools"]
-
 
 def harmful_tools(harms: Callable[[str, str], bool]) -> list[Tool[..., Any]]:
     """The tools; ``harms(name, text)`` says whether a call is to do harm."""

@@ -11,8 +11,6 @@ from antiphon_worker.app import App
 from antiphon_worker.process.worker import Worker
 from antiphon_worker.settings import Settings
 
-__all__ = ["running_worker"]
-
 
 @asynccontextmanager
 async def running_worker(url: str, app: App | None = None, **settings: Any) -> AsyncIterator[Worker]:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 
 from redis import Redis
 
-__all__ = ["leaked_keys"]
-
 
 def leaked_keys(url: str, allowed: Iterable[str] = ()) -> list[str]:
     """Keys under ``ant:`` without a time to live, other than those that ``antiphon.wire.keys`` lets stay.

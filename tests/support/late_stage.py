@@ -13,8 +13,6 @@ from support import stage
 
 from antiphon_worker.process import isolated_turn as alone
 
-__all__ = ["app"]
-
 here = stage.Stage(Path(os.environ["STAGE"]))
 
 

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from redis import Redis
 from support.eventually import wait_until
 
-__all__ = ["CORE", "MARKER", "Recorder", "dumped", "holds"]
-
 CORE = "Qz7Marker"
 MARKER = f"{CORE} ö"
 """Stands in everything that a user, a tool or a model writes in a test of encryption; ``CORE`` where only ASCII may."""

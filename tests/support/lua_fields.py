@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from importlib import resources
 
-__all__ = ["arguments", "fields_of_scripts"]
-
 _CALL = re.compile(r"redis\.p?call\(")
 _LOCAL = re.compile(r"^\s*local ([\w, ]+) = (.*)$", re.MULTILINE)
 _KEY = re.compile(r"^key_(\w+)\(")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["with_block"]
-
 
 def with_block(page: str, name: str, block: str) -> str:
     """The page with ``block`` between its marks. Raises ``ValueError`` where the page has no such marks."""

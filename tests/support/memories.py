@@ -11,8 +11,6 @@ from antiphon.agent import Agent
 from antiphon.memory import FaissStore, Memory, WordEmbeddings
 from antiphon_worker.app import App
 
-__all__ = ["FailingStore", "app_with", "host", "passages_in"]
-
 
 class FailingStore(FaissStore):
     """``failing``: nothing can be written. ``refuses``: no text with this word. ``gate``: writes wait for it."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from support.processes import Process, Processes
 
-__all__ = ["ModelProcess"]
-
 
 class ModelProcess:
     """``flags`` are those of the model server: ``--pace 50``, ``--length 200``, …"""

@@ -6,8 +6,6 @@ import ipaddress
 import sys
 from typing import Any
 
-__all__ = ["forbid_other_machines"]
-
 
 def forbid_other_machines() -> None:
     """Refuse every connection that leaves this machine, in this process and for good."""

@@ -11,8 +11,6 @@ from support import stage
 from antiphon.wire import cell
 from antiphon.wire.scripts import Script, load_script
 
-__all__ = ["app"]
-
 
 @cache
 def other_text(name: str, clock: str = "clock") -> Script:

@@ -1,12 +1,8 @@
 """The stage in a release that knows one version more of everything that a turn consists of."""
 
-from __future__ import annotations
-
 from support import stage
 
 from antiphon.input import request
-
-__all__ = ["app"]
 
 request.KNOWN.update({kind: known + 1 for kind, known in request.KNOWN.items()})
 app = stage.app

@@ -26,8 +26,6 @@ from support.stage import Stage
 from antiphon import Client
 from antiphon_gateway.access.caller import hash_of, new_key
 
-__all__ = ["Stand"]
-
 SECRET = "a secret that every replica has, 32 bytes"
 
 

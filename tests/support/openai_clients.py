@@ -22,8 +22,6 @@ from antiphon_worker.process.worker import Worker
 from antiphon_worker.providers.scripted import ScriptedProvider
 from antiphon_worker.settings import Settings
 
-__all__ = ["MODEL", "Contract", "calling", "contract_at", "open_client", "stand"]
-
 MODEL = "stage/stage-1"
 
 

@@ -16,8 +16,6 @@ from antiphon import Agent, tool
 from antiphon.tools import Context
 from antiphon_worker import App
 
-__all__ = ["APP", "make_app"]
-
 APP = "support.operated:app"
 
 

@@ -11,8 +11,6 @@ from antiphon import Agent, tool
 from antiphon_worker.app import App
 from antiphon_worker.inline_agents import Allow
 
-__all__ = ["app_with"]
-
 
 def app_with(stage: Stage, *agents: str, tools: tuple[str, ...] = (), approved: tuple[str, ...] = ()) -> App:
     """An App with these agents, and with tools of these names for agents that come with a turn.

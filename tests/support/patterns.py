@@ -13,8 +13,6 @@ from typing import Any
 
 from support.source_tree import Module, modules
 
-__all__ = ["Pattern", "patterns", "patterns_of", "pieces_of", "signs_of"]
-
 METHODS = ("search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import socket
 
-__all__ = ["free_port"]
-
 # Below the range that the system gives to outgoing connections, so that none of them can take the port of a
 # server that is away for a moment.
 _RANGE = range(20_000, 32_000)

@@ -16,8 +16,6 @@ from uuid import uuid4
 import pytest
 from support.ports import free_port
 
-__all__ = ["PostgresServer", "postgres_binaries"]
-
 
 def postgres_binaries() -> Path | None:
     """The folder of the server's programs, or None."""

@@ -14,8 +14,6 @@ from support import forks
 from support.eventually import wait_until
 from support.guard import guard, release
 
-__all__ = ["Process", "Processes", "worker_name"]
-
 COMMAND = Path(sys.executable).parent / "antiphon"
 
 

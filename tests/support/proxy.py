@@ -22,8 +22,6 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-__all__ = ["Proxy"]
-
 T = TypeVar("T")
 
 

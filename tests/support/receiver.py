@@ -6,8 +6,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
-__all__ = ["Received", "Receiver"]
-
 
 class Received(NamedTuple):
     path: str

@@ -8,8 +8,6 @@ from support.marked import with_block
 
 from antiphon.wire.keys import KINDS, PREFIX
 
-__all__ = ["PAGE", "with_table"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 _IDS = {
     "turn": ["turn"], "journal": ["turn"], "held": ["worker"], "bell": ["queue"], "tenant": ["tenant"],

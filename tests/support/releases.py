@@ -18,8 +18,6 @@ from pathlib import Path
 
 from support.source_tree import ROOT
 
-__all__ = ["PREVIOUS", "THIS", "Release", "prepare"]
-
 COMMIT = "6e6a3681d98bf67979a2c719c8cc1d3519ffccf1"
 VERSION = "0.1.0"
 

@@ -1,7 +1,5 @@
 """The fixture ``runtime``: every test that takes it runs in this process, and again on a worker."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -9,8 +9,6 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-__all__ = ["Schemas"]
-
 DOCUMENT = "urn:document"
 
 

@@ -17,8 +17,6 @@ from support.guard import guard, release
 from support.ports import free_port
 from support.postgres import PostgresServer
 
-__all__ = ["PgvectorServer", "SearchingRedis"]
-
 MISSING = "{} is not installed: pip install 'antiphon[stores]'"
 
 

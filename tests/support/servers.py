@@ -20,8 +20,6 @@ from support.eventually import wait_until
 from support.guard import guard, release
 from support.ports import free_port
 
-__all__ = ["Kind", "RedisServer", "Sentinel", "clock_library", "installed_kinds"]
-
 Kind = Literal["valkey", "redis"]
 
 _DEFAULTS: dict[str, str] = {

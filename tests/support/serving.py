@@ -11,8 +11,6 @@ from typing import Any
 import uvicorn
 from support.eventually import wait_until_async
 
-__all__ = ["serving"]
-
 
 @asynccontextmanager
 async def serving(app: Any, ws: Any = "websockets-sansio") -> AsyncIterator[int]:

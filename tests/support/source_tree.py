@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-__all__ = ["ROOT", "WHEELS", "Module", "find_cycle", "modules", "packages"]
-
 ROOT = Path(__file__).parent.parent.parent
 WHEELS = {"antiphon": (".", ("client", "worker")), "antiphon-demo": ("demo", ("demo",))}
 """The distributions: where the pyproject.toml of each is, and the folders of its packages."""

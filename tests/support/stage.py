@@ -43,8 +43,6 @@ from antiphon_worker import Allow, App
 from antiphon_worker.loop.unfinished import NOTE
 from antiphon_worker.providers.base import Increment, ModelRequest, StepResult, TextPiece, ToolCallPiece
 
-__all__ = ["Stage", "make_app", "reply"]
-
 APP = "support.stage:app"
 _WORD = re.compile(r"(?<!\S)(gate|die|interrupt|fail|tool|hang|words)(?::([\w-]+))?(?:\*(\d+))?(?!\S)")
 PLACES = [str(Path(__file__).parents[2] / folder) for folder in ("tests", "tools")]

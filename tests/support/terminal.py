@@ -18,8 +18,6 @@ from support.eventually import wait_until
 from support.guard import guard, release
 from support.processes import COMMAND
 
-__all__ = ["Terminal"]
-
 
 class Terminal:
     """``antiphon …`` in a terminal of its own."""

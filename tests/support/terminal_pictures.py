@@ -24,8 +24,6 @@ from support.terminal import Terminal
 
 from antiphon.client import Client
 
-__all__ = ["main"]
-
 IMAGES = ROOT / "docs" / "img"
 _FONTS = re.compile(r"@font-face \{[^{}]*\}")
 COLUMNS = 118

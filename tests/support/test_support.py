@@ -1,7 +1,5 @@
 """The instruments themselves: each fault that a test asks for must happen, and nothing may be left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -7,8 +7,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-__all__ = ["ElasticsearchServer", "PineconeServer"]
-
 
 class _VectorServer:
     """``documents`` by their ids; ``failing``: every request is answered with 503."""

@@ -1,7 +1,5 @@
 """The image is built of pinned packages with hashes, which are those that pyproject.toml asks for."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

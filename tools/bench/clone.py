@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from redis import Redis
 
-__all__ = ["clone_session"]
-
 BATCH = 500
 
 

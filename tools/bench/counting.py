@@ -6,8 +6,6 @@ import asyncio
 import threading
 from typing import Any, Self
 
-__all__ = ["CountingProxy"]
-
 
 class CountingProxy:
     """Passes everything on. ``requests`` are round trips: a reply was waited for since the last thing sent.

@@ -12,8 +12,6 @@ from support.processes import Process
 
 from bench.stand import Stand
 
-__all__ = ["Report", "begin", "follow", "report"]
-
 START_SECONDS = 60.0
 REPORT_SECONDS = 30.0
 

@@ -12,16 +12,6 @@ from typing import Any
 
 from redis import Redis
 
-__all__ = [
-    "Counters",
-    "Spread",
-    "cpu_seconds",
-    "percentile",
-    "redis_counters",
-    "rss_bytes",
-    "spread",
-]
-
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

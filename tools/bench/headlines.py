@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from bench.kept import Kept
 from bench.results import number
 
-__all__ = ["HEADLINES", "Headline", "headlines"]
-
 
 @dataclass(frozen=True, slots=True)
 class Headline:

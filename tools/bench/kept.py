@@ -10,8 +10,6 @@ import msgspec
 from bench.machine import Machine
 from bench.results import Result
 
-__all__ = ["DOCS", "RESULTS", "Kept", "Record"]
-
 _ROOT = Path(__file__).parents[2]
 DOCS = _ROOT / "docs" / "bench.json"
 """The figures that the pages show."""

@@ -16,8 +16,6 @@ from bench.load import AGENT, all_run, running
 from bench.results import Result
 from bench.stand import Stand, stand
 
-__all__ = ["MOST", "SETTLE_SECONDS", "LiveStreams", "Stage", "add_stage", "live_streams"]
-
 MOST = 1000
 """A process has 1,024 connections to a model service."""
 SETTLE_SECONDS = 1.5

@@ -15,10 +15,6 @@ from antiphon.client import AsyncClient
 from antiphon.input.request import AgentSpec
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = [
-    "AGENT", "ONE_CHUNK", "all_ended", "all_run", "frozen", "rate", "running", "steady_rate", "submit_turns", "warm_up",
-]  # fmt: skip
-
 AGENT = AgentSpec(provider="openai-chat", model="bench")
 ONE_CHUNK: dict[str, Any] = {"max_tokens": 1}
 """The answer is a single piece of text, between the format's first and last chunk."""

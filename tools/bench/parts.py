@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FULL_SECONDS", "PARTS", "QUICK_AT_ONCE", "QUICK_SECONDS", "Part", "expected_seconds", "named"]
-
 FULL_SECONDS = 840.0
 QUICK_SECONDS = 90.0
 """What all parts together may take."""

@@ -9,8 +9,6 @@ from bench.kept import Kept
 from bench.plots import Bar, Lines, bars, lines
 from bench.results import Result, number
 
-__all__ = ["DESCRIPTIONS", "draw", "pictures"]
-
 DESCRIPTIONS = {
     "turns": "Turns a second beside other queues and bare SDK calls",
     "lag": "Lag of a delta against live streams",

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["COLOURS", "TEXT_COLOUR", "Bar", "Lines", "bars", "lines"]
-
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 62, 52
 BAR_LEFT, BAR_RIGHT, BAR_STEP = 270, 130, 30

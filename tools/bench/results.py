@@ -8,8 +8,6 @@ from typing import Any
 
 from bench.gauges import Spread, spread
 
-__all__ = ["Figure", "Grid", "Line", "Plan", "Result", "grids", "in_short", "number", "table"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -20,8 +20,6 @@ from bench.machine import Machine
 from bench.parts import QUICK_AT_ONCE, Part
 from bench.results import Plan, Result
 
-__all__ = ["run_parts"]
-
 LEAVE_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 

@@ -14,8 +14,6 @@ from typing import Any, Self
 from support.processes import Process, Processes
 from support.servers import RedisServer
 
-__all__ = ["ModelProcess", "Stand", "stand"]
-
 TOOLS = Path(__file__).parents[1]
 TESTS = TOOLS.with_name("tests")
 MODULES = f"{TOOLS}:{TESTS}"

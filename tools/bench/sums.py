@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from bench.kept import Kept
 
-__all__ = ["CELL_SHARE", "PACE", "TURN_SECONDS", "WORKER_SHARE", "Costs", "Needs", "costs_of", "needs"]
-
 PACE = 20
 TURN_SECONDS = 30
 WORKER_SHARE = 0.7

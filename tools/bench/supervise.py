@@ -1,7 +1,5 @@
 """``python -m bench.supervise``: ``antiphon worker`` with the settings of its environment."""
 
-from __future__ import annotations
-
 import asyncio
 
 from antiphon.telemetry import set_up_logging

@@ -20,8 +20,6 @@ from chaos.driver import Chaos
 from chaos.load import ASKS, Conversation
 from chaos.recovery import recoveries, spreads
 
-__all__ = ["Report", "check"]
-
 TERMINAL = ("finished", "failed", "cancelled")
 CRASH_LIMIT = 10
 STOPPED = ("interrupted by turn", "rolled back for turn")

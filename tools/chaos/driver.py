@@ -31,8 +31,6 @@ from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers
 from chaos.sleepers import LIFE_SECONDS, Sleepers
 
-__all__ = ["Chaos", "Hit"]
-
 HOSTS, PROCESSES, SESSIONS, PLACES = 2, 2, 16, 2
 STALL_SECONDS = 2.0
 PROBE_SECONDS = 60.0

@@ -18,8 +18,6 @@ from antiphon.input.request import WAITS, AgentSpec
 from antiphon.input.values import IfBusy
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = ["ASKS", "Conversation", "Submitted"]
-
 WORK = (
     *["words:3"] * 5, *["words:20"] * 3, "words:60", "tool:note words:3", "tool:note tool:pay words:3",
     "fail:broken*1", "fail:limited*1", "fail:rejected", "die*1 words:3", "tool:spin*1 words:3",

@@ -11,8 +11,6 @@ from antiphon.errors import AgentError, AlreadyDecided, StoreError
 from antiphon.model import DecisionKind
 from antiphon.redis.turn import AsyncTurn
 
-__all__ = ["People"]
-
 NAMES = ("ada", "bob", "eve")
 LOOK_SECONDS = 0.3
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["ARCHIVE_FAULTS", "CLOCK_FAULTS", "FAULTS", "MEMORY_FAULTS", "Fault", "make_plan"]
-
 FAULTS: dict[str, int] = {
     "kill worker": 6,
     "stop worker": 4,

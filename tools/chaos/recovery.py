@@ -15,8 +15,6 @@ from statistics import quantiles
 
 from antiphon.events import Event, TurnRetrying, TurnStarted
 
-__all__ = ["Death", "Recovery", "recoveries", "since", "spreads"]
-
 _TAKES_TURNS = re.compile(r"^(\S+ \S+) .*worker (\S+) takes turns", re.MULTILINE)
 
 

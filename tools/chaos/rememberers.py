@@ -22,8 +22,6 @@ from antiphon_worker.memory.facts import Distiller
 from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.scripted import ScriptedProvider
 
-__all__ = ["AGENT", "AWAY", "Rememberers", "agents_with_memory", "notetaker"]
-
 AGENT, TENANT = "keeper", "remembered"
 AWAY = "store is away"
 SESSIONS = 8

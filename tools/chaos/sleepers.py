@@ -12,8 +12,6 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.stores import SessionStore
 
-__all__ = ["LIFE_SECONDS", "Sleepers"]
-
 LIFE_SECONDS = 3.0
 SESSIONS = 6
 LOOK_SECONDS = 0.2

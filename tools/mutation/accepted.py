@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["read_accepted"]
-
 _FILE = Path(__file__).parent / "accepted.txt"
 
 

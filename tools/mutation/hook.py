@@ -9,8 +9,6 @@ from pathlib import Path
 
 from antiphon.wire import scripts
 
-__all__ = ["FOLDER", "SCRIPTS", "scripts_from"]
-
 SCRIPTS = Path(str(scripts._FOLDER))
 FOLDER = "MUTATED_SCRIPTS"
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Mutant", "mutants_of"]
-
 _STRING = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 _OPENS = re.compile(r"\b(?:function|if|for|while)\b")
 _CONTINUES = ("or ", "and ", "..", "+", "- ")

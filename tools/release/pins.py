@@ -16,8 +16,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from support.source_tree import ROOT
 
-__all__ = ["BUILD", "EXTRAS", "PROJECT", "RUN", "TOOLS", "needed", "pinned"]
-
 EXTRAS = ("worker", "gateway", "metrics")
 RUN = ROOT / "deploy" / "image" / "requirements.txt"
 BUILD = ROOT / "deploy" / "image" / "build-requirements.txt"

@@ -17,8 +17,6 @@ from simulation.stock import StockWorker
 from simulation.workers import DIES, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
-__all__ = ["FIRST_WEIGHTS", "WEIGHTS", "Actors", "fewer_for"]
-
 SESSIONS = ["s1", "s2", 'it\'s "3"\\']
 FIRST_WEIGHTS = {  # with these were made the schedules that the tests name by their seed
     "client": 22,

@@ -18,8 +18,6 @@ from simulation.state import State
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["Beside", "Due"]
-
 BURST_MS, MOST_WAIT_MS, LASTS_MS, SHRINKS = 1000, 600_000, 60_000, 0.97
 FIRST_GAP_MS, MOST_GAP_MS = 50, 10_000
 

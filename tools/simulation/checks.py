@@ -12,8 +12,6 @@ from simulation.model import EDIT_MS, ENDED, LOOK_AGAIN_MS, QUARANTINE_MS, Model
 from simulation.shares import LIMITS
 from simulation.state import JUNK, REGISTRIES, SessionState, State, TurnState
 
-__all__ = ["KEEP_EVENTS", "Broken", "Checks"]
-
 KEEP_EVENTS = 8
 TERMINAL = ("turn_finished", "turn_failed", "turn_cancelled")
 REGISTRY = {

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 import hiredis
 from redis.exceptions import NoScriptError, ResponseError
 
-__all__ = ["Command", "DirectRedis", "Look", "run"]
-
 T = TypeVar("T")
 Command = tuple[Any, ...]
 _MORE = object()

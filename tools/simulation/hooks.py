@@ -26,8 +26,6 @@ from simulation.state import State
 if TYPE_CHECKING:
     from simulation.world import World
 
-__all__ = ["LEASE_MS", "Hooks", "Round"]
-
 LEASE_MS, PAUSE_MS = 20_000, 2_000
 COUNTED = ("delivered", "dropped")
 

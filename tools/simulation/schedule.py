@@ -9,8 +9,6 @@ from random import Random
 from simulation.actors import WEIGHTS, Actors
 from simulation.world import World
 
-__all__ = ["Failure", "make", "play", "shrink"]
-
 Step = tuple[str, int]
 SETTLE: Step = ("settle", 0)
 

@@ -7,8 +7,6 @@ import subprocess
 import time
 from pathlib import Path
 
-__all__ = ["FIRST_SEED", "first_seed"]
-
 FIRST_SEED = "SIMULATION_FIRST_SEED"
 """The variable that repeats a run: the first of its seeds."""
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulation.model import Model, Turn
 
-__all__ = ["LIMITS", "SHARES", "TENANTS", "Shares"]
-
 LIMITS: dict[str, dict[str, int]] = {"a": {}, "b": {"in_flight": 2, "waiting": 3}, "c": {"per_minute": 1}}
 TENANTS = list(LIMITS)
 SHARES = [*(f"@{tenant}" for tenant in TENANTS), "high", "low"]

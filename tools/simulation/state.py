@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from simulation.direct import Command
 
-__all__ = ["JUNK", "REGISTRIES", "SessionState", "State", "TurnState", "tokens"]
-
 REGISTRIES = ("deferred", "scheduled", "finished", "failed", "canceled")
 _LIST, _HASH, _ZSET, _LIFE = ("LRANGE", 0, -1), ("HGETALL",), ("ZRANGE", 0, -1, "WITHSCORES"), ("PTTL",)
 

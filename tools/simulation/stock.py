@@ -20,8 +20,6 @@ from simulation.model import ENDED
 from simulation.workers import Worker
 from simulation.world import QUEUES, World
 
-__all__ = ["StockWorker"]
-
 
 @dataclass
 class Taken:

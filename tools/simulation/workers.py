@@ -13,8 +13,6 @@ from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.records import ClaimedTurn, Claims
 from simulation.world import Calls, World
 
-__all__ = ["DIES", "LOST", "REVISES", "Worker"]
-
 LOST = 0.12  # how often an answer is lost
 DIES = 0.04
 REVISES = "r"  # so begin the ids of turns that take the place of a part of the history

@@ -55,8 +55,6 @@ from simulation.model import ENDED, RQ_STATUS, Call, Model
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, tokens
 
-__all__ = ["CRASH_LIMIT", "LEASE_MS", "QUEUES", "World"]
-
 START_MS = 4_000_000_000_000  # far in the future: RQ's own cleaning goes by the real clock
 LEASE_MS = 10_000
 CRASH_LIMIT = 3

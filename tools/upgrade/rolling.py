@@ -23,8 +23,6 @@ from support.releases import PREVIOUS, THIS, Release
 from antiphon.client import AsyncClient
 from antiphon.input.ids import TurnId
 
-__all__ = ["Rolling", "checked"]
-
 OURS, THEIRS = 8, 8
 SECONDS_OF_A_HOST = 3.5
 

@@ -1,7 +1,5 @@
 """``antiphon batch``: a turn for each line of a file, to be gone on with after any end of the command."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line, as a person at a terminal uses it: every command is a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

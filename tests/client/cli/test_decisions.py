@@ -1,7 +1,5 @@
 """`antiphon waiting`, `approve`, `reject` and `tool-result`: people decide about tool calls in a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """`antiphon init` writes a project whose test passes, whose agent runs on a worker and whose compose file is valid."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

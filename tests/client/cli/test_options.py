@@ -1,7 +1,5 @@
 """The options of a turn on the command line: numbers, words and JSON, checked as in Python."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

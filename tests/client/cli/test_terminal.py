@@ -1,7 +1,5 @@
 """How events look on a terminal."""
 
-from __future__ import annotations
-
 import io
 
 from antiphon.cli.terminal import EventLines

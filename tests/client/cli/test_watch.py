@@ -1,7 +1,5 @@
 """What operators see at the command line: workers, queues, the life of a turn, and the live screens."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

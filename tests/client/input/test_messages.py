@@ -1,7 +1,5 @@
 """Messages come in as ours, as OpenAI's chat dictionaries and as Anthropic's."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.errors import InvalidMessage

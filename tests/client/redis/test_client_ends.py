@@ -1,7 +1,5 @@
 """What a client's end does to those who still use it; and what a fork or another event loop does to a client."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Sessions that are opened on a client, and the turns that it lists."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon import Agent, AsyncClient, Client, Message

@@ -1,7 +1,5 @@
 """Failed turns: listed with what was asked and why, selected, and requeued in bulk."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The list of sessions as Redis has it: over several cells, with equal places, and with sessions that have ended."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import open_cell
 

@@ -1,7 +1,5 @@
 """Many turns at once: each is accepted or refused by itself, and one log tells of all ends."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Which queue a turn goes to, what of it a session keeps, and what is said where no worker serves it."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

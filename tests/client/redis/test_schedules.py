@@ -1,7 +1,5 @@
 """Schedules: one turn for each due time, whoever submits it, and whoever dies while doing so."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits of tenants and priorities, as callers set and meet them."""
 
-from __future__ import annotations
-
 import pytest
 from redis.asyncio import Redis
 from support.here import running_worker

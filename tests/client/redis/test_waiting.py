@@ -1,7 +1,5 @@
 """Turns that wait for decisions, listed over all cells by how long they have waited."""
 
-from __future__ import annotations
-
 from redis.asyncio import Redis
 from support.cells import START_MS, TestCell, open_cell
 

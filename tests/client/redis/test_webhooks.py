@@ -1,7 +1,5 @@
 """Webhooks as callers set and see them. What workers deliver: tests/worker/upkeep."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.client import AsyncClient, Client, Webhook

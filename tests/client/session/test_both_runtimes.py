@@ -1,7 +1,5 @@
 """What sessions mean is the same in this process and on workers."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

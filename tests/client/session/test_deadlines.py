@@ -1,7 +1,5 @@
 """``timeout=`` of a turn that its caller owns: one deadline over waiting, retries and running."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

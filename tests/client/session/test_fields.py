@@ -1,7 +1,5 @@
 """Every field of a session is kept by both runtimes, saved, forked and listed: it is enough to declare it."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

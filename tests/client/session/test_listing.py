@@ -1,7 +1,5 @@
 """Lists of sessions: what they say, by whom they are filtered, and their pages. On both runtimes."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

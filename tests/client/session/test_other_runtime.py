@@ -1,7 +1,5 @@
 """What one runtime saved, the other restores; and how sessions end on each."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Whoever reads the events of a turn of their own uses the same session in the body of the loop."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Sessions of this process that are bound to a store save themselves, and come back from it."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of a turn: each declared once, checked once, and carried to where it is used."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

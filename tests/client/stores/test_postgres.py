@@ -1,7 +1,5 @@
 """Sessions in a real PostgreSQL server: shared by processes, paged, and there again after a restart."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

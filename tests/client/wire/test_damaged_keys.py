@@ -4,8 +4,6 @@ Every key gets every wrong type or goes; every field gets every kind of junk or 
 be in. Which of the many it is this time depends on the commit, as for the simulation.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """`append_step`: what a turn has achieved is kept once, with its events, by the holder alone."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, body, stranger
 

@@ -1,7 +1,5 @@
 """`take`, `mark`, `restore`, `forgotten`: sessions that end are saved, come back whole, are forgotten when deleted."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import pytest

@@ -1,7 +1,5 @@
 """`cancel`: at once where nobody runs the turn, by its worker where somebody does."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

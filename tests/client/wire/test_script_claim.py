@@ -1,7 +1,5 @@
 """`claim`: leased, started and loaded in one step, and the same answer when it is asked again."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, START_MS, body, open_cell
 

@@ -1,7 +1,5 @@
 """The scripts of pydantic-ai's conversations: a change is made whole or not at all, and nothing is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """`decide`: one decision for each open call, and the turn goes on once after the last one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """The scripts that change sessions outside their turns: every answer, every repetition, every limit."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

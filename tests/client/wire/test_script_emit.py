@@ -1,7 +1,5 @@
 """`emit`: a window of events is logged and published once, and only by the holder."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`fail_job`: a job that is no turn fails where RQ's tools show it, alone."""
 
-from __future__ import annotations
-
 from redis import Redis
 from rq import Queue
 from rq.job import Job

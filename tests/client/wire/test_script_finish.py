@@ -1,7 +1,5 @@
 """`finish`: a run ends once, its messages become history, and the session's next turn starts."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, body, stranger
 

@@ -1,7 +1,5 @@
 """`give_back`: an unfinished turn goes on elsewhere, and only a failure counts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`limits/limit` and `limits/admit`: the bucket of a rate limit, which all workers of a cell share."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.wire.connection.pubsub import LiveFeed

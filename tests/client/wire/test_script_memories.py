@@ -1,7 +1,5 @@
 """The scripts of memories: what is to be indexed is taken by one worker at a time, and settled by its holder alone."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import START_MS
 

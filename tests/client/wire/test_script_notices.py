@@ -1,7 +1,5 @@
 """The notices of a cell: written where somebody asks for them, by whatever ends a run."""
 
-from __future__ import annotations
-
 import pytest
 from redis.asyncio import Redis
 

@@ -1,7 +1,5 @@
 """`reap`: expired leases, dead workers, retries that are due, and heads that nobody would find."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, START_MS
 

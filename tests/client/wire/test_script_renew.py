@@ -1,7 +1,5 @@
 """`renew`: every lease of a worker in one round trip, each held or not."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, START_MS, body
 

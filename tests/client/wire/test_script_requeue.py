@@ -1,7 +1,5 @@
 """`requeue`: a failed turn begins a new run, once for each call, and remembers the runs that are over."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`schedules/*`: a schedule is due once at each time, whoever writes, pauses or removes it meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.wire.editing import delete_session

@@ -1,7 +1,5 @@
 """`snapshot`: a session at one moment, and from where to read on."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import body
 

@@ -1,7 +1,5 @@
 """`submit`: a turn is accepted once, into its session's inbox and RQ's queue."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

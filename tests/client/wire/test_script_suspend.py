@@ -1,7 +1,5 @@
 """`suspend`: a turn waits for decisions and holds nothing."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import LEASE_MS, START_MS, body, stranger
 

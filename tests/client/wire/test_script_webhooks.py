@@ -1,7 +1,5 @@
 """`webhooks/*`: who is told of what, who holds a webhook, and what becomes of each delivery."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import open_cell
 

@@ -1,7 +1,5 @@
 """Servers that let nobody in who does not belong: users, TLS with certificates of clients, passwords of Sentinels."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -14,19 +14,6 @@ from antiphon_worker.providers.openai_chat.provider import OpenAIChat
 from antiphon_worker.providers.openai_responses.provider import OpenAIResponses
 from antiphon_worker.providers.service import ModelService
 
-__all__ = [
-    "KINDS",
-    "ask",
-    "chat",
-    "hear",
-    "message_events",
-    "reasoning",
-    "request",
-    "response_events",
-    "said",
-    "serve",
-]
-
 KINDS = ("openai-chat", "anthropic", "openai")
 
 

@@ -15,8 +15,6 @@ import httpx2
 from antiphon_worker.providers.http.http1 import Exchange
 from antiphon_worker.providers.http.transport import DirectTransport, exchange_of
 
-__all__ = ["RawConnection", "RawServer", "answering", "begun", "chunked", "deaf", "direct"]
-
 
 class RawConnection:
     """The server's side of one connection."""

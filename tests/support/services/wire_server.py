@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-__all__ = ["Reply", "Seen", "WireServer", "json_reply", "sse"]
-
 Ending = Literal["whole", "cut", "hang", "no_length"]
 
 

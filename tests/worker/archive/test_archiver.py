@@ -1,7 +1,5 @@
 """The archiver: what ends is saved once, whatever happens meanwhile; what is deleted is gone from the store too."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

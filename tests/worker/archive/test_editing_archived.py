@@ -1,7 +1,5 @@
 """An edit whose outcome depends on what a session has finds its archived past, as the session's next turn would."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

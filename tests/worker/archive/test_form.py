@@ -1,7 +1,5 @@
 """What becomes of a session's fields when its archived form meets what was set since; and the archive's errors."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.archives import OwnStore

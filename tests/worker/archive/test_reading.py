@@ -1,7 +1,5 @@
 """Clients with the workers' archive read a session before its next turn, and restore and write nothing by that."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Sessions go on after their life in Redis: workers with a store restore them before the model is called."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Turns that wait for decisions in sessions whose time to live is over, with an archive (G12)."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 from support.archives import OwnStore, end_life, is_archived

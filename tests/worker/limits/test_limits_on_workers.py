@@ -65,7 +65,7 @@ async def test_a_stop_condition_has_a_name_on_its_way_to_the_worker(redis_url):
         agents=[Agent("scripted", "any", name="a", tools=[look], limits=Limits(stop=[enough]), script=CALLS)]
     )
     assert (await end_of(redis_url, app, "a")).limit == "enough"
-    with pytest.raises(UnknownTool, match="no stop condition 'never'"):
+    with pytest.raises(UnknownTool, match="Unknown stop condition 'never'"):
         await end_of(redis_url, App(tools=[look], travelling=Allow(providers="any", parameters="any")),
                      travelling(stop=["never"]))  # fmt: skip
 

@@ -1,7 +1,5 @@
 """Prices of models: the table of the package, the App's own, and what a call costs."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from importlib.resources import files

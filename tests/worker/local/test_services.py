@@ -1,7 +1,5 @@
 """Sessions of this process on the real SDKs, against a model server, in processes that must end without a word."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

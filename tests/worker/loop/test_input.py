@@ -1,7 +1,5 @@
 """What both runtimes hand to the agent loop, and how messages are marked for the history."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.errors import UsageError

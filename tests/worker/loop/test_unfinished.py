@@ -1,7 +1,5 @@
 """What a turn that does not finish leaves, without a runtime."""
 
-from __future__ import annotations
-
 from antiphon.model import Message, Text, ToolCall, ToolOutcome, ToolResult, Usage
 from antiphon_worker.loop.steps import StepEntry, ToolFinished
 from antiphon_worker.loop.unfinished import NOTE, Unfinished, note_of

@@ -1,7 +1,5 @@
 """A model is shown each tool call with its result, also of a history that was imported (G9)."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon import Agent

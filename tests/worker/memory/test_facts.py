@@ -1,7 +1,5 @@
 """Facts are distilled once from each turn, whoever dies meanwhile; people change them; they go with their sources."""
 
-from __future__ import annotations
-
 import asyncio
 
 import msgspec

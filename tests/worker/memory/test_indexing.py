@@ -1,7 +1,5 @@
 """Finished turns are indexed exactly once, whoever dies meanwhile, and what was deleted is forgotten."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

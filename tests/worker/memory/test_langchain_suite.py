@@ -1,7 +1,5 @@
 """LangChain's own suite for vector stores, over the FaissStore, and what it does not ask."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 

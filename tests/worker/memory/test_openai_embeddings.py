@@ -1,7 +1,5 @@
 """Embeddings of OpenAI, through LangChain's package, over HTTP."""
 
-from __future__ import annotations
-
 from contextlib import asynccontextmanager
 
 import httpx2

@@ -1,7 +1,5 @@
 """Elasticsearch, Pinecone, pgvector, Redis' search module and a store in memory, through LangChain's packages."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

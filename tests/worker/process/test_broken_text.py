@@ -1,7 +1,5 @@
 """Text that has no UTF-8 form: whoever says it, the turn ends once, with an error that can be read (G1, G2)."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """The event loop of a worker process outlives what its tasks raise."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

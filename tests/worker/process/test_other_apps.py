@@ -1,7 +1,5 @@
 """A turn that needs what its worker's App lacks goes to a worker that has it, or fails at once."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 
@@ -142,7 +140,7 @@ async def test_an_approved_call_that_no_worker_can_run_fails_its_turn(ensemble):
     async with worker_with(ensemble, "smith"):
         await turn.approve(call.call_id, by="ada")
         with pytest.raises(
-            UnknownTool, match=r"no tool 'drill' here.*No worker of the queue .* start one with"
+            UnknownTool, match=r"no tool 'drill' on this worker.*No worker of the queue .* start one with"
         ):
             await turn.result(20)
         await rejected.reject(other.call_id)  # needs no tool

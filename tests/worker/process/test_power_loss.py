@@ -1,7 +1,5 @@
 """A power loss of Redis: an ``at_most_once`` tool waits for the disk, and a journal that lost its end starts again."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 from support.ensemble import open_ensemble

@@ -1,7 +1,5 @@
 """The clock of Redis jumps: no turn whose worker lives is taken for one whose worker died."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

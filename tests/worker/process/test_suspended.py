@@ -1,7 +1,5 @@
 """Turns that wait for decisions on real workers: nothing holds them, and nothing loses them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

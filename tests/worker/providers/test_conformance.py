@@ -1,7 +1,5 @@
 """What every provider does the same, over real HTTP and through the real SDKs."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

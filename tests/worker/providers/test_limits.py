@@ -1,7 +1,5 @@
 """What the headers of the services say of rate limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Providers by name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What each service is sent: parameters by its names, tools, structured output, images and files."""
 
-from __future__ import annotations
-
 import base64
 
 import msgspec

@@ -1,7 +1,5 @@
 """When the supervisor fills the place of a process that has ended, and how soon."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

@@ -1,7 +1,5 @@
 """A rate limit that one worker meets slows all workers that share provider, model and key."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -45,7 +43,7 @@ async def test_a_call_that_was_never_limited_asks_nobody(cell):
 async def test_a_short_wait_is_waited_and_a_long_one_is_told(cell):
     gate = RateLimits(cell)
     await gate.heard("p/m/1", Pressure(30.0, 0.1))
-    with pytest.raises(HeldBack, match=r"limits the calls of p/m, .* waits 30\.0 s") as caught:
+    with pytest.raises(HeldBack, match=r"limits the rate of calls of p/m; .* wait 30\.0 s") as caught:
         await gate.enter("p/m/1")
     assert caught.value.retry_after == 30.0
     await gate.enter("p/m/2")
@@ -168,7 +166,7 @@ async def test_a_turn_that_must_wait_is_given_back_and_counts_no_attempt(redis_u
             await wait_until_async(lambda: _is(turn, "retrying"), description="the turn waits")
             info, record = await turn.info(), await turn._record()
             assert (info.code, info.attempt) == ("provider_rate_limited", 0)
-            assert "limits the calls of models/m" in info.error
+            assert "limits the rate of calls of models/m" in info.error
             assert 15 < info.service.retry_after <= 30
             assert (record.fields["errors"], server.statistics.requests) == (b"0", 1), (
                 "the service was not asked"

@@ -1,7 +1,5 @@
 """Time limits of model calls, over HTTP with a server that stands still at each place."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import asynccontextmanager
 

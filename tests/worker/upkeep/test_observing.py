@@ -1,7 +1,5 @@
 """What operators see of workers: metrics, health, JSON logs and traces; none of it holds what users wrote."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

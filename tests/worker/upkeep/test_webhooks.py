@@ -1,7 +1,5 @@
 """Webhooks: every end is told, signed, until it is acknowledged; then no more, whoever dies meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from bench.stand import MODULES
 
-__all__ = ["PEERS", "WITH_LEASE", "Peer", "env_of", "install", "installed_version", "missing"]
-
 INSTALL_SECONDS = 120
 NOTE = "installed"
 """A file beside it that says what was installed, or why not."""

@@ -24,8 +24,6 @@ from bench.peers.work import ONE_CHUNK, history_key
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 
-__all__ = ["measure"]
-
 TITLE = "the same work on other queues"
 OURS = "Antiphon"
 FLOOR = "bare SDK calls, no queue"

@@ -19,8 +19,6 @@ from redis.asyncio import Redis
 
 from bench.peers.work import ONE_CHUNK, live_channel
 
-__all__ = ["CONCURRENCY", "drive", "redis_url"]
-
 CONCURRENCY = 100
 DELTA_TIMEOUT = 30.0
 WARM_UP = 4

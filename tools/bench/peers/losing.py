@@ -18,8 +18,6 @@ from bench.peers.catalogue import Peer, env_of
 from bench.peers.work import starts_key
 from bench.stand import stand
 
-__all__ = ["start_again"]
-
 SESSION = "lost-"
 LONG = "hi pace:20 length:100000"
 START_SECONDS = 40.0

@@ -19,8 +19,6 @@ from redis.asyncio import Redis as AsyncRedis
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["ONE_CHUNK", "answer", "answer_async", "history_key", "live_channel", "starts_key"]
-
 ONE_CHUNK = "hi"
 TAIL = 20
 LOCK_SECONDS = 60
