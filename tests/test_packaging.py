@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from packaging.utils import canonicalize_name
 from support.source_tree import ROOT, WHEELS, modules, packages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IMPORTED = re.compile(r'^import .*"(\..+)";$', re.MULTILINE)
 # What each extra brings, imported by those who use it.
 EXTRAS = {
     "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
@@ -160,7 +162,7 @@ def test_a_wheel_holds_all_packages_and_all_that_they_read(wheels, distribution)
             "antiphon/py.typed",
             "antiphon_gateway/py.typed",
             "antiphon_gateway/page/static/index.html",
-            "antiphon_gateway/page/static/reading/events.js",
+            "antiphon_gateway/page/static/reading/api.js",
             "antiphon_worker/py.typed",
             "antiphon/wire/lua/claim.lua",
         },
@@ -169,6 +171,10 @@ def test_a_wheel_holds_all_packages_and_all_that_they_read(wheels, distribution)
     assert some[distribution] <= wanted
     assert wanted - names == set()
     assert ("antiphon/docs/quickstart.md" in names) == (distribution == "antiphon")
+    for name in names:
+        if "/page/static/" in name and name.endswith(".js"):
+            for module in re.findall(IMPORTED, wheels[distribution].read(name).decode()):
+                assert posixpath.normpath(f"{posixpath.dirname(name)}/{module}") in names
     assert [
         name for name in names if name.startswith(("tests/", "docs/", "client/", "worker/", "demo/"))
     ] == []

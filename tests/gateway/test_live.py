@@ -13,6 +13,8 @@ from antiphon_gateway.page.files import POLICY
 
 STATIC = ROOT / "client/antiphon_gateway/page/static"
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+SOURCES = ROOT / "client/node/src"
+PACKAGE = ["errors.js", "follow.js", "generated.js", "http.js", "sse.js", "values.js", "waiting.js"]
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
 MOST_LINES, MOST_BYTES = 400, 120_000
 pytestmark = pytest.mark.one_server
@@ -39,12 +41,15 @@ async def test_each_file_of_the_page_is_served_with_headers_that_let_nothing_els
                 answer.request.url.path, headers={"if-none-match": answer.headers["etag"]}
             )
             assert (same.status_code, same.content) == (304, b"")
+        for name in PACKAGE:
+            assert (await api.http.get(f"/live/antiphon/{name}")).content == (SOURCES / name).read_bytes()
         for path in (
             "/live/nothing.js",
             "/live/%2e%2e/files.py",
             "/live/..%2ffiles.py",
             "/live/a/b/c.js",
             "/live/showing",
+            "/live/antiphon/redis",
         ):
             assert (await api.http.get(path)).status_code == 404
 

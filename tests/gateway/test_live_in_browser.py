@@ -283,7 +283,7 @@ def test_a_page_that_is_cut_off_says_so_and_goes_on_where_it_was(operation):
     page.shows("#connection", "Cut off")
     stage.open("g")
     page.find("#text").send_keys("Meanwhile\n")
-    page.shows("#notices", "The gateway does not answer.")
+    page.shows("#notices", "cannot be reached.")
     operation.start_gateway(port=operation.url.rpartition(":")[2])
     page.shows("#connection", "Live")
     page.shows("article .said", FIRST_WORDS + " ".join(map(str, range(20))))

@@ -1,4 +1,7 @@
-"""Serves the files of the page. They hold no data: the page asks for that with the key of whoever uses it."""
+"""Serves the files of the operator dashboard. They hold no data: the page requests it with the key of its user.
+
+The page calls the gateway with the package for JavaScript, which is served below ``antiphon/``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -60,7 +64,9 @@ def _read(folder: Traversable, path: str = "") -> dict[str, _File]:
     return found
 
 
-_files = _read(resources.files("antiphon_gateway.page").joinpath("static"))
+_static = resources.files("antiphon_gateway.page").joinpath("static")
+_package = Path(__file__).parents[2] / "node" / "src"  # in a checkout; a wheel has copies below static
+_files = _read(_static) | (_read(_package, "antiphon/") if _package.is_dir() else {})
 
 
 @operation("GET", "/live", right=None)

@@ -1,7 +1,6 @@
 /** The page: which part of it is shown, who may read it, and when it looks again. */
 
-import { key } from "./reading/api.js";
-import { Follower } from "./reading/events.js";
+import { Follower, key } from "./reading/api.js";
 import { Composer } from "./composer.js";
 import { h, notify, show } from "./showing/dom.js";
 import { Overview } from "./overview.js";
@@ -84,7 +83,7 @@ async function look() {
 function followEnds() {
   let follower = null;
   return () => {
-    follower ??= new Follower("/events", { onevent: () => lookAfter(AFTER_CHANGE_MS), onend: () => {} });
+    follower ??= new Follower(undefined, { onevent: () => lookAfter(AFTER_CHANGE_MS) });
   };
 }
 

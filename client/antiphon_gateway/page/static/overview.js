@@ -17,7 +17,7 @@ export class Overview {
     document.getElementById("overview").append(h("h1", {}, "Overview"), this.tiles, this.waiting.node, this.failed.node, this.queues.node, this.workers.node);
   }
 
-  /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `Problem`. */
+  /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `AntiphonError`. */
   async refresh(waiting, counts) {
     const [queues, workers, failed] = await Promise.all([allowed("/queues"), allowed("/workers"), allowed("/failed", { limit: 20 })]);
     this.#drawTiles(counts, queues?.queues, workers?.workers, waiting);

@@ -1,9 +1,8 @@
 /** The session that is open: its history and its events, and what its user and its operator may do. */
 
-import { get, path, post } from "./reading/api.js";
+import { Follower, get, path, post } from "./reading/api.js";
 import { Conversation, ended } from "./reading/conversation.js";
 import { announce, arrange, h, notify, onFrame, press, say, show } from "./showing/dom.js";
-import { Follower } from "./reading/events.js";
 import { many, statusWord } from "./showing/format.js";
 import { Lag } from "./reading/lag.js";
 import { TurnView } from "./showing/turn.js";
@@ -106,7 +105,7 @@ export class SessionView {
     } catch (problem) {
       if (stale()) return;
       this.#connected("lost");
-      if (!problem.passing) notify(problem.message);
+      if (!problem.retryable) notify(problem.message);
       else setTimeout(() => stale() || this.#load(), 1500);
     }
   }
@@ -121,7 +120,7 @@ export class SessionView {
   }
 
   #follow(after, generation) {
-    this.#follower = new Follower(path`/sessions/${this.id}/events`, {
+    this.#follower = new Follower(this.id, {
       after,
       onevent: (event) => generation === this.#generation && this.#take(event),
       onstate: (state) => generation === this.#generation && this.#connected(state),
@@ -149,8 +148,8 @@ export class SessionView {
 
   #ended(why) {
     this.#connected("lost");
-    if (why === "stream_gap") setTimeout(() => this.id && this.#load(), 500);
-    else if (why?.message) notify(why.message);
+    if (why?.code === "stream_gap") setTimeout(() => this.id && this.#load(), 500);
+    else if (why?.status) notify(why.message);
     else setTimeout(() => this.id && this.#load(), 1000);
   }
 

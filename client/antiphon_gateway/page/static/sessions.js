@@ -29,7 +29,7 @@ export class SessionList {
     byId("filters").append(...this.filters.map((one) => one.node));
   }
 
-  /** Read the sessions used last, and which of them wait for a decision. Throws `Problem`. */
+  /** Read the sessions used last, and which of them wait for a decision. Throws `AntiphonError`. */
   async refresh() {
     const limit = Math.min(MOST_READ_AGAIN, Math.max(PAGE, this.#rows.size));
     const [page, waiting] = await Promise.all([get("/sessions", { limit }), get("/waiting", { limit: 200 })]);

@@ -1,22 +1,10 @@
-/** Calls the gateway: our own interface and nothing else. The key is kept for this tab, and is sent in a header only. */
+/** Calls the gateway with the package `antiphon` for JavaScript. The key is kept for this tab, and is sent in a header only. */
 
-const ROOT = new URL("../../", import.meta.url);
+import { follow, followMany } from "../antiphon/follow.js";
+import { Http } from "../antiphon/http.js";
+
+const ROOT = new URL("../..", import.meta.url);
 const PLACE = "antiphon-key";
-
-/** Why the gateway refused a request; `status` is 0 if it did not answer. */
-export class Problem extends Error {
-  constructor(status, found = {}) {
-    super(found.detail || found.title || (status ? `The gateway answered ${status}.` : "The gateway does not answer."));
-    this.status = status;
-    this.code = found.code ?? "";
-    this.retryAfter = found.retry_after ?? 0;
-  }
-
-  /** Whether the same request may be answered later. */
-  get passing() {
-    return this.status === 0 || this.status === 429 || this.status >= 500;
-  }
-}
 
 export const key = {
   get: () => sessionStorage.getItem(PLACE),
@@ -24,40 +12,74 @@ export const key = {
   forget: () => sessionStorage.removeItem(PLACE),
 };
 
+const connect = (onrequest = (answer) => answer) => new Http(ROOT, {
+  key: () => key.get() ?? undefined,
+  patience: Infinity,
+  fetch: (url, init) => onrequest(fetch(url, { ...init, credentials: "same-origin", redirect: "error" })),
+});
+const http = connect();
+
 /** A path whose values are percent-encoded: path`/sessions/${id}`. */
-export function path(texts, ...values) {
-  return texts.reduce((before, text, index) => before + encodeURIComponent(values[index - 1]) + text);
-}
+export const path = (texts, ...values) => texts.reduce((before, text, index) => before + encodeURIComponent(values[index - 1]) + text);
 
-/** Send a request, and return the response if its status is below 300. Throws `Problem`. */
-export async function send(method, where, { body, headers = {}, signal, query = {} } = {}) {
-  const url = new URL(where.slice(1), ROOT);
-  for (const [name, value] of Object.entries(query)) if (value !== undefined && value !== null) url.searchParams.set(name, value);
-  const asked = { accept: "application/json", ...headers };
-  if (key.get()) asked.authorization = `Bearer ${key.get()}`;
-  if (body !== undefined) asked["content-type"] = "application/json";
-  let answer;
-  try {
-    answer = await fetch(url, {
-      method, headers: asked, signal, body: body === undefined ? undefined : JSON.stringify(body),
-      cache: "no-store", credentials: "same-origin", redirect: "error",
-    });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new Problem(0);
-  }
-  if (answer.ok) return answer;
-  throw new Problem(answer.status, await answer.json().catch(() => ({})));
-}
-
-/** Send a request, and return the JSON of the response. Throws `Problem`. */
-export async function call(method, where, options) {
-  const text = await (await send(method, where, options)).text();
-  return text ? JSON.parse(text) : undefined;
-}
-
-export const get = (where, query, signal) => call("GET", where, { query, signal });
+/** The JSON of a path. Throws an `AntiphonError`. */
+export const get = (where, query) => http.json("GET", where, { query, once: true });
 
 /** POST a body. A `name` makes it harmless to send it twice. */
 export const post = (where, body = {}, name = undefined) =>
-  call("POST", where, { body, headers: name ? { "idempotency-key": name } : {} });
+  http.json("POST", where, { body, once: true, headers: name ? { "idempotency-key": name } : {} });
+
+/**
+ * Follow the events of a session from `after` on, or the ends of all turns, until `stop`.
+ *
+ * `onevent(event)` gets each event once. `onstate("connecting" | "live" | "lost")` is how the connection is.
+ * `onend(error)` is called if coming back does not help; without an error where the events have ended.
+ */
+export class Follower {
+  #leave = null;
+
+  constructor(session, { after, onevent, onstate = () => {}, onend = () => {} }) {
+    Object.assign(this, { session, after, onevent, onstate, onend });
+    this.#run();
+  }
+
+  stop() {
+    this.#leave.abort();
+  }
+
+  /** Come back at once, if it waits to do so. */
+  wake() {
+    if (this.state !== "lost" || this.#leave.signal.aborted) return;
+    this.stop();
+    this.#run();
+  }
+
+  async #run() {
+    const { signal } = (this.#leave = new AbortController());
+    addEventListener("online", () => this.wake(), { signal });
+    let tries = 0;
+    const said = (state) => { if (!signal.aborted) this.onstate(this.state = state); };
+    const connection = connect(async (asked) => {
+      said((tries += 1) === 1 ? "connecting" : "lost");
+      const answer = await asked;
+      if (answer.ok) said("live");
+      return answer;
+    });
+    try {
+      for await (const event of this.#events(connection, signal)) this.onevent(event);
+      if (!signal.aborted) this.onend();
+    } catch (error) {
+      if (!signal.aborted) this.onend(error);
+    }
+  }
+
+  async *#events(connection, signal) {
+    const { session, after } = this;
+    if (session === undefined) return yield* followMany(connection, { after, signal }, (place) => { this.after = place; });
+    for await (const event of follow(connection, path`/sessions/${session}/events`, { after, signal })) {
+      this.after = event.seq;
+      yield event;
+    }
+    return undefined;
+  }
+}

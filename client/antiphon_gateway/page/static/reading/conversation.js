@@ -99,51 +99,51 @@ export class Conversation {
     if (event.type in SPOKEN) return void this.#speak(turn, event, SPOKEN[event.type]);
     switch (event.type) {
       case "turn_queued":
-        if ((event.run ?? 1) > 1 || turn.settled) this.#again(turn);
+        if (event.run > 1 || turn.settled) this.#again(turn);
         Object.assign(turn, { status: event.position ? "waiting" : "queued", created: event.at, omitted: event.input_omitted });
-        if (event.input) turn.input = event.input;
+        if (event.input.length) turn.input = event.input;
         break;
       case "turn_started":
-        this.#drop(turn, event.step ?? 1);
-        Object.assign(turn, { status: "running", attempt: event.attempt ?? 1, worker: event.worker, retry: null });
+        this.#drop(turn, event.step || 1);
+        Object.assign(turn, { status: "running", attempt: event.attempt || 1, worker: event.worker, retry: null });
         turn.started ??= event.at;
         break;
       case "turn_retrying":
-        this.#drop(turn, event.step ?? 1);
+        this.#drop(turn, event.step || 1);
         Object.assign(turn, { status: "retrying", retry: { code: event.code, reason: event.reason, at: event.retry_at } });
         break;
       case "model_changed": this.#note(turn, event, `${event.source} was given up (${event.code}); ${event.target} answers.`); break;
       case "turn_steered": this.#steer(turn, event); break;
       case "turn_suspended":
         turn.status = "suspended";
-        this.#open(turn, event.calls ?? [], event.step);
+        this.#open(turn, event.calls, event.step);
         break;
       case "turn_resumed":
         turn.status = "queued";
-        for (const decision of event.decisions ?? []) this.#decide(turn, decision);
+        for (const decision of event.decisions) this.#decide(turn, decision);
         break;
       case "tool_call_delta": {
         const call = this.#call(turn, event);
-        call.typed = (call.typed ?? "") + (event.arguments ?? "");
+        call.typed = (call.typed ?? "") + event.arguments;
         break;
       }
-      case "tool_call": this.#call(turn, event, { arguments: event.arguments ?? {}, typed: undefined, open: null }); break;
-      case "tool_progress": this.#call(turn, event, { progress: { text: event.text ?? "", fraction: event.fraction } }); break;
+      case "tool_call": this.#call(turn, event, { arguments: event.arguments, typed: undefined, open: null }); break;
+      case "tool_progress": this.#call(turn, event, { progress: { text: event.text, fraction: event.fraction } }); break;
       case "tool_result":
-        this.#call(turn, event, { result: event.result ?? "", is_error: event.is_error ?? false, open: null });
+        this.#call(turn, event, { result: event.result, is_error: event.is_error, open: null });
         break;
       case "custom": {
         const call = this.#call(turn, { ...event, name: undefined });
-        call.customs = [...(call.customs ?? []), { name: event.name ?? "", data: event.data }];
+        call.customs = [...(call.customs ?? []), { name: event.name, data: event.data }];
         break;
       }
       case "item": this.#piece(turn, event, "item", { data: event.item, provider: event.provider }); break;
       case "output_delta": turn.output = event.output; break;
       case "step_finished":
-        Object.assign(turn, { steps: Math.max(turn.steps, event.step ?? 1), model: event.model || turn.model });
+        Object.assign(turn, { steps: Math.max(turn.steps, event.step || 1), model: event.model || turn.model });
         turn.usage = sum(turn.usage, event.usage);
         if (event.rejected) {
-          this.#drop(turn, event.step ?? 1);
+          this.#drop(turn, event.step || 1);
           this.#note(turn, event, `The answer did not fit and is asked for again: ${event.rejected}`);
         }
         break;
@@ -162,11 +162,11 @@ export class Conversation {
     for (const piece of turn.pieces) {
       if (piece.open) this.#change(piece, { open: null });
     }
-    if (turn.status === "failed") turn.error = { code: event.code ?? "", text: event.message ?? "", service: event.service };
-    if (turn.status === "cancelled") turn.stopped = { reason: event.reason ?? "", keep: event.keep ?? "steps" };
+    if (turn.status === "failed") turn.error = { code: event.code, text: event.message, service: event.service };
+    if (turn.status === "cancelled") turn.stopped = { reason: event.reason, keep: event.keep };
     if (event.steered_into) turn.steeredInto = event.steered_into;
     if (event.response) this.#answer(turn, event.response);
-    turn.stored = event.kept ?? (event.response ? turn.input.length + (event.response.messages?.length ?? 0) : 0);
+    turn.stored = event.kept ?? (event.response ? turn.input.length + event.response.messages.length : 0);
     if (turn.started) this.#moveBehindEnded(turn); // one that never began stays where it stood
     if (!turn.revises) return undefined;
     turn.revises = false;
@@ -176,13 +176,13 @@ export class Conversation {
   /** Put the whole answer in place of what has come of it. What only events tell of calls stays. */
   #answer(turn, response) {
     const whole = turnOf(turn.id);
-    for (const message of response.messages ?? []) addMessage(whole, message, true);
+    for (const message of response.messages) addMessage(whole, message, true);
     const known = new Map(turn.pieces.map((piece) => [piece.key, piece]));
     if (whole.pieces.length) {
       const notes = turn.pieces.filter((piece) => piece.kind === "note");
       turn.pieces = [...whole.pieces.map((piece) => this.#merged(known.get(piece.key), piece)), ...notes];
     }
-    turn.usage = response.usage ?? turn.usage;
+    turn.usage = response.usage;
     turn.model = response.model || turn.model;
     turn.output = response.output ?? turn.output;
     turn.stopReason = response.stop_reason;
@@ -204,9 +204,9 @@ export class Conversation {
 
   #speak(turn, event, kind) {
     const last = turn.pieces.at(-1);
-    const step = event.step ?? 1;
+    const step = event.step || 1;
     const piece = last?.kind === kind && last.step === step ? last : this.#piece(turn, event, kind, { text: "" });
-    this.#change(piece, { text: piece.text + (event.text ?? "") });
+    this.#change(piece, { text: piece.text + event.text });
     turn.steps = Math.max(turn.steps, step);
   }
 
@@ -217,7 +217,7 @@ export class Conversation {
       piece.early = false;
       turn.pieces = [...turn.pieces.filter((one) => one !== piece), piece];
     }
-    if (!piece) turn.pieces.push((piece = { key, kind: "call", step: event.step ?? 1, call_id: event.call_id, name: event.name ?? "" }));
+    if (!piece) turn.pieces.push((piece = { key, kind: "call", step: event.step || 1, call_id: event.call_id, name: event.name ?? "" }));
     if (event.name) piece.name = event.name;
     return this.#change(piece, fields);
   }
@@ -235,7 +235,7 @@ export class Conversation {
   }
 
   #steer(turn, event) {
-    for (const message of event.input ?? []) this.#piece(turn, event, "input", { message });
+    for (const message of event.input) this.#piece(turn, event, "input", { message });
   }
 
   #note(turn, event, text) {
@@ -243,7 +243,7 @@ export class Conversation {
   }
 
   #piece(turn, event, kind, fields) {
-    const step = event.step ?? 1;
+    const step = event.step || 1;
     const piece = { key: keyOf(turn, step, kind), kind, step, ...fields };
     turn.pieces.push(piece);
     return this.#change(piece, {});
