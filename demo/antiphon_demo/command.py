@@ -32,7 +32,7 @@ TERMINATED = 143
 
 
 def demo(argv: list[str]) -> int:
-    """Play conversations, kill a worker in the middle of an answer, and check every promise
+    """Play conversations, kill a worker in the middle of an answer, and check every guarantee
 
     Everything runs on this machine: an embedded Valkey, worker processes, a gateway with the operator dashboard, and a
     model server that speaks the wire formats of OpenAI and Anthropic. If OPENAI_API_KEY or ANTHROPIC_API_KEY is set,
@@ -139,19 +139,19 @@ def _parser() -> Parser:
         "--sessions",
         type=_count,
         metavar="N",
-        help=f"how many sessions to play (default: {OWN_SESSIONS}, or all of the file)",
+        help=f"sessions to play; default: {OWN_SESSIONS}, or all of the file",
     )
     parser.add_argument(
-        "--processes", type=_count, default=2, metavar="N", help="how many worker processes (default: 2)"
+        "--processes", type=_count, default=2, metavar="N", help="worker processes; default: 2"
     )
     parser.add_argument("--provider", choices=PROVIDERS, help="use only this wire format")
-    parser.add_argument("--model", help="the service's model")
+    parser.add_argument("--model", help="model of the service")
     parser.add_argument(
         "--pace",
         type=_pace,
         default=PACE,
         metavar="N",
-        help=f"words per second of the built-in model server (default: {PACE:g})",
+        help=f"words per second of the built-in model server; default: {PACE:g}",
     )
     parser.add_argument("--no-kill", dest="kill", action="store_false", help="do not kill a worker")
     parser.add_argument(

@@ -33,9 +33,14 @@ def redis(argv: list[str]) -> int:
     """
     parser = command_parser(redis)
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help=f"the port to listen on; default: {DEFAULT_PORT}"
+        "--port", type=_port, default=DEFAULT_PORT, help=f"port to listen on; default: {DEFAULT_PORT}"
     )
-    parser.add_argument("--data-dir", type=Path, metavar="FOLDER", help="the folder that keeps its data")
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the data; default: a temporary one",
+    )
     add_json(parser, "print the URL as a line of JSON")
     options = parser.parse_args(argv)
     with _sigterm_interrupts(), Guard() as guard:

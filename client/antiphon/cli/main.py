@@ -19,25 +19,32 @@ from antiphon.cli.terminal import printable
 from antiphon.errors import AgentError, MissingPackage, UsageError
 
 GROUP = "antiphon.commands"
-MODULES = {
-    "chat": ("chat",),
-    "commands": (
-        "submit", "tail", "history", "sessions", "cancel", "due", "waiting", "approve", "reject", "tool-result",
-    ),
-    "failed": ("failed", "requeue"),
-    "batch": ("batch",),
-    "redis": ("redis", "demo"),
-    "administration": ("limits", "schedules", "webhooks", "facts"),
-    "top": ("top",),
-    "explain": ("explain",),
-    "workers": ("workers", "queues"),
-    "init": ("init",),
-    "docs": ("docs",),
-    "completion": ("completion",),
+SECTIONS = {
+    "Sessions and turns": {
+        "commands": (
+            "submit", "tail", "history", "sessions", "cancel", "due", "waiting", "approve", "reject", "tool-result",
+        ),
+        "chat": ("chat",),
+        "batch": ("batch",),
+    },
+    "Operation": {
+        "top": ("top",),
+        "workers": ("workers", "queues"),
+        "explain": ("explain",),
+        "failed": ("failed", "requeue"),
+        "administration": ("limits", "schedules", "webhooks", "facts"),
+    },
+    "Getting started": {
+        "init": ("init",),
+        "docs": ("docs",),
+        "redis": ("redis", "demo"),
+        "completion": ("completion",),
+    },
 }  # fmt: skip
 OWN = {
     name: EntryPoint(name, f"antiphon.cli.{module}:{name.replace('-', '_')}", GROUP)
-    for module, names in MODULES.items()
+    for modules in SECTIONS.values()
+    for module, names in modules.items()
     for name in names
 }
 EXTRAS = {"antiphon_demo": "demo", "antiphon_gateway": "gateway"}
@@ -100,19 +107,19 @@ def _load(point: EntryPoint) -> Command:
 
 def _help() -> str:
     points = _points()
-    others = {name: point for name, point in points.items() if name not in OWN}
+    sections = {title: [name for names in one.values() for name in names] for title, one in SECTIONS.items()}
+    sections["Servers and local turns"] = [name for name in points if name not in OWN]
     width = max(map(len, points)) + 2
+    lines = [
+        "Sessions of turns between users and language models, on Redis and RQ.",
+        "",
+        "Usage: antiphon COMMAND [OPTIONS]",
+    ]
+    for title, names in sections.items():
+        lines += ["", f"{title}:", *(_line(points[name], width) for name in names)]
     return "\n".join(
         [
-            "Sessions of turns between users and language models, on Redis and RQ.",
-            "",
-            "Usage: antiphon COMMAND [OPTIONS]",
-            "",
-            "Talk to sessions:",
-            *(_line(points[name], width) for name in OWN),
-            "",
-            "Run turns, and serve them:",
-            *(_line(point, width) for point in others.values()),
+            *lines,
             "",
             "Run `antiphon COMMAND --help` for the options of a command, and `antiphon --version` for the release.",
             f"Set the Redis with --redis-url or ANTIPHON_REDIS_URL; the default is {DEFAULT_URL}.",

@@ -102,7 +102,7 @@ def redis(argv: list[str]) -> int:
 
 
 def demo(argv: list[str]) -> int:
-    """Play conversations, kill a worker in the middle of an answer, and check every promise"""
+    """Play conversations, kill a worker in the middle of an answer, and check every guarantee"""
     return _without_package(argv, demo)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec import Struct
 
 from antiphon.cli.explain import duration
@@ -98,22 +101,11 @@ class View(Struct):
             if self._kept(one.turn_id, one.session_id, one.status, one.queue, one.worker, one.tenant or "")
         ]  # fmt: skip
 
-        def place(one: TurnRow) -> float | int | str:
-            match self.sort:
-                case "age":
-                    return -self._age(one)
-                case "step":
-                    return -one.step
-                case "attempt":
-                    return -one.attempt
-                case "status":
-                    return one.status
-                case "session":
-                    return one.session_id
-                case _:
-                    return one.worker
-
-        return sorted(found, key=place, reverse=self.reverse)
+        places: dict[str, Callable[[TurnRow], Any]] = {
+            "age": lambda one: -self._age(one), "step": lambda one: -one.step, "attempt": lambda one: -one.attempt,
+            "status": lambda one: one.status, "session": lambda one: one.session_id, "worker": lambda one: one.worker,
+        }  # fmt: skip
+        return sorted(found, key=places[self.sort], reverse=self.reverse)
 
     def _age(self, turn: TurnRow) -> float:
         """Since when it runs; of one that has not begun, since when it waits."""
