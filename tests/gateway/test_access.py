@@ -15,11 +15,11 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from support.eventually import wait_until_async
-from support.gateway import STAGE, Api, open_gateway
+from support.gateway import STAGE, keys, open_gateway, programs
 
 from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
-from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key, read_keys
+from antiphon_gateway.access.caller import hash_of, read_keys
 from antiphon_gateway.access.tokens import JwtSettings
 from antiphon_gateway.app import operations
 
@@ -28,14 +28,6 @@ pytestmark = pytest.mark.one_server
 SECRET = "a secret that every replica has, 32 bytes"
 OTHER = "another secret that has 32 bytes or more"
 LATER = "/sessions/{session}/turns"
-
-
-def keys(**given) -> tuple[Keys, dict[str, str]]:
-    """Keys by name, each with its options, and the secrets of these."""
-    secrets = {name: new_key() for name in given}
-    return Keys(
-        {name: Key(hash=hash_of(secrets[name]), **options) for name, options in given.items()}
-    ), secrets
 
 
 @asynccontextmanager
@@ -47,10 +39,7 @@ async def shared(redis_url, secret=SECRET, limits=None, cors=(), jwt_settings=No
         api, _ = await stack.enter_async_context(
             open_gateway(redis_url, access=access, limits=limits or Limits(rate=1000), cors=cors)
         )
-        programs = {name: Api(api.url, key) for name, key in secrets.items()}
-        for one in programs.values():
-            await stack.enter_async_context(one.http)
-        yield api, programs
+        yield api, await stack.enter_async_context(programs(api, secrets))
 
 
 BODIES = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
 import pytest
 from ag_ui.core import Event as AnyEvent
 from ag_ui.core import types as shapes
 from pydantic import TypeAdapter
 from support.clients import running
-from support.ensemble import open_ensemble
-from support.gateway import open_gateway
+from support.gateway import open_gateway, stand
 from support.stage import FIRST_WORDS
 
 from antiphon.events import (
@@ -92,16 +90,6 @@ def test_a_client_that_has_a_part_of_the_answer_is_told_to_forget_it():
     assert len(converted(TurnFinished(), before=[QUESTION, part], continues=True)) == 2
 
 
-@asynccontextmanager
-async def stand(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url) as (api, _),
-    ):
-        yield ensemble, api
-
-
 def body(text: str, **more) -> dict:
     return {
         "threadId": "s",
@@ -112,7 +100,7 @@ def body(text: str, **more) -> dict:
 
 
 async def test_what_is_no_run_is_refused(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api):
+    async with stand(redis_url, tmp_path) as (_, api, _):
         for wrong in (
             {**body("x"), "messages": []}, {"threadId": "s"}, body("x", resume=[{"interruptId": "c", "status": "x"}]),
             {**body("x"), "messages": [{"id": "r1", "role": "tool", "toolCallId": "c", "content": "x"}]},
@@ -127,7 +115,7 @@ async def test_what_is_no_run_is_refused(redis_url, tmp_path):
 
 
 async def test_what_a_client_sends_along_stays_with_the_turn(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api):
+    async with stand(redis_url, tmp_path) as (_, api, _):
         context = [{"description": "page", "value": "/cart"}]
         await api.http.post(
             "/ag-ui/stage", json=body("x", context=context, state={"a": 1}, forwardedProps={})
@@ -144,7 +132,7 @@ def said(found) -> list[str]:
 @pytest.mark.main_path
 async def test_the_official_client_gets_the_whole_answer_from_any_gateway(redis_url, tmp_path):
     async with (
-        stand(redis_url, tmp_path) as (ensemble, api),
+        stand(redis_url, tmp_path) as (ensemble, api, _),
         open_gateway(redis_url) as (other, _),
         running("ag_ui.mjs", api.url, "resume", other.url) as program,
     ):
@@ -162,7 +150,7 @@ async def test_the_official_client_gets_the_whole_answer_from_any_gateway(redis_
 
 
 async def test_the_official_client_takes_back_what_a_failed_model_call_said(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api), running("ag_ui.mjs", api.url, "retry") as program:
+    async with stand(redis_url, tmp_path) as (_, api, _), running("ag_ui.mjs", api.url, "retry") as program:
         found = await program.said()
         assert "failed" not in found
         assert found["events"].count("MESSAGES_SNAPSHOT") == 1
@@ -170,7 +158,7 @@ async def test_the_official_client_takes_back_what_a_failed_model_call_said(redi
 
 
 async def test_the_official_client_hears_of_errors_and_stops(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (ensemble, api):
+    async with stand(redis_url, tmp_path) as (ensemble, api, _):
         async with running("ag_ui.mjs", api.url, "fail") as program:
             found = await program.said()
             assert (found["failed"]["code"], found["events"][-1]) == ("provider_rejected", "RUN_ERROR")
@@ -184,7 +172,7 @@ async def test_the_official_client_hears_of_errors_and_stops(redis_url, tmp_path
 
 async def test_the_official_client_answers_interrupts(redis_url, tmp_path):
     async with (
-        stand(redis_url, tmp_path) as (ensemble, api),
+        stand(redis_url, tmp_path) as (ensemble, api, _),
         running("ag_ui.mjs", api.url, "approve") as program,
     ):
         found = await program.said()
@@ -200,7 +188,7 @@ async def test_the_official_client_answers_interrupts(redis_url, tmp_path):
 
 
 async def test_the_official_client_runs_its_own_tools(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api), running("ag_ui.mjs", api.url, "tools") as program:
+    async with stand(redis_url, tmp_path) as (_, api, _), running("ag_ui.mjs", api.url, "tools") as program:
         found = await program.said()
         assert "failed" not in found["done"]
         history = (await api.get("/sessions/t/messages"))["messages"]

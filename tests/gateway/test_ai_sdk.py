@@ -1,24 +1,11 @@
 """The official ``ai`` package against the gateway and real workers. ``make clients`` installs it."""
 
-from contextlib import asynccontextmanager
-
 import pytest
 from support.clients import running
-from support.ensemble import open_ensemble
-from support.gateway import open_gateway
+from support.gateway import open_gateway, stand
 from support.stage import FIRST_WORDS
 
 pytestmark = pytest.mark.one_server
-
-
-@asynccontextmanager
-async def stand(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url) as (api, _),
-    ):
-        yield ensemble, api
 
 
 @pytest.mark.main_path
@@ -26,7 +13,7 @@ async def test_the_official_client_reads_a_whole_answer_and_resumes_it_at_anothe
     redis_url, tmp_path
 ):
     async with (
-        stand(redis_url, tmp_path) as (ensemble, api),
+        stand(redis_url, tmp_path) as (ensemble, api, _),
         open_gateway(redis_url) as (other, _),
         running("ai_sdk.mjs", api.url, "resume", other.url) as program,
     ):
@@ -41,7 +28,7 @@ async def test_the_official_client_reads_a_whole_answer_and_resumes_it_at_anothe
 
 
 async def test_the_official_client_takes_back_what_a_failed_model_call_said(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api), running("ai_sdk.mjs", api.url, "retry") as program:
+    async with stand(redis_url, tmp_path) as (_, api, _), running("ai_sdk.mjs", api.url, "retry") as program:
         found = await program.said()
         assert "error" not in found
         last = (await api.get("/sessions/r/messages"))["messages"][-1]
@@ -51,7 +38,7 @@ async def test_the_official_client_takes_back_what_a_failed_model_call_said(redi
 
 async def test_the_official_client_approves_and_denies(redis_url, tmp_path):
     async with (
-        stand(redis_url, tmp_path) as (ensemble, api),
+        stand(redis_url, tmp_path) as (ensemble, api, _),
         running("ai_sdk.mjs", api.url, "approve") as program,
     ):
         found = await program.said()
@@ -69,7 +56,7 @@ async def test_the_official_client_approves_and_denies(redis_url, tmp_path):
 
 
 async def test_the_official_client_runs_tools_of_the_page(redis_url, tmp_path):
-    async with stand(redis_url, tmp_path) as (_, api), running("ai_sdk.mjs", api.url, "tools") as program:
+    async with stand(redis_url, tmp_path) as (_, api, _), running("ai_sdk.mjs", api.url, "tools") as program:
         found = await program.said()
         assert [part["type"] for part in found["done"]] == [
             "step-start",

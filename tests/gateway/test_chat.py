@@ -6,8 +6,8 @@ import json
 from contextlib import asynccontextmanager
 
 import pytest
-from support.ensemble import open_ensemble
-from support.gateway import open_gateway
+from support.gateway import keys, open_gateway
+from support.gateway import stand as gateway_with_worker
 
 from antiphon.events import (
     ReasoningDelta,
@@ -23,7 +23,6 @@ from antiphon.events import (
 )
 from antiphon.model import Message, Response, Text, ToolCall, ToolResult
 from antiphon_gateway import Access
-from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 from antiphon_gateway.frontends.ai_sdk import UiStream, ui_messages
 
 pytestmark = pytest.mark.one_server
@@ -67,11 +66,7 @@ def test_a_history_is_one_message_for_each_turn():
 
 @asynccontextmanager
 async def stand(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url) as (api, _),
-    ):
+    async with gateway_with_worker(redis_url, tmp_path) as (ensemble, api, _):
         await api.result(await api.submit("s", "one"))  # the session has its agent now
         yield ensemble, api
 
@@ -133,9 +128,8 @@ async def test_what_a_chat_cannot_send_is_refused(redis_url):
 
 
 async def test_a_chat_of_another_tenant_is_refused(redis_url):
-    secrets = {name: new_key() for name in "ab"}
-    keys = Keys({name: Key(hash=hash_of(key), tenant=name, sessions=["s*"]) for name, key in secrets.items()})
-    async with open_gateway(redis_url, access=Access(keys)) as (api, _):
+    known, secrets = keys(**{name: {"tenant": name, "sessions": ["s*"]} for name in "ab"})
+    async with open_gateway(redis_url, access=Access(known)) as (api, _):
         a, b = ({"authorization": f"Bearer {secrets[name]}"} for name in "ab")
         await api.post("/sessions", {"session_id": "s"}, headers=a)
         for method, path in (

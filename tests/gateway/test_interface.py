@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 import pytest
@@ -12,7 +11,7 @@ from fastapi import FastAPI
 from support.ensemble import open_ensemble
 from support.event_source import EventSource
 from support.eventually import wait_until_async
-from support.gateway import STAGE, Api, follow, open_gateway
+from support.gateway import STAGE, Api, follow, open_gateway, stand
 from support.serving import serving
 from support.stage import FIRST_WORDS
 
@@ -21,17 +20,6 @@ from antiphon.events import decode_event
 from antiphon_gateway import gateway
 
 pytestmark = pytest.mark.one_server
-
-
-@asynccontextmanager
-async def stand(redis_url, tmp_path, **options):
-    """A worker with the stage's agent, and a gateway."""
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url, **options) as (api, app),
-    ):
-        yield ensemble, api, app
 
 
 async def test_a_turn_is_submitted_waited_for_and_read(redis_url, tmp_path):

@@ -9,13 +9,11 @@ from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
-from support.ensemble import open_ensemble
 from support.event_source import EventSource
-from support.gateway import STAGE, Api, follow, open_gateway
+from support.gateway import STAGE, Api, follow, keys, open_gateway, programs, stand
 
 from antiphon.events import decode_event
 from antiphon_gateway import Access
-from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = pytest.mark.one_server
 
@@ -24,28 +22,14 @@ EVERYTHING = ["read", "write", "admin"]
 
 
 @asynccontextmanager
-async def stand(redis_url, tmp_path, **options):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url, **options) as (api, app),
-    ):
-        yield ensemble, api, app
-
-
-@asynccontextmanager
 async def with_keys(redis_url, tmp_path, **given):
     """A worker, and a gateway with a program for each of these keys."""
-    secrets = {name: new_key() for name in given}
-    known = Keys({name: Key(hash=hash_of(secrets[name]), **options) for name, options in given.items()})
-    async with AsyncExitStack() as stack:
-        _, api, _ = await stack.enter_async_context(
-            stand(redis_url, tmp_path, access=Access(known, secret=SECRET))
-        )
-        programs = {name: Api(api.url, key) for name, key in secrets.items()}
-        for one in programs.values():
-            await stack.enter_async_context(one.http)
-        yield api, programs
+    known, secrets = keys(**given)
+    async with (
+        stand(redis_url, tmp_path, access=Access(known, secret=SECRET)) as (_, api, _),
+        programs(api, secrets) as callers,
+    ):
+        yield api, callers
 
 
 def url_of(api, *sessions: str, **query: str) -> str:

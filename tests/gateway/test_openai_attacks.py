@@ -4,10 +4,10 @@ import asyncio
 
 import openai
 import pytest
+from support.gateway import keys
 from support.openai_clients import MODEL, open_client, stand
 
 from antiphon_gateway.access.access import Access
-from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 from antiphon_gateway.openai import responses
 from antiphon_gateway.settings import Limits
 
@@ -16,15 +16,12 @@ HELLO = [{"role": "user", "content": "x"}]
 
 
 async def test_what_is_anothers_does_not_exist_or_is_refused(redis_url, tmp_path):
-    keys = {name: new_key() for name in ("mine", "other")}
-    known = {
-        name: Key(hash=hash_of(key), tenant=name, rights=["read", "write", "admin"])
-        for name, key in keys.items()
-    }
+    rights = ["read", "write", "admin"]
+    known, secrets = keys(**{name: {"tenant": name, "rights": rights} for name in ("mine", "other")})
     async with (
         stand(redis_url, tmp_path),
-        open_client(redis_url, keys["mine"], access=Access(Keys(known))) as (api, client),
-        openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=keys["other"], max_retries=0) as stranger,
+        open_client(redis_url, secrets["mine"], access=Access(known)) as (api, client),
+        openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=secrets["other"], max_retries=0) as stranger,
     ):
         made = await client.responses.create(model=MODEL, input="secret")
         session, item = made.conversation.id, made.output[0].id

@@ -1,10 +1,9 @@
 """Schedules and webhooks over HTTP, and who may set them."""
 
 import pytest
-from support.gateway import STAGE, open_gateway
+from support.gateway import STAGE, keys, open_gateway
 
 from antiphon_gateway import Access
-from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
 pytestmark = [pytest.mark.one_server, pytest.mark.lasting_keys("ant:schedule*", "ant:webhook*")]
 
@@ -59,12 +58,11 @@ async def test_a_webhook_is_set_listed_and_removed(redis_url):
 
 
 async def test_a_key_sets_schedules_and_webhooks_of_its_tenant_and_its_sessions_alone(redis_url):
-    keys = {
+    given = {
         "a": {"tenant": "a", "rights": EVERYTHING}, "b": {"tenant": "b", "rights": EVERYTHING},
         "part": {"tenant": "a", "sessions": ["own-*"], "rights": EVERYTHING}, "few": {"tenant": "a"},
     }  # fmt: skip
-    secrets = {name: new_key() for name in keys}
-    known = Keys({name: Key(hash=hash_of(secrets[name]), **given) for name, given in keys.items()})
+    known, secrets = keys(**given)
     async with open_gateway(redis_url, access=Access(known)) as (api, _):
 
         async def call(key, method, path, status, body=None):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
+from support.ensemble import Ensemble, open_ensemble
 from support.event_source import EventSource, Message
 from support.serving import serving
 
 from antiphon.client import AsyncClient
 from antiphon_gateway import Gateway, gateway
+from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 from antiphon_gateway.http.connection import SocketConnection
 
 STAGE = {"provider": "stage", "model": "stage-1", "tools": ["note", "wait"]}
@@ -73,3 +76,32 @@ async def follow(source: EventSource, until: str = "end") -> tuple[list[Message]
                 if json.loads(message.data)["type"] == until:
                     return found, json.loads(message.data)
     raise AssertionError("it does not end by itself")
+
+
+@asynccontextmanager
+async def stand(
+    redis_url: str, tmp_path: Path, **options: Any
+) -> AsyncGenerator[tuple[Ensemble, Api, Gateway]]:
+    """A worker with the stage's agent, and a gateway with these options."""
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
+        ensemble.worker(),
+        open_gateway(redis_url, **options) as (api, app),
+    ):
+        yield ensemble, api, app
+
+
+def keys(**given: Any) -> tuple[Keys, dict[str, str]]:
+    """Keys by name, each with its options, and the secrets of these."""
+    secrets = {name: new_key() for name in given}
+    return Keys({name: Key(hash=hash_of(secrets[name]), **more) for name, more in given.items()}), secrets
+
+
+@asynccontextmanager
+async def programs(api: Api, secrets: dict[str, str]) -> AsyncGenerator[dict[str, Api]]:
+    """A program for each of these keys, which calls the same gateway."""
+    found = {name: Api(api.url, key) for name, key in secrets.items()}
+    async with AsyncExitStack() as stack:
+        for one in found.values():
+            await stack.enter_async_context(one.http)
+        yield found
