@@ -54,7 +54,6 @@ class UiStream(TurnStream[dict[str, Any]]):
         self._begun = self._in_step = False
         self._texts = 0
         self._calls = set[str]()
-        self._of_step = set[str]()
         self._approvals = set[str]()
         self._rejected = set[str]()
 
@@ -75,14 +74,8 @@ class UiStream(TurnStream[dict[str, Any]]):
         if part.call_id in self._calls:
             return []
         self._calls.add(part.call_id)
-        self._of_step.add(part.call_id)
-        start = {
-            "type": "tool-input-start",
-            "toolCallId": part.call_id,
-            "toolName": part.name,
-            "dynamic": True,
-        }
-        return [*self._step(), start]
+        call = {"toolCallId": part.call_id, "toolName": part.name, "dynamic": True}
+        return [*self._step(), {"type": "tool-input-start", **call}]
 
     def grew(self, part: Part, text: str) -> list[dict[str, Any]]:
         if part.kind == "call":
@@ -106,15 +99,15 @@ class UiStream(TurnStream[dict[str, Any]]):
         return [{"type": "tool-output-available", **call, "output": event.result, "dynamic": True}]
 
     def step_ended(self) -> list[dict[str, Any]]:
-        ends, self._in_step, self._of_step = self._in_step, False, set()
+        ends, self._in_step = self._in_step, False
         return [{"type": "finish-step"}] if ends else []
 
     def taken_back(self, event: StepFinished | TurnRetrying) -> list[dict[str, Any]]:
         """The step begins again. What came before it, such as results of tools, stays."""
         if not self._in_step:
             return []
-        self._calls -= self._of_step
-        self._of_step = set()
+        if event.step == self.step:
+            self._calls -= {one.call_id for one in self.of_step}
         return [*super().taken_back(event), {"type": "reset-step"}]
 
     def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
