@@ -17,11 +17,15 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from support import forks, kinds
 from support.coroutines import run_coroutine_test
 from support.eventually import wait_until, wait_until_async
-from support.fresh_python import imported_by
+from support.fresh_python import imported_by, printed_by
 from support.key_leaks import leaked_keys
+from support.limits import limited
 from support.models import ModelProcess
+from support.offenders import for_each
+from support.processes import COMMAND
 from support.proxy import Proxy
 from support.servers import RedisServer, Sentinel
 
@@ -249,3 +253,42 @@ def test_a_fresh_python_tells_what_a_program_has_imported():
     assert "colorsys" not in imported_by("")
     with pytest.raises(subprocess.CalledProcessError):
         imported_by("assert False")
+
+
+def test_a_forked_command_has_streams_arguments_and_an_exit_code_of_its_own(tmp_path):
+    done = forks.run([COMMAND, "submit"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("antiphon submit: ")
+    assert "antiphon submit" in forks.run([COMMAND, "submit", "--help"]).stdout
+
+
+def test_a_forked_process_is_signalled_and_leads_its_own_session(processes):
+    models = ModelProcess(processes).process
+    assert os.getsid(models.pid) == models.pid
+    assert models.running
+    models.send_signal(signal.SIGKILL)
+    assert models.wait() == -signal.SIGKILL
+
+
+def test_what_hangs_outside_a_test_function_is_ended():
+    with pytest.raises(TimeoutError, match="the fixtures took more than 1 s"), limited("the fixtures", 1):
+        wait_until(lambda: False, 20)
+
+
+def test_a_test_over_a_list_reports_all_offenders():
+    @for_each([1, 2, 3, 4], lambda value: f"number {value}")
+    def check(value, limit):
+        assert value < limit, "too large"
+
+    check(limit=5)
+    with pytest.raises(
+        AssertionError, match=r"2 offenders:\nnumber 3: too large[\s\S]*\nnumber 4: too large"
+    ):
+        check(limit=3)
+
+
+def test_a_test_is_marked_with_what_it_needs(request):
+    assert kinds._kind(request.node) == "process", "by what it names below"
+    assert "subprocess" in kinds._names(printed_by)
+    assert "Popen" in kinds._names(forks.run)
+    assert "subprocess" not in kinds._names(test_what_hangs_outside_a_test_function_is_ended)
