@@ -26,7 +26,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
     "cli ext",
-    "telemetry client agent",
+    "telemetry status settings client agent",
     "redis",
     "session",
     "testing sse",

@@ -85,16 +85,16 @@ def test_a_container_is_given_more_time_to_stop_than_until_its_last_process_is_k
 def test_the_compose_file_hands_on_every_setting_of_a_worker_and_no_other():
     from antiphon_worker.settings import Settings
 
-    settings = {f"ANTIPHON_{name.upper()}" for name in Settings.__dataclass_fields__}
+    settings = {Settings.variable(known.name) for known in Settings.declared()}
     ours = {name for name in environment() if name.startswith("ANTIPHON_")}
     assert ours == settings
     assert Settings.load(environ=environment()).redis_url == "redis://redis:6379/0"
 
 
 def test_the_compose_file_hands_on_every_setting_of_a_gateway_except_its_port():
-    from antiphon_gateway.settings import GatewaySettings, variable_of
+    from antiphon_gateway.settings import GatewaySettings
 
-    settings = {variable_of(name) for name in GatewaySettings.__dataclass_fields__} - {
+    settings = {GatewaySettings.variable(known.name) for known in GatewaySettings.declared()} - {
         "ANTIPHON_GATEWAY_PORT"
     }
     ours = environment(GATEWAY)

@@ -26,9 +26,8 @@ from antiphon.cli.main import main
 from antiphon.client import Client
 from antiphon_gateway.observing.metrics import GAUGES, GatewayMetrics
 from antiphon_gateway.settings import GatewaySettings
-from antiphon_gateway.settings import variable_of as gateway_variable
 from antiphon_worker.observing import metrics
-from antiphon_worker.settings import Settings, variable_of
+from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.supervisor import killed_after
 
 DEPLOY = ROOT / "deploy"
@@ -47,8 +46,8 @@ UNIT = (DEPLOY / "systemd" / "antiphon-worker.service").read_text()
 OVERRIDE = yaml.safe_load((DEPLOY / "compose.acl.yml").read_text())["services"]
 WORKER = KUBERNETES["Deployment", "antiphon-worker"]
 GATEWAY = KUBERNETES["Deployment", "antiphon-gateway"]
-VARIABLES = {variable_of(name) for name in Settings.__dataclass_fields__} | {
-    gateway_variable(name) for name in GatewaySettings.__dataclass_fields__
+VARIABLES = {Settings.variable(known.name) for known in Settings.declared()} | {
+    GatewaySettings.variable(known.name) for known in GatewaySettings.declared()
 }
 
 

@@ -1,4 +1,4 @@
-"""Logs, health endpoint and trace export of commands that run until they are stopped.
+"""Logs and trace export of commands that run until they are stopped.
 
 The text of an exception may hold what a user wrote. Its type and its frames (files, lines and source code) do not.
 """
@@ -9,18 +9,13 @@ import importlib.util
 import logging
 import re
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import msgspec
 
-from antiphon.errors import MissingPackage, SettingsError
+from antiphon.errors import MissingPackage
 
 
 def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any, **fields: Any) -> None:
@@ -91,66 +86,6 @@ def set_up_logging(level: str, form: str = "text") -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("httpx2", "httpcore2", "openai", "anthropic", "faiss"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-log = logging.getLogger("antiphon.status")
-
-READ_SECONDS = 10
-PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = READ_SECONDS  # for the head of a request
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log no requests."""
-
-
-@contextmanager
-def serving_status(
-    host: str, port: int, healthy: Callable[[], str], ready: Callable[[], str], metrics: Any
-) -> Generator[None]:
-    """Serve the status while this lasts. Raises ``SettingsError`` if the port cannot be had.
-
-    ``healthy`` and ``ready`` return why the process is not, or nothing; they are called from other threads.
-    ``metrics`` is a WSGI application, or None if the package for metrics is missing.
-    """
-    app = _app({"/health": healthy, "/ready": ready}, metrics)
-    try:
-        server = make_server(host, port, app, _Server, _Handler)
-    except OSError as exc:
-        raise SettingsError(f"The status cannot be served on {host}:{port}: {exc.strerror}.") from exc
-    thread = threading.Thread(target=server.serve_forever, name="status", daemon=True)
-    thread.start()
-    what = (
-        "/health, /ready and /metrics" if metrics else "/health and /ready (pip install 'antiphon[metrics]')"
-    )
-    log.info("status on port %d: %s", port, what, extra={"action": "status_served"})
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def _app(checks: dict[str, Callable[[], str]], metrics: Any) -> Any:
-    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics" and metrics is not None:
-            return metrics(environ, start)
-        check = checks.get(path)
-        if check is None:
-            start("404 Not Found", [*PLAIN_TEXT])
-            return [b"There are /health, /ready and, with antiphon[metrics], /metrics.\n"]
-        why = check()
-        start("503 Service Unavailable" if why else "200 OK", [*PLAIN_TEXT])
-        return [f"{why or 'ok'}\n".encode()]
-
-    return app
 
 
 def tracer_of_environment(service: str):

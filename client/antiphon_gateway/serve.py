@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import logging
@@ -10,13 +9,12 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import fields
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
-from antiphon.cli.arguments import add_json, add_redis, command_parser, print_json, redis_urls
+from antiphon.cli.arguments import add_json, add_redis, add_settings, command_parser, print_json, redis_urls
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon.telemetry import set_up_logging
@@ -43,8 +41,7 @@ def serve(argv: list[str]) -> int:
     """
     parser = command_parser(serve)
     parser.usage = "antiphon serve [OPTIONS]"
-    for known in fields(GatewaySettings):
-        _add_setting(parser, known.name, known.default, known.metadata["doc"])
+    add_settings(parser, GatewaySettings)
     parser.add_argument("--new-key", action="store_true", help="print a new key and its hash, and exit")
     add_json(parser, "with --new-key: print the key and its hash as a line of JSON")
     add_redis(parser)
@@ -114,7 +111,7 @@ class _Status:
         if not self._settings.status_port:
             yield
             return
-        from antiphon.telemetry import serving_status
+        from antiphon.status import serving_status
 
         if self.metrics is not None:
             self.metrics.read(lambda: app.streams, lambda: self._lag.seconds)
@@ -194,11 +191,3 @@ def _print_key(*, json: bool) -> int:
         return 0
     print(f'{key}\n\n[keys.NAME]\nhash = "{hash_of(key)}"\ntenant = "TENANT"\nrights = ["read", "write"]')
     return 0
-
-
-def _add_setting(parser: argparse.ArgumentParser, name: str, default: Any, doc: str) -> None:
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    is_number = isinstance(default, int) and not isinstance(default, bool)
-    metavar = "TIME" if name == "drain" else "N" if is_number else "TEXT"
-    doc = doc[:1].lower() + doc[1:] + (f"; default: {shown}" if shown else "")
-    parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)

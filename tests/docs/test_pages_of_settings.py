@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 from support.marked import with_block
 from support.source_tree import ROOT
 
+from antiphon.settings import CommandSettings
 from antiphon_gateway import settings as gateway
 from antiphon_worker import settings as worker
 
 PAGE = ROOT / "docs" / "settings.md"
 
 
-def settings_table(settings: type, variable_of: Callable[[str], str]) -> str:
+def settings_table(settings: type[CommandSettings]) -> str:
     rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for known in fields(settings):
+    for known in settings.declared():
         default = f"`{shown(known.default)}`" if known.default != "" else ""
-        rows.append(f"| `{variable_of(known.name)}` | {default} | {known.metadata['doc']} |")
+        rows.append(f"| `{settings.variable(known.name)}` | {default} | {known.metadata['doc']} |")
     return "\n".join(rows)
 
 
@@ -30,8 +29,8 @@ def shown(default: Any) -> str:
 
 
 def whole(page: str) -> str:
-    page = with_block(page, "settings", settings_table(worker.Settings, worker.variable_of))
-    return with_block(page, "gateway", settings_table(gateway.GatewaySettings, gateway.variable_of))
+    page = with_block(page, "settings", settings_table(worker.Settings))
+    return with_block(page, "gateway", settings_table(gateway.GatewaySettings))
 
 
 def test_the_tables_of_settings_are_those_in_the_code():

@@ -313,7 +313,10 @@ def test_settings_of_the_status_are_read():
     settings = GatewaySettings.load(environ={"ANTIPHON_GATEWAY_TRACES": "false"})
     assert settings.traces is False
     assert GatewaySettings.load({"traces": "true"}, {}).traces is True
-    with pytest.raises(SettingsError, match=r"ANTIPHON_GATEWAY_TRACES \(--traces\) must be true or false"):
+    with pytest.raises(
+        SettingsError,
+        match=r"ANTIPHON_GATEWAY_TRACES \(--traces\) cannot be read: 'ture' is neither true nor false",
+    ):
         GatewaySettings.load(environ={"ANTIPHON_GATEWAY_TRACES": "ture"})
     with pytest.raises(SettingsError, match="text or json"):
         GatewaySettings.load({"log_format": "xml"}, {})

@@ -3,7 +3,8 @@
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon_worker.settings import Settings, parse_seconds
+from antiphon.settings import parse_seconds
+from antiphon_worker.settings import Settings
 
 
 def test_flags_win_over_variables_and_variables_over_defaults():

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import socket
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from antiphon.cli.arguments import (
     add_json,
     add_options,
     add_redis,
+    add_settings,
     command_parser,
     options_in,
     print_json,
@@ -103,8 +102,7 @@ def worker(argv: list[str]) -> int:
 
     parser = command_parser(worker)
     parser.usage = "antiphon worker [OPTIONS]"
-    for known in fields(Settings):
-        _add_setting(parser, known.name, known.default, known.metadata["doc"])
+    add_settings(parser, Settings)
     settings = Settings.load(vars(parser.parse_args(argv)))
     if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
@@ -125,16 +123,6 @@ def worker(argv: list[str]) -> int:
     with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
         asyncio.run(supervisor.run())
     return 0
-
-
-def _add_setting(parser: argparse.ArgumentParser, name: str, default: object, doc: str) -> None:
-    if isinstance(default, tuple):
-        default = ",".join(cast("tuple[str, ...]", default))
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    is_number = isinstance(default, int) and not isinstance(default, bool)
-    metavar = "N" if is_number else "TIME" if isinstance(default, float) else "TEXT"
-    doc = doc[:1].lower() + doc[1:].replace("%", "%%") + (f"; default: {shown}" if shown else "")
-    parser.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=doc)
 
 
 def run(argv: list[str]) -> int:

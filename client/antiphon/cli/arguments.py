@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from antiphon.errors import UsageError
 from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import PREFIX_VARIABLE
 from antiphon.session.work import OPTIONS, options_of
+from antiphon.settings import CommandSettings
 
 Command: TypeAlias = Callable[[list[str]], int]
 """It takes its arguments and returns the exit code."""
@@ -98,6 +99,18 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one line of JSO
 def add_tenant(parser: argparse.ArgumentParser, what: str) -> None:
     """Add ``--tenant``."""
     parser.add_argument("--tenant", metavar="NAME", help=what)
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: type[CommandSettings]) -> None:
+    """Add a flag for each setting of a command, with its default."""
+    for known in settings.declared():
+        default = known.default
+        if isinstance(default, tuple):
+            default = ",".join(cast("tuple[str, ...]", default))
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        doc = known.metadata["doc"].replace("%", "%%") + (f". Default: {shown}" if shown else "")
+        flag = f"--{known.name.replace('_', '-')}"
+        parser.add_argument(flag, metavar=known.metadata["kind"], help=doc[:1].lower() + doc[1:])
 
 
 def add_redis(parser: argparse.ArgumentParser) -> None:

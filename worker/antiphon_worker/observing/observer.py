@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from antiphon.events import Event
-from antiphon.telemetry import serving_status
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.settings import Settings
@@ -113,6 +112,8 @@ def serving_worker_status(
     if not settings.status_port:
         yield
         return
+    from antiphon.status import serving_status
+
     with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as folder:
         metrics = _metrics_app(settings, folder)
         try:

@@ -1,0 +1,72 @@
+"""The status port of a command that runs until it is stopped: /health, /ready and /metrics, from a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from antiphon.errors import SettingsError
+
+log = logging.getLogger("antiphon.status")
+
+READ_SECONDS = 10
+PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = READ_SECONDS  # for the head of a request
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log no requests."""
+
+
+@contextmanager
+def serving_status(
+    host: str, port: int, healthy: Callable[[], str], ready: Callable[[], str], metrics: Any
+) -> Generator[None]:
+    """Serve the status while this lasts. Raises ``SettingsError`` if the port cannot be had.
+
+    ``healthy`` and ``ready`` return why the process is not, or nothing; they are called from other threads.
+    ``metrics`` is a WSGI application, or None if the package for metrics is missing.
+    """
+    app = _app({"/health": healthy, "/ready": ready}, metrics)
+    try:
+        server = make_server(host, port, app, _Server, _Handler)
+    except OSError as exc:
+        raise SettingsError(f"The status cannot be served on {host}:{port}: {exc.strerror}.") from exc
+    thread = threading.Thread(target=server.serve_forever, name="status", daemon=True)
+    thread.start()
+    what = (
+        "/health, /ready and /metrics" if metrics else "/health and /ready (pip install 'antiphon[metrics]')"
+    )
+    log.info("status on port %d: %s", port, what, extra={"action": "status_served"})
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _app(checks: dict[str, Callable[[], str]], metrics: Any) -> Any:
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics" and metrics is not None:
+            return metrics(environ, start)
+        check = checks.get(path)
+        if check is None:
+            start("404 Not Found", [*PLAIN_TEXT])
+            return [b"There are /health, /ready and, with antiphon[metrics], /metrics.\n"]
+        why = check()
+        start("503 Service Unavailable" if why else "200 OK", [*PLAIN_TEXT])
+        return [f"{why or 'ok'}\n".encode()]
+
+    return app
