@@ -177,7 +177,7 @@ def test_tools_for_those_that_travel_are_the_apps_and_not_its_agents():
     shop = Shop()
     app = App(agents=[shop.support], tools=[clock], travelling=Allow(providers=["scripted"]))
     assert app.agent(travelling(tools=["clock"])).tools == ["clock"]
-    with pytest.raises(UnknownTool, match="but: clock"):
+    with pytest.raises(UnknownTool, match="available: clock"):
         app.agent(travelling(tools=["refund"]))
 
 

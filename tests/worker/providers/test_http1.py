@@ -172,7 +172,7 @@ async def test_a_head_without_an_end_is_given_up(monkeypatch):
             await connection.send(b"x-more: %b\r\n" % (b"y" * 500))
 
     async with RawServer(play) as server, direct() as client:
-        with pytest.raises(httpx2.RemoteProtocolError, match="head is longer than 10000"):
+        with pytest.raises(httpx2.RemoteProtocolError, match="headers are longer than 10000"):
             await client.post(server.url, content=b"{}")
 
 
