@@ -92,7 +92,7 @@ OWNERS = {
     ],
     "numpy": ["antiphon.memory.faiss_store"],
     "openai": ["antiphon_worker.providers.openai_sdk", "antiphon.ext.openai_agents"],
-    "anthropic": ["antiphon_worker.providers.anthropic.sdk"],
+    "anthropic": ["antiphon_worker.providers.anthropic.provider"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
         for name in ("connection", "failures", "http1", "posting", "proxies", "transport")

@@ -23,14 +23,17 @@ from antiphon.errors import (
     ProviderUnauthorized,
     ProviderUnreachable,
 )
-from antiphon_worker.providers.anthropic.sdk import map_anthropic_error
+from antiphon_worker.providers.anthropic.provider import AnthropicConnection
 from antiphon_worker.providers.errors import error_of_body, error_of_status, retry_after
+from antiphon_worker.providers.http.connection import Options
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
-from antiphon_worker.providers.openai_sdk import map_openai_error
+from antiphon_worker.providers.openai_sdk import OpenAIConnection
 from antiphon_worker.providers.secrets import without_keys
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1")
 KEY = "sk-secret-of-this-test"
+map_openai_error = OpenAIConnection(Options()).map_error
+map_anthropic_error = AnthropicConnection(Options()).map_error
 
 
 def exceptions(*modules: ModuleType) -> dict[str, type[BaseException]]:

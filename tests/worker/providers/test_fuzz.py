@@ -64,7 +64,7 @@ class Line(Connection):
     async def open(self, provider: str, call: Call) -> Any:
         return self._given
 
-    make_client = make_http_client = post = map_error = None  # type: ignore[assignment]
+    make_client = None  # type: ignore[assignment]
 
 
 def outcome(

@@ -13,7 +13,7 @@ from support.services.wire_server import Reply, WireServer
 
 from antiphon.errors import ProviderRejected, SettingsError
 from antiphon.input.parameters import misplaced
-from antiphon_worker.providers.http.headers import framed
+from antiphon_worker.providers.http.transport import framed
 from antiphon_worker.providers.service import ModelService
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from antiphon.errors import ProviderError
 from antiphon_worker.providers.base import StepResult
 from antiphon_worker.providers.openai_chat import stream as openai_chat_stream
-from antiphon_worker.providers.openai_chat.chunk import plain_text
-from antiphon_worker.providers.openai_chat.stream import ChatDecoder
+from antiphon_worker.providers.openai_chat.stream import ChatDecoder, plain_text
 
 FUNCTION = {"name": "look", "arguments": '{"a":'}
 DELTAS: list[Any] = [

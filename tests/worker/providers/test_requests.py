@@ -11,7 +11,7 @@ from antiphon.errors import InvalidMessage
 from antiphon.model import File, Image, Message, Text, ToolCall, ToolResult
 from antiphon_worker.providers.base import OutputSchema, ToolSpec
 from antiphon_worker.providers.openai_chat.provider import OpenAIChat
-from antiphon_worker.providers.request import split_params
+from antiphon_worker.providers.request import call_of, params_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = ToolSpec("weather", "Tells the weather", SCHEMA)
@@ -349,7 +349,8 @@ async def test_text_that_cannot_be_encoded_is_the_caller_s_mistake(kind):
 
 def test_the_caller_s_parameters_are_left_alone():
     params = {"temperature": 1, "extra_headers": {"a": "b"}, "timeout": 5, "none": None}
-    left, extras = split_params(params)
-    assert left == {"temperature": 1}
-    assert (extras.headers, extras.timeout) == ({"a": "b"}, 5)
+    asked = request(params=params)
+    assert params_of(asked, {"temperature": "heat"}) == {"heat": 1}
+    call = call_of(asked, "/path", {})
+    assert (call.headers, call.timeout) == ({"a": "b"}, 5)
     assert len(params) == 4

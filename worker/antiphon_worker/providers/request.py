@@ -11,61 +11,82 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
 from antiphon.errors import InvalidMessage, ProviderRejected
 from antiphon.input.parameters import misplaced
-from antiphon.model import File, Image, Message, ToolResult
+from antiphon.model import File, Image, Message, Part, ToolCall, ToolResult
+from antiphon_worker.providers.base import ModelRequest, ToolSpec
+from antiphon_worker.providers.http.connection import Call
+from antiphon_worker.providers.stream.json_text import is_object
 
 NO_RESULT = "This tool call has no result."
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_OF_THE_CALL = ("extra_headers", "extra_query", "timeout")
 
 
-class Extras(Struct):
-    """A caller's additions to one request, other than the parameters of the model."""
-
-    headers: dict[str, str] = field(default_factory=dict)
-    query: dict[str, Any] = field(default_factory=dict)
-    body: dict[str, Any] = field(default_factory=dict)
-    timeout: float | None = None
-
-
-def split_params(params: dict[str, Any]) -> tuple[dict[str, Any], Extras]:
-    """Split the parameters of the model from ``extra_headers``, ``extra_query``, ``extra_body`` and ``timeout``.
+def params_of(request: ModelRequest, names: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the parameters of the model by the service's names, without those that it does not know (None).
 
     Raises ``ProviderRejected`` if they would change how or where the request is sent. The client checks this too, but
     turns can come from other clients.
     """
-    wrong = misplaced(params)
+    wrong = misplaced(request.params)
     if wrong is not None:
         raise ProviderRejected(wrong)
-    left = {name: value for name, value in params.items() if value is not None}
-    extras = Extras(
-        left.pop("extra_headers", {}),
-        left.pop("extra_query", {}),
-        left.pop("extra_body", {}),
-        left.pop("timeout", None),
-    )
-    return left, extras
+    params = {
+        name: value
+        for name, value in request.params.items()
+        if value is not None and name not in _OF_THE_CALL and name != "extra_body"
+    }
+    for name, known_as in names.items():
+        if name in params:
+            value = params.pop(name)
+            if known_as is not None:
+                params[known_as] = value
+    return params
 
 
-def encode_body(body: dict[str, Any]) -> bytes:
-    """Return the JSON of a request. Raises ``InvalidMessage`` if it has no JSON form."""
+def tools_of(
+    request: ModelRequest, params: dict[str, Any], form: Callable[[ToolSpec], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the tools of the agent in the service's form, and then the service's own tools among the parameters."""
+    return [form(tool) for tool in request.tools] + list(params.pop("tools", ()))
+
+
+def call_of(request: ModelRequest, path: str, body: dict[str, Any]) -> Call:
+    """Return the request, with the caller's additions. Raises ``InvalidMessage`` if its body has no JSON form."""
+    given = {name: value for name, value in request.params.items() if value is not None}
+    headers, query, timeout = (given.get(name) for name in _OF_THE_CALL)
     try:
-        return msgspec.json.encode(body)
+        data = msgspec.json.encode(body | given.get("extra_body", {}))
     except (TypeError, ValueError, RecursionError, OverflowError) as exc:
         raise InvalidMessage(f"The messages or parameters cannot be sent as JSON: {exc}.") from exc
+    return Call(path, data, headers or {}, query or {}, timeout)
 
 
-def settled(messages: Iterable[Message]) -> list[Message]:
+def choose_tool(params: dict[str, Any], tools: list[Any], form: Callable[[dict[str, Any]], Any]) -> None:
+    """Convert ``tool_choice`` to the form of OpenAI's interfaces. Without tools, remove all that is about them."""
+    choice = params.pop("tool_choice", None)
+    if not tools:
+        params.pop("parallel_tool_calls", None)
+    elif choice is not None:
+        if isinstance(choice, str) and choice not in ("auto", "none", "required", "any"):
+            choice = {"name": choice}
+        if is_object(choice) and "type" not in choice:
+            choice = {"type": "function", **form(choice)}
+        params["tool_choice"] = "required" if choice == "any" else choice
+
+
+def settled(messages: Iterable[Message], longest_id: int) -> list[Message]:
     """Return the history with each tool call followed by its result, as every service requires.
 
     A call without a result gets one that says so. A result without its call is left out, and so are empty messages.
+    Ids of calls that a service does not accept are replaced. Valid ids stay, equal ids stay equal.
     """
     out: list[Message] = []
     open_calls: dict[str, str] = {}
@@ -81,7 +102,7 @@ def settled(messages: Iterable[Message]) -> list[Message]:
         if message.role == "assistant":
             open_calls = {call.call_id: call.name for call in message.tool_calls}
     _close(open_calls, out)
-    return out
+    return [_with_fitting_ids(message, longest_id) for message in out]
 
 
 def _close(open_calls: dict[str, str], out: list[Message]) -> None:
@@ -93,15 +114,23 @@ def _close(open_calls: dict[str, str], out: list[Message]) -> None:
         open_calls.clear()
 
 
-def fitting_id(longest: int) -> Callable[[str], str]:
-    """Return a function that maps call ids to ids that a service accepts. Valid ids stay, equal ids stay equal."""
+def _with_fitting_ids(message: Message, longest: int) -> Message:
+    if all(_fits(part, longest) for part in message.parts):
+        return message
+    return msgspec.structs.replace(message, parts=[_fitted(part, longest) for part in message.parts])
 
-    def fit(call_id: str) -> str:
-        if len(call_id) <= longest and _PLAIN_ID.fullmatch(call_id):
-            return call_id
-        return "call_" + hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
-    return fit
+def _fits(part: Part, longest: int) -> bool:
+    if not isinstance(part, ToolCall | ToolResult):
+        return True
+    return len(part.call_id) <= longest and _PLAIN_ID.fullmatch(part.call_id) is not None
+
+
+def _fitted(part: Part, longest: int) -> Part:
+    if not isinstance(part, ToolCall | ToolResult) or _fits(part, longest):
+        return part
+    digest = hashlib.sha256(part.call_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return msgspec.structs.replace(part, call_id=f"call_{digest[:24]}")
 
 
 def function_name(name: str) -> str:

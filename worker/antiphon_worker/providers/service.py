@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict
 
 import msgspec
 
-from antiphon.errors import ProviderError
+from antiphon.errors import ProviderError, ProviderRejected, SettingsError
+from antiphon.input.parameters import is_header_name, is_transport_header
 from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.http.connection import ApiKey, Call, Connection, Options
-from antiphon_worker.providers.http.headers import check_allowed, check_own_headers
-from antiphon_worker.providers.stream.increments import AnswerStream, Decoder
+from antiphon_worker.providers.stream.decoder import Decoder
+from antiphon_worker.providers.stream.increments import AnswerStream
+
+ALLOWED = (
+    "anthropic-beta", "anthropic-version", "openai-beta", "idempotency-key",
+    "traceparent", "tracestate", "baggage", "b3", "x-b3-*", "x-datadog-*", "x-cloud-trace-context", "x-amzn-trace-id",
+    "x-trace", "x-trace-id", "x-request-id", "x-client-request-id", "x-correlation-id", "x-session-id",
+    "http-referer", "x-title",
+)  # fmt: skip
+"""Headers that ``extra_headers`` may bring to any provider; ``*`` at the end stands for any ending."""
 
 
 class OptionFields(TypedDict, total=False):
@@ -37,11 +46,13 @@ class ModelService(ABC):
     """A provider over HTTP. It connects on first use. Raises ``SettingsError`` for headers that it must not send."""
 
     default_name: ClassVar[str]
+    connect: ClassVar[type[Connection]]
 
     def __init__(self, name: str | None, options: OptionFields) -> None:
         self._name = name
         self.options = Options(**options)
         check_own_headers(self.options.headers)
+        self.connection = self.connect(self.options)
 
     @property
     def name(self) -> str:
@@ -50,10 +61,6 @@ class ModelService(ABC):
     def registered_as(self, name: str) -> None:
         """Use the name from the App, unless the provider already has one."""
         self._name = self._name or name
-
-    @property
-    @abstractmethod
-    def connection(self) -> Connection: ...
 
     @abstractmethod
     def stream(self, request: ModelRequest) -> AnswerStream:
@@ -83,3 +90,31 @@ class ModelService(ABC):
         base_url = self.options.base_url and self.connection.publishable_text(self.options.base_url)
         settings: dict[str, Any] = {"name": self.name, "base_url": base_url}
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items() if v)})"
+
+
+def check_allowed(provider: str, headers: Mapping[str, str], more: Sequence[str]) -> None:
+    """Raise ``ProviderRejected`` for a header that is neither in the list nor in the provider's ``allowed_headers``."""
+    for name in headers:
+        if not _matches(name.lower(), (*ALLOWED, *more)):
+            raise ProviderRejected(
+                f"extra_headers contains {name!r}, which {provider} does not allow: create the provider with "
+                f"allowed_headers=[{name!r}], or set the header for all requests with headers={{…}}."
+            )
+
+
+def check_own_headers(headers: Mapping[str, str]) -> None:
+    """Raise ``SettingsError`` for headers of a provider that would change the framing or routing of its requests."""
+    for name in headers:
+        if not is_header_name(name):
+            raise SettingsError(f"headers= contains {name!r}, which is not a valid header name.")
+        if is_transport_header(name):
+            raise SettingsError(
+                f"headers= contains {name!r}, which only the transport can set. Leave it out."
+            )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in map(str.lower, patterns)
+    )

@@ -1,6 +1,6 @@
 """Sends requests over one pool of connections per provider and event loop, and converts transport errors.
 
-The two modules that own an SDK derive from ``Connection``. They create its client and convert its exceptions.
+The two modules that own an SDK derive from ``Connection`` and create its client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct, field
 
@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.input.parameters import is_credential
 from antiphon_worker.providers.errors import retry_after
 from antiphon_worker.providers.http.limits import Gate, pressure_of, pressure_of_error, scope_of
-from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url
+from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url, without_keys
 from antiphon_worker.providers.stream.json_text import valid
 
 try:
@@ -37,6 +37,7 @@ try:
         RawResponse,
         TransportErrors,
         headers_of_error,
+        map_sdk_error,
         map_transport_error,
     )
     from antiphon_worker.providers.http.proxies import ProxyRoutes, proxies_of
@@ -132,7 +133,9 @@ class Answer:
 class Connection(ABC):
     """The connection to one model service. It connects on first use, and can be created before a fork."""
 
-    request_id_header: str
+    sdk: ClassVar[Any]
+    """The module of the SDK. Both SDKs have the same names, because one generator makes them."""
+    request_id_header: ClassVar[str]
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -152,17 +155,32 @@ class Connection(ABC):
     def make_client(self, http_client: HttpClient) -> Any:
         """Make a client of the SDK that uses this HTTP client. Raises ``ProviderUnauthorized`` if there is no key."""
 
-    @abstractmethod
-    def make_http_client(self, **settings: Any) -> HttpClient:
-        """Make the SDK's HTTP client with these settings."""
+    def client_settings(self, http_client: HttpClient) -> dict[str, Any]:
+        """Return the settings of the SDK's client, but for its key."""
+        return {
+            "base_url": self.options.base_url,
+            "default_headers": self.options.headers,
+            "max_retries": self.options.max_retries,
+            "http_client": http_client,
+        }
 
-    @abstractmethod
     async def post(self, client: Any, call: Call, headers: dict[str, str]) -> RawResponse:
         """Send a request and return the response without reading its body."""
+        return await client.post(
+            call.path,
+            cast_to=RawResponse,
+            content=call.body,
+            options={"headers": headers, "params": call.query, "timeout": self.httpx_timeout(call)},
+            stream=True,
+            stream_cls=self.sdk.AsyncStream[Any],
+        )
 
-    @abstractmethod
     def map_error(self, provider: str, error: Exception) -> ProviderError | None:
         """Return the error for an exception of the SDK, or None for other exceptions."""
+        known = map_sdk_error(self.sdk, provider, error)
+        if known is None and type(error).__module__.partition(".")[0] == self.sdk.__name__:
+            return ProviderRejected(f"{provider}: {without_keys(str(error))}")
+        return known
 
     def check_client(self, client: Any) -> None:  # noqa: B027 - most raise when they are made
         """Raise where the SDK's client has no key."""
@@ -290,7 +308,7 @@ class Connection(ABC):
         }
         if forbidden:
             hooks["request"].append(_refuse_other_machines)
-        return self.make_http_client(
+        return self.sdk.DefaultAsyncHttpxClient(
             transport=self._transport(environment=not forbidden), trust_env=not forbidden, event_hooks=hooks
         )
 

@@ -44,54 +44,45 @@ class ProxyRoutes(httpx2.AsyncBaseTransport):
         self._limits = limits
         self._given = given
         self._routes: dict[str, httpx2.AsyncBaseTransport] = {}
-        self._bypassed: dict[str, bool] = {}
         if given:
             self._through("all")
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return await self._route(request.url).handle_async_request(request)
+        url = request.url
+        scheme = url.scheme if url.scheme in self._proxies else "all"
+        direct = scheme not in self._proxies or (not self._given and _bypasses(url))
+        route = self._direct if direct else self._through(scheme)
+        return await route.handle_async_request(request)
 
     async def aclose(self) -> None:
         for transport in (self._direct, *self._routes.values()):
             await transport.aclose()
 
-    def _route(self, url: httpx2.URL) -> httpx2.AsyncBaseTransport:
-        scheme = url.scheme if url.scheme in self._proxies else "all"
-        if scheme not in self._proxies or (not self._given and self._bypasses(url)):
-            return self._direct
-        return self._through(scheme)
-
-    def _bypasses(self, url: httpx2.URL) -> bool:
-        """Return whether ``NO_PROXY`` contains this host, with or without its port."""
-        place = (
-            url.host
-            if ":" in url.host
-            else f"{url.host}:{url.port or (443 if url.scheme == 'https' else 80)}"
-        )
-        found = self._bypassed.get(place)
-        if found is None:
-            found = self._bypassed[place] = bool(proxy_bypass(place))
-        return found
-
     def _through(self, scheme: str) -> httpx2.AsyncBaseTransport:
-        transport = self._routes.get(scheme)
-        if transport is None:
-            transport = self._routes[scheme] = self._transport(scheme)
-        return transport
+        if scheme not in self._routes:
+            name = "proxy" if self._given else f"{scheme.upper()}_PROXY"
+            self._routes[scheme] = _transport(name, self._proxies[scheme], self._limits)
+        return self._routes[scheme]
 
-    def _transport(self, scheme: str) -> httpx2.AsyncBaseTransport:
-        name = "proxy" if self._given else f"{scheme.upper()}_PROXY"
-        try:
-            proxy = httpx2.URL(self._proxies[scheme])
-            if proxy.scheme in _SCHEMES and proxy.host:
-                return httpx2.AsyncHTTPTransport(proxy=proxy, limits=self._limits)
-        except ImportError:
-            raise ProviderRejected(
-                f"The SOCKS proxy in {name} needs another package: pip install socksio."
-            ) from None
-        except httpx2.InvalidURL:
-            pass  # its text may hold a password
+
+def _bypasses(url: httpx2.URL) -> bool:
+    """Return whether ``NO_PROXY`` contains this host, with or without its port."""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    return bool(proxy_bypass(url.host if ":" in url.host else f"{url.host}:{port}"))
+
+
+def _transport(name: str, proxy: str, limits: httpx2.Limits) -> httpx2.AsyncBaseTransport:
+    try:
+        url = httpx2.URL(proxy)
+        if url.scheme in _SCHEMES and url.host:
+            return httpx2.AsyncHTTPTransport(proxy=url, limits=limits)
+    except ImportError:
         raise ProviderRejected(
-            f"{name} is not the URL of a proxy: write http://, https:// or socks5:// and a host, as in "
-            "http://proxy.example:3128."
-        )
+            f"The SOCKS proxy in {name} needs another package: pip install socksio."
+        ) from None
+    except httpx2.InvalidURL:
+        pass  # its text may hold a password
+    raise ProviderRejected(
+        f"{name} is not the URL of a proxy: write http://, https:// or socks5:// and a host, as in "
+        "http://proxy.example:3128."
+    )

@@ -7,17 +7,19 @@ docs/decisions/022 has the measurements. httpx's own transport handles proxies.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import socket
 import ssl
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import httpx2
 
+from antiphon.input.parameters import is_header_name, is_transport_header
 from antiphon_worker.providers.http.addresses import reached
-from antiphon_worker.providers.http.headers import framed
 from antiphon_worker.providers.http.http1 import Exchange, Http1Connection
 
 Origin: TypeAlias = tuple[str, str, int]
@@ -201,3 +203,35 @@ async def _message(request: httpx2.Request) -> bytes:
     lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b" % header for header in framed(request.url.netloc, request.headers.raw, len(body))]
     return b"\r\n".join([*lines, b"", body])
+
+
+def framed(host: bytes, headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers to send. The transport sets host, length and connection, whatever was given.
+
+    Raises ``ValueError`` for a header that would not stay on its line.
+    """
+    lines = [(b"Host", host)]
+    for name, value in headers:
+        if _LINE_END.search(value):
+            raise ValueError(
+                f"the value of the header {name[:80]!r} contains a line break or a null character"
+            )
+        if _is_sent(name):
+            lines.append((name, value))
+    return [*lines, (b"Content-Length", b"%d" % size)]
+
+
+_LINE_END = re.compile(rb"[\r\n\0]")
+
+
+@lru_cache(maxsize=1024)
+def _is_sent(name: bytes) -> bool:
+    """Return True if the transport sends this header as it was given. Raises ``ValueError`` for an invalid name."""
+    text = name.decode("latin-1")
+    if not is_header_name(text):
+        raise ValueError(f"{text[:80]!r} is not a valid name of a header")
+    return not is_transport_header(text) or text.lower() in _SAYS_WHAT_IT_HOLDS
+
+
+# What the SDKs write about the body and the answer. Nothing else sets them.
+_SAYS_WHAT_IT_HOLDS = frozenset({"accept", "accept-encoding", "content-type"})

@@ -1,40 +1,34 @@
-"""Decodes the answers of Chat Completions, from OpenAI and from compatible servers with their differences."""
+"""Decodes the answers of Chat Completions, from OpenAI and from compatible servers with their differences.
+
+A typed decoder reads nearly all chunks. A chunk that does not match is read again, leniently. Most chunks contain only
+a piece of text; of these only the text is read.
+"""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.errors import ProviderStreamBroken
-from antiphon.model import Item, Message, Refusal, StopReason, ToolCall
-from antiphon_worker.providers.base import (
-    Increments,
-    ItemPart,
-    ReasoningPiece,
-    RefusalPiece,
-    StepResult,
-    TextPiece,
-    ToolCallPiece,
-)
+from antiphon.model import Item, Part, Reasoning, Refusal, StopReason, Text, ToolCall
+from antiphon_worker.providers.base import Increments, ItemPart, StepResult, TextPiece, ToolCallPiece
 from antiphon_worker.providers.errors import error_of_body
-from antiphon_worker.providers.openai_chat.chunk import (
-    CallDelta,
-    Choice,
-    Delta,
-    Function,
-    merged,
-    merged_details,
-    plain_text,
-    read_chunk,
-    real,
-    real_function,
-    reasoning_of_details,
-    usage_of,
+from antiphon_worker.providers.stream.decoder import PIECES, Decoder, UsageNames
+from antiphon_worker.providers.stream.json_text import (
+    Mending,
+    Torn,
+    as_dict,
+    as_text,
+    is_list,
+    is_object,
+    read_any,
 )
-from antiphon_worker.providers.stream.json_text import Mending, as_dict, as_text, is_list, is_object, read_any
-from antiphon_worker.providers.stream.parts import CallPieces, PartList, TextPieces
+
+T = TypeVar("T")
 
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
@@ -49,39 +43,185 @@ _STOP_REASONS: dict[str, StopReason] = {
     "stop_sequence": "stop_sequence",
     "refusal": "refusal",
 }
-
-
 PLAIN_TRIES = 4
 """After this many chunks that are not plain text, such as tool calls, chunks are no longer tried as plain text."""
 
 
-class ChatDecoder:
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _CallDelta(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+    custom: dict[str, Any] | None = None
+    extra_content: dict[str, Any] | None = None  # Gemini's thought signature
+
+
+class _Thought(Struct):
+    content: Torn | None = None
+
+
+class _Delta(Struct):
+    content: Torn | list[Any] | None = None
+    reasoning_content: Torn | None = None
+    reasoning: Torn | _Thought | None = None
+    refusal: Torn | None = None
+    tool_calls: list[_CallDelta] | None = None
+    function_call: _Function | None = None
+    annotations: list[dict[str, Any]] | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    images: list[dict[str, Any]] | None = None
+    audio: dict[str, Any] | None = None
+    executed_tools: list[dict[str, Any]] | None = None
+    extra_content: dict[str, Any] | None = None
+
+
+class _Choice(Struct):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    error: Any = None
+    usage: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    model: str | None = None
+    id: str | None = None
+    error: Any = None
+    object: str | None = None
+    x_groq: dict[str, Any] | None = None
+    citations: list[Any] | None = None
+    search_results: list[Any] | None = None
+
+
+class _PlainDelta(Struct, forbid_unknown_fields=True):
+    content: str
+    role: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    reasoning_content: None = None
+    reasoning: None = None
+    audio: None = None
+
+
+class _PlainChoice(Struct):
+    delta: _PlainDelta
+    index: Literal[0] = 0
+    finish_reason: None = None
+    error: None = None
+    usage: None = None
+    logprobs: None = None
+
+
+class _PlainChunk(Struct):
+    choices: tuple[_PlainChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: None = None
+    error: None = None
+    x_groq: None = None
+    citations: None = None
+    search_results: None = None
+
+
+_decode_plain = msgspec.json.Decoder(_PlainChunk).decode
+
+
+def plain_text(data: bytes) -> str | None:
+    """Return the piece of text of a chunk that holds nothing else, or None if the chunk must be read whole."""
+    try:
+        return _decode_plain(data).choices[0].delta.content
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+class _Said:
+    """A text, a reasoning or a refusal that is being streamed."""
+
+    __slots__ = ("annotations", "item", "kind", "pieces")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.pieces: list[str] = []
+        self.annotations: list[dict[str, Any]] = []
+        self.item: dict[str, Any] | None = None
+
+    def part(self) -> Part | None:
+        text = "".join(self.pieces)
+        if not (text or self.annotations or self.item):
+            return None
+        if self.kind == "text":
+            return Text(text, self.annotations, self.item)
+        return Refusal(text) if self.kind == "refusal" else Reasoning(text, self.item)
+
+
+class _Call:
+    """A tool call that is being streamed."""
+
+    __slots__ = ("arguments", "call_id", "item", "names")
+
+    def __init__(self, call_id: str | None) -> None:
+        self.call_id = call_id or f"call_{uuid.uuid4().hex[:24]}"
+        self.names: list[str] = []
+        self.arguments: list[str] = []
+        self.item: dict[str, Any] | None = None
+
+    def name(self, offered: frozenset[str]) -> str:
+        """The name, which arrives in pieces or, from some servers, whole with every piece."""
+        joined = "".join(self.names)
+        if joined in offered:
+            return joined
+        return next((name for name in self.names if name in offered), joined)
+
+    def part(self, offered: frozenset[str]) -> ToolCall:
+        name, text = self.name(offered), "".join(self.arguments)
+        if self.item is not None and self.item.get("type") == "custom":
+            return ToolCall(self.call_id, name, {"input": text}, None, self.item)
+        return ToolCall.from_text(self.call_id, name, text, self.item)
+
+
+class ChatDecoder(Decoder):
     """Decodes one answer of Chat Completions. Of several choices it reads the first."""
 
+    EVENT = _Chunk
+    USAGE = UsageNames(
+        input=("prompt_tokens",),
+        output=("completion_tokens",),
+        cached=("prompt_tokens_details.cached_tokens", "prompt_cache_hit_tokens", "cached_tokens"),
+        written=("prompt_tokens_details.cache_write_tokens",),
+        reasoning=("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
+    )
+
     def __init__(self, provider: str, model: str, offered: frozenset[str] = frozenset()) -> None:
-        self.finished = False
-        self._provider = provider
+        super().__init__(provider, model)
         self._offered = offered  # names of the tools in the request
-        self._model = model
         self._begun = False
         self._answered = False
         self._finish_reason: str | None = None
         self._usage: dict[str, Any] | None = None
-        self._parts = PartList()
-        self._calls: dict[int, CallPieces] = {}
-        self._last_call: CallPieces | None = None
-        self._function_call: CallPieces | None = None
+        self._parts: list[_Said | _Call | Item] = []  # in the order of their first pieces
+        self._last: _Said | None = (
+            None  # where text of its kind goes: a piece of another kind begins a new part
+        )
+        self._calls: dict[int, _Call] = {}
+        self._last_call: _Call | None = None
+        self._function_call: _Call | None = None
+        self._mending: dict[str, Mending] = {}
         self._details: list[dict[str, Any]] = []
         self._details_alone = True  # no other field has held reasoning
         self._executed: dict[Any, dict[str, Any]] = {}  # tools that the service ran, by index
         self._sources: dict[str, list[Any] | None] = {}
         self._logprobs: dict[str, list[Any]] = {}
         self._audio: dict[str, Any] | None = None
-        self._torn = False
-        self._plain = (
-            0  # how many more failures to allow for reading chunks as plain text, once the model is known
-        )
-        self._mending: dict[str, Mending] = {}
+        # How many more failures to allow for reading chunks as plain text, once the model is known.
+        self._plain = 0
 
     def event(self, name: bytes, data: bytes, out: Increments) -> None:
         if self._plain and not name:
@@ -89,24 +229,25 @@ class ChatDecoder:
             if text is not None:
                 if text:
                     self._answered = True
-                    self._parts.add("text", text)
+                    self._said("text").pieces.append(text)
                     out.append(TextPiece(text))
                 return
             self._plain -= 1
-        self._event(name, data, out)
-
-    def _event(self, name: bytes, data: bytes, out: Increments) -> None:
-        if data[:1] != b"{" and data.strip() in (b"[DONE]", b""):
-            self.finished = self.finished or bool(data.strip())
-            return
-        chunk = read_chunk(data)
+        try:
+            chunk: Any = self._decode(data)
+        except (msgspec.MsgspecError, UnicodeError):
+            chunk = self._lenient(data)
+            if chunk is None:
+                self.finished = self.finished or bool(data.strip())
+                return
         if chunk.error is not None or name == b"error" or chunk.object == "error":
             raise error_of_body(self._provider, read_any(data))
-        self._torn = self._torn or chunk.torn
-        if chunk.choices:
-            for choice in chunk.choices:
-                if not choice.index:
-                    self._choice(choice, self._said(choice), out)
+        self._chunk(chunk, out)
+
+    def _chunk(self, chunk: _Chunk, out: Increments) -> None:
+        for choice in chunk.choices or ():
+            if not choice.index:
+                self._choice(choice, self._content_of(choice), out)
         if chunk.usage is not None:
             self._usage = chunk.usage
         elif chunk.x_groq is not None:
@@ -121,58 +262,70 @@ class ChatDecoder:
             self._plain = 0
 
     def whole(self, body: bytes, out: Increments) -> None:
-        chunk = read_chunk(body)
-        if chunk.error is not None or chunk.choices is None:
-            raise error_of_body(self._provider, read_any(body), default=ProviderStreamBroken)
+        chunk = read_any(body)
+        if not is_object(chunk) or chunk.get("error") is not None or not is_list(chunk.get("choices")):
+            raise error_of_body(self._provider, chunk, default=ProviderStreamBroken)
         self.event(b"", body, out)
         self.finished = True
 
     def result(self, out: Increments) -> StepResult:
         if not self.finished and self._finish_reason is None:
-            raise ProviderStreamBroken(f"The answer of {self._provider} ended without its last event.")
+            raise self._broken_off()
+        self._torn = False
         for kind, mending in self._mending.items():
             if mending.held:
-                self._text(kind, "", mending.rest(), out)
-        if self._details:
-            self._keep_details()
+                self._text(kind, mending.rest(), out)
         self._keep_the_rest()
-        parts = self._parts.finished(self._offered)
-        message = Message("assistant", parts, provider=self._provider, model=self._model)
-        return StepResult(
-            message, usage_of(self._usage), self._stop_reason(message), self._finish_reason, self._model
-        )
-
-    def _stop_reason(self, message: Message) -> StopReason:
+        made = (one if isinstance(one, Item) else self._part(one) for one in self._parts)
+        parts = [part for part in made if part is not None]
         reason = _STOP_REASONS.get((self._finish_reason or "").lower(), "end")
-        if self._executed and not message.tool_calls:
-            return "end" if reason == "tool_use" else reason  # the service ran its tools itself
-        if reason == "end":
-            if any(isinstance(part, ToolCall) for part in message.parts):
-                return "tool_use"
-            if any(isinstance(part, Refusal) for part in message.parts) and not message.text:
-                return "refusal"
-        return reason
+        result = self._step(parts, reason, self._finish_reason, self._usage)
+        if self._executed and reason == "tool_use" and not result.message.tool_calls:
+            result.stop_reason = "end"  # the service ran its tools itself
+        return result
 
-    def _said(self, choice: Choice) -> Delta | None:
+    def _part(self, made: _Said | _Call) -> Part | None:
+        return made.part() if isinstance(made, _Said) else made.part(self._offered)
+
+    def _said(self, kind: str) -> _Said:
+        """Return the part to which a piece of this kind belongs."""
+        last = self._last
+        if last is None or last.kind != kind:
+            last = self._last = _Said(kind)
+            self._parts.append(last)
+        return last
+
+    def _first(self, kind: str) -> _Said:
+        """Return the first part of this kind, or a new one."""
+        found = (part for part in self._parts if isinstance(part, _Said) and part.kind == kind)
+        return next(found, None) or self._said(kind)
+
+    def _append(self, part: _Call | Item) -> None:
+        self._parts.append(part)
+        self._last = None
+
+    def _append_item(self, item: dict[str, Any], out: Increments) -> None:
+        self._append(Item(self._provider, item))
+        out.append(ItemPart(item))
+
+    def _content_of(self, choice: _Choice) -> _Delta | None:
         """Return the content of a choice: a piece, or the whole, beside which some servers put an empty piece."""
         delta = choice.delta
-        if choice.message is None or self._answered or not (delta is None or delta.says_nothing()):
+        if choice.message is None or self._answered or _filled(delta):
             return delta
         return choice.message
 
-    def _choice(self, choice: Choice, delta: Delta | None, out: Increments) -> None:
+    def _choice(self, choice: _Choice, delta: _Delta | None, out: Increments) -> None:
         if delta is not None:
             content = delta.content
             if content:
                 self._answered = True
-                if isinstance(content, str) and not self._torn:
-                    self._parts.add("text", content)
-                    out.append(TextPiece(content))
+                if isinstance(content, str):
+                    self._text("text", content, out)
                 else:
                     self._content(content, out)
-            if delta.tool_calls:
-                for call in delta.tool_calls:
-                    self._tool_call(call, out)
+            for call in delta.tool_calls or ():
+                self._tool_call(call, out)
             self._others(delta, out)
         if choice.finish_reason is not None:
             self._finish_reason = choice.finish_reason
@@ -184,38 +337,31 @@ class ChatDecoder:
         if choice.error is not None:
             raise error_of_body(self._provider, {"error": choice.error})
 
-    def _others(self, delta: Delta, out: Increments) -> None:
-        if delta.reasoning_details:
-            self._reasoning_details(delta, out)
-        if delta.reasoning_content:
-            self._reasoning("reasoning_content", delta.reasoning_content, out)
-        elif delta.reasoning:
-            self._reasoning("reasoning", delta.reasoning, out)
+    def _others(self, delta: _Delta, out: Increments) -> None:
+        if delta.reasoning_details or delta.reasoning_content or delta.reasoning:
+            self._reasonings(delta, out)
         if delta.refusal:
-            self._text("refusal", delta.refusal, "", out)
-        function = real_function(delta.function_call)
-        if function is not None:
-            self._legacy_call(function, out)
+            self._text("refusal", delta.refusal, out)
+        if delta.function_call is not None and _filled(delta.function_call):
+            self._legacy_call(delta.function_call, out)
         if delta.annotations:
-            self._annotate(delta.annotations, out)
+            self._said("text").annotations.extend(delta.annotations)
+            for annotation in delta.annotations:
+                out.append(ItemPart(annotation))
         for image in delta.images or ():
-            self._parts.append(Item(self._provider, image))
-            out.append(ItemPart(image))
-        if real(delta.audio):
-            self._audio = merged(self._audio or {}, delta.audio or {})
+            self._append_item(image, out)
+        if delta.audio and _filled(delta.audio):
+            self._audio = _merged(self._audio or {}, delta.audio)
         for tool in delta.executed_tools or ():
-            merged(self._executed.setdefault(tool.get("index", len(self._executed)), {}), tool)
-        if real(delta.extra_content):
-            self._parts.said_of_text("extra_content", delta.extra_content)
+            _merged(self._executed.setdefault(tool.get("index", len(self._executed)), {}), tool)
+        if delta.extra_content and _filled(delta.extra_content):
+            self._keep("extra_content", delta.extra_content)
 
-    def _content(self, content: str | list[Any], out: Increments) -> None:
-        """Read content that is text or a list of parts (Mistral)."""
-        if isinstance(content, str):
-            self._text("text", content, "", out)
-            return
+    def _content(self, content: list[Any], out: Increments) -> None:
+        """Read content that is a list of parts (Mistral)."""
         for part in content:
             if isinstance(part, str):
-                self._text("text", part, "", out)
+                self._text("text", part, out)
             elif is_object(part):
                 self._content_part(part, out)
 
@@ -228,82 +374,97 @@ class ChatDecoder:
             if text:
                 self._reasoning("thinking", text, out)
         elif kind == "refusal":
-            self._text("refusal", as_text(part.get("refusal")) or "", "", out)
+            self._text("refusal", as_text(part.get("refusal")) or "", out)
         elif isinstance(part.get("text"), str):
-            self._text("text", part["text"], "", out)
+            self._text("text", part["text"], out)
         else:
-            self._parts.append(Item(self._provider, part))
-            out.append(ItemPart(part))
+            self._append_item(part, out)
+
+    def _reasonings(self, delta: _Delta, out: Increments) -> None:
+        thought = delta.reasoning.content if isinstance(delta.reasoning, _Thought) else delta.reasoning
+        if delta.reasoning_details:
+            self._reasoning_details(delta.reasoning_details, bool(delta.reasoning_content or thought), out)
+        if delta.reasoning_content:
+            self._reasoning("reasoning_content", delta.reasoning_content, out)
+        elif thought:
+            self._reasoning("reasoning", thought, out)
 
     def _reasoning(self, source: str, text: str, out: Increments) -> None:
         self._answered = True
         self._details_alone = False
-        pieces = self._text("reasoning", text, "", out)
+        pieces = self._text("reasoning", text, out)
         if pieces.item is None:
             pieces.item = {"type": source}
 
-    def _text(self, kind: str, text: str, mended: str, out: Increments) -> TextPieces:
+    def _text(self, kind: str, text: str, out: Increments) -> _Said:
+        """Add a piece of text, and hand out what is complete of it."""
         if self._torn:
             text = self._mending.setdefault(kind, Mending()).piece(text)
-        text += mended
-        pieces = self._parts.add(kind, text)
+        said = self._last
+        if said is None or said.kind != kind:
+            said = self._said(kind)
         if text:
-            piece = TextPiece if kind == "text" else ReasoningPiece if kind == "reasoning" else RefusalPiece
-            out.append(piece(text))
-        return pieces
+            said.pieces.append(text)
+            out.append(PIECES[kind](text))
+        return said
 
-    def _annotate(self, annotations: list[dict[str, Any]], out: Increments) -> None:
-        self._parts.add("text", "").annotations.extend(annotations)
-        for annotation in annotations:
-            out.append(ItemPart(annotation))
-
-    def _reasoning_details(self, delta: Delta, out: Increments) -> None:
-        """Keep the blocks. If no other field holds the reasoning, use their text."""
-        details = delta.reasoning_details or []
+    def _reasoning_details(self, details: list[dict[str, Any]], elsewhere: bool, out: Increments) -> None:
+        """Keep the blocks. If no other field holds the reasoning, use their text. Encrypted blocks have none."""
         self._details += details
-        self._details_alone = self._details_alone and not (delta.reasoning_content or delta.reasoning)
-        text = reasoning_of_details(details) if self._details_alone else ""
-        if text:
+        self._details_alone = self._details_alone and not elsewhere
+        texts = [as_text(block.get("text")) or as_text(block.get("summary")) or "" for block in details]
+        if self._details_alone and any(texts):
             self._answered = True
-            self._text("reasoning", text, "", out)
+            self._text("reasoning", "".join(texts), out)
 
     def _keep_the_rest(self) -> None:
-        """Read what belongs to the whole answer: audio, tools of the service, sources, probabilities."""
+        """Read what belongs to the whole answer: OpenRouter's reasoning blocks, which later requests must repeat
+        unchanged, audio, tools of the service, sources, probabilities."""
+        if self._details:
+            blocks = _merged_details(self._details)
+            self._first("reasoning").item = {"type": "reasoning_details", "reasoning_details": blocks}
         if self._audio is not None:
-            self._parts.append(Item(self._provider, {"type": "audio", **self._audio}))
+            self._append(Item(self._provider, {"type": "audio", **self._audio}))
         if self._executed:
             tools = list(self._executed.values())
-            self._parts.append(Item(self._provider, {"type": "executed_tools", "executed_tools": tools}))
+            self._append(Item(self._provider, {"type": "executed_tools", "executed_tools": tools}))
         for name, value in [*self._sources.items(), ("logprobs", self._logprobs)]:
             if value:
-                self._parts.said_of_text(name, value)
+                self._keep(name, value)
 
-    def _keep_details(self) -> None:
-        """Add OpenRouter's reasoning blocks, which later requests must repeat unchanged, to the reasoning."""
-        pieces = self._parts.first("reasoning") or self._parts.add("reasoning", "")
-        pieces.item = {"type": "reasoning_details", "reasoning_details": merged_details(self._details)}
+    def _keep(self, name: str, value: Any) -> None:
+        """Keep a service's annotations together with the text."""
+        text = self._first("text")
+        text.item = {**(text.item or {}), name: value}
 
-    def _tool_call(self, delta: CallDelta, out: Increments) -> None:
-        self._answered = True
-        custom = None if real_function(delta.function) else real(delta.custom)
-        function = delta.function or Function()
+    def _tool_call(self, delta: _CallDelta, out: Increments) -> None:
+        custom = delta.custom if _filled(delta.custom) and not _filled(delta.function) else None
+        function = delta.function or _Function()
         if custom is not None:
-            function = Function(as_text(custom.get("name")), as_text(custom.get("input")))
-        call = self._call_of(delta, function)
-        new = call is None
-        if call is None:
-            call = CallPieces(delta.id or f"call_{uuid.uuid4().hex[:24]}")
-            if custom is not None:
-                call.item = {"type": "custom"}
-            self._parts.append(call)
-            if delta.index is not None:
-                self._calls[delta.index] = call
+            function = _Function(as_text(custom.get("name")), as_text(custom.get("input")))
+        known = self._call_of(delta, function)
+        call = known or self._new_call(delta.id)
+        if known is None and custom is not None:
+            call.item = {"type": "custom"}
+        if known is None and delta.index is not None:
+            self._calls[delta.index] = call
         self._last_call = call
-        if real(delta.extra_content):
+        if _filled(delta.extra_content):
             call.item = {"type": "function", **(call.item or {}), "extra_content": delta.extra_content}
-        self._extend(call, function, new, out)
+        self._extend(call, function, known is None, out)
 
-    def _extend(self, call: CallPieces, function: Function, new: bool, out: Increments) -> None:
+    def _legacy_call(self, function: _Function, out: Increments) -> None:
+        known = self._function_call
+        self._function_call = known or self._new_call(None)
+        self._extend(self._function_call, function, known is None, out)
+
+    def _new_call(self, call_id: str | None) -> _Call:
+        call = _Call(call_id)
+        self._append(call)
+        return call
+
+    def _extend(self, call: _Call, function: _Function, new: bool, out: Increments) -> None:
+        self._answered = True
         given = function.arguments or ""
         arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
         if function.name:
@@ -313,7 +474,7 @@ class ChatDecoder:
         if new or arguments:
             out.append(ToolCallPiece(call.call_id, (function.name or "") if new else "", arguments))
 
-    def _call_of(self, delta: CallDelta, function: Function) -> CallPieces | None:
+    def _call_of(self, delta: _CallDelta, function: _Function) -> _Call | None:
         """Return the call that a piece belongs to, or None for a new call.
 
         ``index`` tells calls apart. If a server leaves it out, or sends 0 for all, the ids do: another id begins a new
@@ -327,18 +488,48 @@ class ChatDecoder:
             return call if function.name and function.name in call.names else None
         return None if _is_object(arguments) else call
 
-    def _legacy_call(self, function: Function, out: Increments) -> None:
-        call = self._function_call
-        new = call is None
-        if call is None:
-            call = self._function_call = CallPieces(f"call_{uuid.uuid4().hex[:24]}")
-            self._parts.append(call)
-        self._answered = True
-        self._extend(call, function, new, out)
-
 
 def _is_object(text: str) -> bool:
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False
+
+
+def _filled(value: T | None) -> TypeGuard[T]:
+    """Return whether a value is more than the zero value of a server's type: missing, or with only empty fields."""
+    if is_object(value):
+        return any(map(_filled, value.values()))
+    if is_list(value):
+        return any(map(_filled, value))
+    if isinstance(value, _Function):
+        return bool(value.name or value.arguments)
+    if isinstance(value, Struct):
+        return any(_filled(getattr(value, name)) for name in value.__struct_fields__)
+    return bool(value)
+
+
+def _merged(known: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Extend a growing object: append its texts and replace all other fields."""
+    for name, value in more.items():
+        before = known.get(name)
+        if (
+            isinstance(value, str)
+            and isinstance(before, str)
+            and name in ("data", "transcript", "text", "summary")
+        ):
+            value = before + value
+        known[name] = value
+    return known
+
+
+def _merged_details(details: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join reasoning blocks from their pieces, which share an ``index`` and a type."""
+    blocks: list[dict[str, Any]] = []
+    for piece in details:
+        last = blocks[-1] if blocks else None
+        if last and "index" in piece and all(last.get(name) == piece.get(name) for name in ("index", "type")):
+            _merged(last, piece)
+        else:
+            blocks.append(dict(piece))
+    return blocks

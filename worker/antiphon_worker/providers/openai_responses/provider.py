@@ -1,31 +1,186 @@
-"""The Responses API of OpenAI."""
+"""OpenAI's Responses API as a provider: its requests.
+
+The service stores nothing: the history contains the reasoning in encrypted form.
+"""
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Iterable, Iterator
+from typing import Any, Unpack
 
-from antiphon_worker.providers.base import ModelRequest
-from antiphon_worker.providers.openai_responses.request import responses_call
+from antiphon.model import File, Image, Item, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from antiphon_worker.providers.base import ModelRequest, OutputSchema, ToolSpec
+from antiphon_worker.providers.http.connection import Call
 from antiphon_worker.providers.openai_responses.stream import ResponsesDecoder
 from antiphon_worker.providers.openai_sdk import OpenAIConnection
+from antiphon_worker.providers.request import (
+    call_of,
+    choose_tool,
+    data_url,
+    function_name,
+    params_of,
+    settled,
+    tools_of,
+)
 from antiphon_worker.providers.service import ModelService, OptionFields
 from antiphon_worker.providers.stream.increments import AnswerStream
+
+LONGEST_CALL_ID = 64
+# Parameters by the service's names. Without one (None), they are left out: so an agent's parameters stay valid when its
+# model changes.
+_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    **dict.fromkeys(("stop", "stop_sequences", "seed", "n", "frequency_penalty", "presence_penalty"), None),
+    "logit_bias": None,
+}
+_CONTENT_PARTS = ("output_text", "refusal", "output_audio", "output_image")
 
 
 class OpenAIResponses(ModelService):
     """OpenAI's Responses API. The service stores nothing: the history contains the reasoning in encrypted form."""
 
     default_name = "openai"
+    connect = OpenAIConnection
 
     def __init__(self, *, name: str | None = None, **options: Unpack[OptionFields]) -> None:
         super().__init__(name, options)
-        self._connection = OpenAIConnection(self.options)
-
-    @property
-    def connection(self) -> OpenAIConnection:
-        return self._connection
 
     def stream(self, request: ModelRequest) -> AnswerStream:
-        return self.send(
-            request, responses_call(request, self.name), ResponsesDecoder(self.name, request.model)
-        )
+        call = responses_call(request, self.name)
+        return self.send(request, call, ResponsesDecoder(self.name, request.model))
+
+
+def responses_call(request: ModelRequest, provider: str) -> Call:
+    """Build the JSON of a request."""
+    params = params_of(request, _NAMES)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "input": list(_input(request.messages, provider)),
+        "store": False,
+        "stream": True,
+    }
+    if request.system:
+        body["instructions"] = request.system
+    tools = tools_of(request, params, _tool)
+    if tools:
+        body["tools"] = tools
+    choose_tool(params, tools, lambda choice: choice)
+    body |= _params(params)
+    if request.output is not None:
+        body["text"] = {**body.get("text", {}), "format": _format(request.output)}
+    return call_of(request, "/responses", body)
+
+
+def _params(params: dict[str, Any]) -> dict[str, Any]:
+    effort = params.pop("effort", None) or params.pop("reasoning_effort", None)
+    if isinstance(params.get("reasoning"), str):
+        effort = effort or params.pop("reasoning")
+    if effort:
+        params["reasoning"] = {"effort": effort, **params.get("reasoning", {})}
+    if "verbosity" in params:
+        params["text"] = {"verbosity": params.pop("verbosity"), **params.get("text", {})}
+    params["include"] = list(dict.fromkeys(["reasoning.encrypted_content", *params.get("include", ())]))
+    return params
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": tool.strict,
+    }
+
+
+def _format(output: OutputSchema) -> dict[str, Any]:
+    name = function_name(output.name)
+    return {"type": "json_schema", "name": name, "schema": output.schema, "strict": output.strict}
+
+
+def _input(messages: Iterable[Message], provider: str) -> Iterator[dict[str, Any]]:
+    custom: set[str] = set()
+    for message in settled(messages, LONGEST_CALL_ID):
+        if message.role == "assistant":
+            own = message.provider == provider
+            custom = {c.call_id for c in message.tool_calls if own and _is_custom(c)}
+            yield from _answer(message, own=own)
+        elif message.role == "tool":
+            for result in message.tool_results:
+                yield _tool_result(result, custom=result.call_id in custom)
+        elif content := list(_content(message.parts)):
+            role = "developer" if message.role == "system" else "user"
+            yield {"role": role, "content": content}
+
+
+def _answer(message: Message, *, own: bool) -> Iterator[dict[str, Any]]:
+    for part in message.parts:
+        if isinstance(part, Text | Refusal):
+            if part.text:
+                yield _said(part, own=own)
+        elif isinstance(part, ToolCall):
+            yield _call(part, own=own)
+        elif isinstance(part, Reasoning):
+            if own and part.item is not None and part.item.get("encrypted_content"):
+                yield _without_empty(part.item)
+        elif isinstance(part, Item) and own and part.item.get("type") not in _CONTENT_PARTS:
+            yield _without_empty(part.item)
+
+
+def _without_empty(item: dict[str, Any]) -> dict[str, Any]:
+    """Remove the empty fields of an item, which the service sends but does not accept."""
+    return {name: value for name, value in item.items() if value is not None}
+
+
+def _said(part: Text | Refusal, *, own: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {"type": "output_text", "text": part.text}
+    if isinstance(part, Refusal):
+        content = {"type": "refusal", "refusal": part.text}
+    elif own and part.annotations:
+        content["annotations"] = part.annotations
+    said: dict[str, Any] = {"type": "message", "role": "assistant", "content": [content]}
+    if own and isinstance(part, Text) and part.item and "phase" in part.item:
+        said["phase"] = part.item["phase"]
+    return said
+
+
+def _is_custom(call: ToolCall) -> bool:
+    return call.item is not None and call.item.get("type") == "custom_tool_call"
+
+
+def _call(call: ToolCall, *, own: bool) -> dict[str, Any]:
+    if own and call.item is not None:
+        return _without_empty({**call.item, "call_id": call.call_id})
+    return {
+        "type": "function_call",
+        "call_id": call.call_id,
+        "name": function_name(call.name),
+        "arguments": call.arguments_text,
+    }
+
+
+def _tool_result(result: ToolResult, *, custom: bool) -> dict[str, Any]:
+    output: Any = result.content if isinstance(result.content, str) else list(_content(result.content))
+    kind = "custom_tool_call_output" if custom else "function_call_output"
+    return {"type": kind, "call_id": result.call_id, "output": output or ""}
+
+
+def _content(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if isinstance(part, Text | Refusal):
+            if part.text:
+                yield {"type": "input_text", "text": part.text}
+        elif isinstance(part, Image):
+            yield {"type": "input_image", "image_url": data_url(part), "detail": part.detail or "auto"}
+        elif isinstance(part, File):
+            yield _file(part)
+
+
+def _file(part: File) -> dict[str, Any]:
+    if part.file_id is not None:
+        return {"type": "input_file", "file_id": part.file_id}
+    url = data_url(part) or ""
+    if url.startswith("data:"):
+        return {"type": "input_file", "filename": part.name or "file", "file_data": url}
+    return {"type": "input_file", "file_url": url}

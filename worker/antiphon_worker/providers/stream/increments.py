@@ -10,13 +10,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
-from typing import Protocol
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
 from antiphon.model import Refusal, Text, ToolCall
-from antiphon_worker.providers.base import Increment, Increments, Outlet, StepResult
+from antiphon_worker.providers.base import Increment, Outlet, StepResult
 from antiphon_worker.providers.http.connection import Answer, Call, Connection, Options
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
+from antiphon_worker.providers.stream.decoder import Decoder
 from antiphon_worker.providers.stream.sse import EventSplitter
 
 log = logging.getLogger("antiphon.providers")
@@ -25,25 +25,6 @@ log = logging.getLogger("antiphon.providers")
 END_OF_BODY_SECONDS = 0.2
 LONGEST_REQUEST_ID = 200
 _EVENT_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b":", b"\xef\xbb\xbf")
-
-
-class Decoder(Protocol):
-    """Decodes one answer in one wire format."""
-
-    finished: bool
-    """Whether the format's own terminator has arrived."""
-
-    def event(self, name: bytes, data: bytes, out: Increments) -> None:
-        """Take one event. Raises ``ProviderError`` for an error of the service, ``ValueError`` for an invalid event."""
-        ...
-
-    def whole(self, body: bytes, out: Increments) -> None:
-        """Take an answer that arrived in one piece, as JSON."""
-        ...
-
-    def result(self, out: Increments) -> StepResult:
-        """Return the whole answer. Raises ``ProviderStreamBroken`` if its end is missing."""
-        ...
 
 
 class AnswerStream:

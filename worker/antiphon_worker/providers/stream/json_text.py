@@ -1,17 +1,54 @@
-"""Reads invalid JSON of services: lone surrogates, NaN, and numbers in place of text."""
+"""Reads invalid JSON of services: lone surrogates, NaN, and values of unusual types."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import lru_cache
 from math import isfinite
-from typing import Any, TypeGuard
+from types import NoneType
+from typing import Any, NewType, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
-TICKS_PER_DOLLAR = 10_000_000_000
+from msgspec import Struct
+
+S = TypeVar("S", bound=Struct)
+
+Torn = NewType("Torn", str)
+"""A piece of text that may begin or end with half a character, whose other half is in another piece."""
 
 
 def read_any(data: bytes) -> Any:
     """Decode JSON that the strict decoder refuses. Raises ``ValueError`` or ``RecursionError``."""
     return json.loads(data)
+
+
+def lenient(kind: type[S], value: object) -> S:
+    """Return a struct of a JSON object whose fields may have unusual types, without its invalid values."""
+    if not is_object(value):
+        raise ValueError("an event is not a JSON object")
+    found = {name: read(value[name]) for name, read in _readers(kind).items() if name in value}
+    return kind(**{name: field for name, field in found.items() if field is not None})
+
+
+@lru_cache
+def _readers(kind: type[Struct]) -> dict[str, Callable[[Any], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _reader_of(hints[name]) for name in kind.__struct_fields__}
+
+
+def _reader_of(hint: Any) -> Callable[[Any], Any]:
+    """Return the reader of a field: of an object, of a list, or of text and numbers, whichever the value is."""
+    if hint in _READERS:
+        return _READERS[hint]
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return lambda value: lenient(hint, value) if is_object(value) else None
+    kinds = [one for one in get_args(hint) if one is not NoneType]
+    if get_origin(hint) is list:
+        return lambda value: (
+            [lenient(kinds[0], one) for one in value if is_object(one)] if is_list(value) else None
+        )
+    readers = [_reader_of(one) for one in kinds]
+    return lambda value: next((found for read in readers if (found := read(value)) is not None), None)
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
@@ -62,22 +99,15 @@ def as_list(value: object) -> list[Any] | None:
     return _clean(value) if is_list(value) else None
 
 
-def cost_of(usage: dict[str, Any]) -> float | None:
-    """Return the cost of a call in US dollars if the service reports it.
-
-    OpenRouter sends a number (``cost``), Perplexity an object (``cost.total_cost``), and x.ai units of 1e-10 dollars
-    (``cost_in_usd_ticks``).
-    """
-    cost = usage.get("cost")
-    known = _number(cost.get("total_cost") if is_object(cost) else cost)
-    ticks = _number(usage.get("cost_in_usd_ticks"))
-    return ticks / TICKS_PER_DOLLAR if known is None and ticks is not None else known
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        return None
-    return float(value)
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    str: as_text,
+    Torn: as_torn_text,
+    int: as_int,
+    Any: lambda value: value,
+    dict[str, Any]: as_dict,
+    list[Any]: as_list,
+    list[dict[str, Any]]: as_dicts,
+}
 
 
 def _clean(value: Any) -> Any:
