@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.client import AsyncClient, Client
     from antiphon.model import Message
+    from antiphon.session.async_session import AsyncSession
     from antiphon.session.session import Session
     from antiphon.tools import tool
 
-__all__ = ["Agent", "AsyncClient", "Client", "Message", "Session", "tool"]
+__all__ = ["Agent", "AsyncClient", "AsyncSession", "Client", "Message", "Session", "tool"]
 
 _MODULES = {
     "Agent": "agent",
     "AsyncClient": "client",
+    "AsyncSession": "session.async_session",
     "Client": "client",
     "Message": "model",
     "Session": "session.session",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakValueDictionary
@@ -14,7 +14,8 @@ from antiphon.errors import UsageError
 from antiphon.input.ids import check_queue, new_session_id
 from antiphon.input.ids import session_id as checked_session_id
 from antiphon.input.limits import check_size
-from antiphon.input.options import ListOptions, OpeningOptions, spelled_out
+from antiphon.input.messages import MessageLike
+from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
 from antiphon.input.values import is_a, lifetime, plain
@@ -22,7 +23,8 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
 from antiphon.redis.cells import prefix_of
-from antiphon.session.listing import AsyncSessionList, SessionList, list_query
+from antiphon.session.async_session import AsyncSession
+from antiphon.session.listing import AsyncSessionList, list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import (
     Opening,
@@ -30,7 +32,7 @@ from antiphon.session.runtime import (
     SessionRef,
     local_runtime,
 )
-from antiphon.session.session import Session
+from antiphon.session.session import Session, SessionList
 from antiphon.tools import Tool
 from antiphon.tools.approval import AgentRule, ApprovalRule, agent_rule
 from antiphon.tools.caller import caller_tools as declared_tools
@@ -122,14 +124,18 @@ class Agent:
         name = f", name={self.name!r}" if self.name else ""
         return f"Agent(provider={self._provider_name!r}, model={self.model!r}{name})"
 
-    @spelled_out
     def session(
         self,
         session_id: str | None = None,
         *,
         ttl: float | timedelta | UnsetType | None = UNSET,
         store: SessionStore | None = None,
-        **opening: Unpack[OpeningOptions],
+        system: str | None = None,
+        messages: Sequence[MessageLike] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
+        queue: str | None = None,
     ) -> Session:
         """Return the session with this id, or a new one. Nothing is read or written before its first use.
 
@@ -145,10 +151,40 @@ class Agent:
         >>> session.run("Hello").text
         'You said: Hello'
         """
+        opening = opening_of(
+            system=system,
+            messages=messages,
+            variables=variables,
+            metadata=metadata,
+            tenant=tenant,
+            queue=queue,
+        )
+        return Session(self.open_session(session_id, opening, ttl=lifetime(ttl), store=store))
+
+    def session_async(
+        self,
+        session_id: str | None = None,
+        *,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+        store: SessionStore | None = None,
+        **opening: Unpack[OpeningOptions],
+    ) -> AsyncSession:
+        """``session``, whose methods are awaited. Returns at once: this call itself is not awaited.
+
+        >>> session = agent.session_async("user-123")
+        >>> (await session.run("Hello")).text
+        'You said: Hello'
+        """
         return self.open_session(session_id, opening_of(**opening), ttl=lifetime(ttl), store=store)
 
-    @spelled_out
-    def sessions(self, **which: Unpack[ListOptions]) -> SessionList:
+    def sessions(
+        self,
+        *,
+        tenant: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SessionList:
         """List the sessions stored in the same place as this agent's, including those of other agents.
 
         Keywords as in ``Client.sessions``. The sessions of a ``store`` are in no particular order.
@@ -157,9 +193,8 @@ class Agent:
         >>> [info.session_id for info in agent.sessions(metadata={"plan": "free"})]
         ['user-123']
         """
-        return SessionList(self.sessions_async(**which))
+        return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
 
-    @spelled_out
     def sessions_async(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """``sessions``, for ``async for``.
 
@@ -263,7 +298,7 @@ class Agent:
         *,
         ttl: float | UnsetType | None,
         store: SessionStore | None = None,
-    ) -> Session:
+    ) -> AsyncSession:
         """Return a session to which ``opening`` is applied on its first use."""
 
         self._check_memory()
@@ -271,7 +306,7 @@ class Agent:
         if self.redis is not None and (store or self.store) is not None:
             raise UsageError("store= works only without redis=: workers store their sessions in Redis.")
         ref = SessionRef(known, store or self.store, ttl, opening.tenant)
-        return Session(self, ref, opening)
+        return AsyncSession(self, ref, opening)
 
 
 def _check_provider(provider: object) -> None:

@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from antiphon import AsyncClient, Session, sse
+from antiphon import AsyncClient, AsyncSession, sse
 from antiphon.errors import AgentError, NotFound, SessionBusy, UsageError, WrongTenant
 
 AGENT = "assistant"
@@ -46,12 +46,12 @@ Client = Annotated[AsyncClient, Depends(client_of)]
 User = Annotated[str, Depends(user_of)]
 
 
-def chat_of(chat: str, client: Client, user: User) -> Session:
+def chat_of(chat: str, client: Client, user: User) -> AsyncSession:
     """Return the session of a chat. Each use of it raises ``WrongTenant`` if it is another user's."""
     return client.session(chat, agent=AGENT, tenant=user)
 
 
-Chat = Annotated[Session, Depends(chat_of)]
+Chat = Annotated[AsyncSession, Depends(chat_of)]
 
 
 class Said(BaseModel):
@@ -85,7 +85,7 @@ async def show(chat: str, session: Chat, client: Client, user: User) -> Response
     The cursor is read first. What happens before the history is read is in the history, and comes again as events.
     """
     snapshot = await client.snapshot(chat, tenant=user)
-    messages = await session.history_async(-100, failed=True)
+    messages = await session.history(-100, failed=True)
     ended = {message.turn_id for message in messages}
     turns = [turn for turn in snapshot.pending if turn.turn_id not in ended]
     return encoded({"cursor": snapshot.cursor, "messages": messages, "turns": turns})
@@ -102,29 +102,29 @@ async def events(chat: str, request: Request, client: Client, user: User, after:
 @app.post("/chats/{chat}/messages")
 async def send(said: Said, session: Chat) -> Response:
     if said.title:  # of the first question: a change of a session waits for the turns before it
-        await session.set_metadata_async({"title": said.title})
-    turn = await session.submit_async(said.text, key=said.key)
+        await session.set_metadata({"title": said.title})
+    turn = await session.submit(said.text, key=said.key)
     return encoded({"turn": turn.id})
 
 
 @app.put("/chats/{chat}/messages/{message}")
 async def edit(message: str, said: Said, session: Chat) -> Response:
     """Replace a question and answer the new one. What came after it goes when the answer is there."""
-    turn = await session.edit_async(message, said.text, key=said.key, metadata={"replaces": message})
+    turn = await session.edit(message, said.text, key=said.key, metadata={"replaces": message})
     return encoded({"turn": turn.id})
 
 
 @app.post("/chats/{chat}/regenerate")
 async def regenerate(session: Chat) -> Response:
     """Answer the last question again."""
-    turn = await session.regenerate_async()
+    turn = await session.regenerate()
     return encoded({"turn": turn.id})
 
 
 @app.post("/chats/{chat}/stop")
 async def stop(session: Chat) -> Response:
     """Stop the answer. The question stays, and so does what has been said."""
-    return encoded({"status": await session.cancel_async("stopped by the user")})
+    return encoded({"status": await session.cancel("stopped by the user")})
 
 
 @app.post("/turns/{turn}/requeue")

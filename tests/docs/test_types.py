@@ -8,16 +8,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from support.source_tree import ROOT
 
-import antiphon
 from antiphon import Agent
-from antiphon.input.options import OpeningOptions
+from antiphon import agent as agent_module
+from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn import Turn
+from antiphon.stores.base import SessionStore
 from antiphon_worker.local.submitted import SubmittedTurn
 
 pytestmark = pytest.mark.short
@@ -64,7 +66,7 @@ def test_the_code_of_the_pages_and_the_examples_passes_a_type_checker(tmp_path):
 
 
 WRONG = """
-from antiphon import Client, Session
+from antiphon import AsyncSession, Client, Session
 
 def use(client: Client, session: Session) -> None:
     for event in client.subscribe("s"):
@@ -85,12 +87,18 @@ async def awaiting(session: Session) -> None:
     await session.run_async("Hello", kye="1")
     await session.messages
     (await session.history_async("first")).text
+
+async def awaited(session: AsyncSession) -> None:
+    session.messages
+    await session.run("Hello", tiemout=3)
+    await session.runs("Hello")
+    (await session.messages()).text
 """
 
 RIGHT = """
 from datetime import timedelta
 
-from antiphon import Agent, AsyncClient, Client, Session
+from antiphon import Agent, AsyncClient, AsyncSession, Client, Session
 
 agent = Agent(provider="scripted", model="any")
 
@@ -103,6 +111,12 @@ async def say_and_wait(session: Session) -> str:
     turn = await session.submit_async("Hello", key="1")
     response = await session.json_async("Hello", schema=dict, timeout=3)
     return (await turn.result()).text + response.text + (await session.messages_async())[0].text
+
+async def awaited(client: AsyncClient) -> str:
+    session: AsyncSession = client.session("s", agent=agent)
+    assert agent.session_async("s").session_id == session.session_id
+    fork = await session.fork(at=(await session.messages())[0].id)
+    return (await fork.run("Hello", temperature=0.2)).text + (await (await fork.submit("x")).result()).text
 
 def use(client: Client) -> str:
     turn = client.submit("s", "Hello", agent=agent, key="1", delay=timedelta(seconds=1), if_busy="reject")
@@ -133,48 +147,20 @@ def test_a_type_checker_sees_what_is_wrong_and_nothing_else(tmp_path):
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text(WRONG)
     assert {found.split()[0] for found in problems(tmp_path)} == {
-        f"wrong.py:{line}" for line in (8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22)
+        f"wrong.py:{line}" for line in (8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22, 26, 27, 28)
     }
 
 
 @pytest.mark.parametrize(
-    ("options", "call", "others"),
-    [
-        (OpeningOptions, Agent.session, {"self", "session_id", "ttl", "store"}),
-    ],
+    ("options", "call"), [(OpeningOptions, Agent.session), (ListOptions, Agent.sessions)]
 )
-def test_keywords_that_are_handed_on_are_those_of_the_call(options, call, others):
-    taken = {name: str(one.annotation) for name, one in inspect.signature(call).parameters.items()}
-    known = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
-    assert known == {name: hint for name, hint in taken.items() if name not in others}
-
-
-@pytest.mark.parametrize("name", ["AsyncClient", "Client", "Session"])
-def test_every_keyword_of_a_call_has_a_name(name):
-    """Parameters of a model are open; only an agent takes what nobody knows."""
-    cls = getattr(antiphon, name)
-    calls = [one for one in vars(cls).values() if inspect.isfunction(one)]
-    assert len(calls) > 8
-    hidden = [
-        f"{call.__qualname__}(**{one.name})"
-        for call in calls
-        for one in inspect.signature(call).parameters.values()
-        if one.kind is one.VAR_KEYWORD
-    ]
-    assert hidden == []
-
-
-def test_both_forms_of_a_method_show_the_same_keywords():
-    twins = [name for name in vars(antiphon.Session) if f"{name}_async" in vars(antiphon.Session)]
-    calls = [name for name in twins if inspect.isfunction(vars(antiphon.Session)[name])]
-    assert len(calls) > 15
-    for name in calls:
-        one, other = (inspect.signature(getattr(antiphon.Session, form)) for form in (name, f"{name}_async"))
-        assert one.parameters == other.parameters
-        assert inspect.iscoroutinefunction(getattr(antiphon.Session, f"{name}_async")) is not name.startswith(
-            "stream"
-        )
-        assert not inspect.iscoroutinefunction(getattr(antiphon.Session, name))
+def test_keywords_that_are_written_out_are_those_of_the_declaration(options, call):
+    known = {name: str(hint) for name, hint in get_type_hints(options, vars(agent_module)).items()}
+    taken = {
+        name: str(hint)
+        for name, hint in get_type_hints(call, vars(agent_module) | {"SessionStore": SessionStore}).items()
+    }
+    assert {name: hint for name, hint in taken.items() if name in known} == known
 
 
 @pytest.mark.parametrize("twin", [AsyncTurn, SubmittedTurn], ids=lambda twin: twin.__name__)

@@ -419,7 +419,7 @@ async def test_a_text_that_looks_sealed_is_read_as_text_where_there_are_no_keys(
     monkeypatch.delenv(KEYS_VARIABLE, raising=False)
     async with AsyncClient(redis_url) as client, running_worker(redis_url):
         session = client.session("s", agent=AGENT, system=STOLEN)
-        turn = await session.submit_async("Hello")
+        turn = await session.submit("Hello")
         assert (await turn.result(timeout=20)).text == "You said: Hello"
         waiting = await client.submit("t", "Hello", agent=AGENT, delay=100, key=STOLEN)
         await waiting.cancel(STOLEN)

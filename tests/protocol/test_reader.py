@@ -187,7 +187,7 @@ async def test_both_readers_notice_that_a_session_began_anew(ensemble, redis_url
         await reader.prints("cursor")
         with Redis.from_url(redis_url) as redis:
             await wait_until_async(lambda: redis.pubsub_numsub("ant:live:0:s")[0][1] == 2)
-            await ensemble.client.session("s").delete_async()
+            await ensemble.client.session("s").delete()
             await (await ensemble.submit("s", "anew")).result(60)
             assert int(redis.hget("ant:session:s", "seq")) < last
         with pytest.raises(StreamGap):

@@ -3,8 +3,7 @@
 The reader first types the example of the class, then that of the method, which goes on from there; at a prompt that
 understands ``await``, as that of ``python -m asyncio``. Dots in an expected answer stand for anything.
 
-A method that is called with ``await`` or without, under two names, shows how it is called without. Its twin is tried
-with the same examples, in which the call is awaited.
+The methods of ``Session`` named …_async are those of ``AsyncSession``, whose examples are typed in.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.session.synchronous import synchronous_property
-
 _parser = doctest.DocTestParser()
 _checker = doctest.OutputChecker()
 
@@ -37,12 +34,10 @@ class Documented:
     doc: str
     module: types.ModuleType
     before: tuple[doctest.Example, ...] = ()
-    awaits: str = ""  # the method whose calls its examples await
 
     @property
     def examples(self) -> list[doctest.Example]:
-        found = _parser.get_examples(self.doc)
-        return [_awaiting(one, self.awaits) for one in found] if self.awaits else found
+        return _parser.get_examples(self.doc)
 
 
 def documented(front: str, only: Collection[str] = ()) -> Iterator[Documented]:
@@ -65,17 +60,12 @@ def _of_class(name: str, cls: type, others: Collection[Any]) -> Iterator[Documen
     for member in sorted(_members(cls, others)):
         found = inspect.getattr_static(cls, member)
         doc = inspect.getdoc(found if inspect.isdatadescriptor(found) else getattr(cls, member)) or ""
-        twin = member.removesuffix("_async")
-        if doc.startswith(f"``{twin}``, awaited."):
-            doc = inspect.getdoc(inspect.getattr_static(cls, twin)) or ""
-            yield Documented(f"{name}.{member}", doc, module, tuple(own.examples), twin)
-        else:
-            yield Documented(f"{name}.{member}", doc, module, tuple(own.examples))
+        yield Documented(f"{name}.{member}", doc, module, tuple(own.examples))
 
 
 def _members(cls: type, others: Collection[Any]) -> set[str]:
     """Public methods and properties that this class or a base of ours defines, but for those of the others."""
-    kinds = types.FunctionType | classmethod | staticmethod | property | synchronous_property
+    kinds = types.FunctionType | classmethod | staticmethod | property
     return {
         name
         for base in cls.__mro__
@@ -88,31 +78,6 @@ def _members(cls: type, others: Collection[Any]) -> set[str]:
 def _written(value: Any) -> bool:
     """Whether the project wrote this: a base class of a framework may add methods to a class of ours."""
     return not inspect.isfunction(value) or value.__module__.partition(".")[0].startswith("antiphon")
-
-
-def _awaiting(example: doctest.Example, method: str) -> doctest.Example:
-    """The example with the calls of the method, or the looks at the property, awaited."""
-    tree = _Awaited(method).visit(ast.parse(example.source))
-    return doctest.Example(ast.unparse(ast.fix_missing_locations(tree)), example.want, example.exc_msg)
-
-
-class _Awaited(ast.NodeTransformer):
-    def __init__(self, method: str) -> None:
-        self._method = method
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        match node.func:
-            case ast.Attribute(value, attr) if attr == self._method:
-                called = ast.Attribute(self.visit(value), f"{attr}_async", ast.Load())
-                return ast.Await(ast.Call(called, [self.visit(one) for one in node.args], node.keywords))
-            case _:
-                return self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if node.attr != self._method:
-            return self.generic_visit(node)
-        read = ast.Attribute(self.visit(node.value), f"{node.attr}_async", ast.Load())
-        return ast.Await(ast.Call(read, [], []))
 
 
 def _module_of(value: Any) -> types.ModuleType:

@@ -276,7 +276,7 @@ TENANT_READS = {
     "turn": lambda client, turn, tenant: client.turn(turn.id, tenant=tenant),
     "turns": lambda client, turn, tenant: anext(client.turns("s", tenant=tenant)),
     "subscribe": lambda client, turn, tenant: anext(client.subscribe("s", 0, tenant=tenant)),
-    "messages": lambda client, turn, tenant: client.session("s", tenant=tenant).messages_async(),
+    "messages": lambda client, turn, tenant: client.session("s", tenant=tenant).messages(),
 }
 
 

@@ -102,10 +102,10 @@ class Rememberers:
                 match chance.choices(("on", "delete", "clear"), (16, 1, 1))[0]:
                     case "delete":
                         async with asyncio.timeout(20):
-                            await self._client.session(session).delete_async()
+                            await self._client.session(session).delete()
                             self.deleted += 1
                     case "clear":
-                        await self._client.session(session).clear_async(if_busy="reject")
+                        await self._client.session(session).clear(if_busy="reject")
                     case _:
                         pass
             await asyncio.sleep(chance.uniform(0, 0.4))
@@ -122,7 +122,7 @@ class Rememberers:
         """Compare the index and the facts with the histories: each finished turn once, and nothing else."""
         finished: set[tuple[str, str]] = set()
         for number in range(SESSIONS):
-            messages = await client.session(f"m{number}").messages_async()
+            messages = await client.session(f"m{number}").messages()
             finished |= {(f"m{number}", one.turn_id or "") for one in messages if one.role == "assistant"}
         with self._memory.store._open() as database:
             rows = database.execute("SELECT metadata FROM documents WHERE text IS NOT NULL").fetchall()

@@ -240,7 +240,7 @@ class AntiphonSession:
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         agent = antiphon_agent.Agent(PROVIDER, "any", redis=redis, prefix=prefix)
-        self._session = agent.session(session_id, ttl=ttl, tenant=tenant)
+        self._session = agent.session_async(session_id, ttl=ttl, tenant=tenant)
         self._runtime = agent.runtime
         self._ref = SessionRef(self._session.session_id, None, lifetime(ttl), tenant)
         self.session_id: str = self._session.session_id
@@ -260,10 +260,10 @@ class AntiphonSession:
         if limit is None and self.session_settings is not None:
             limit = self.session_settings.limit
         if limit is None:
-            return _typed(_items(await self._session.messages_async()))
+            return _typed(_items(await self._session.messages()))
         if limit <= 0:
             return []
-        return _typed(_items(await self._session.history_async(-limit))[-limit:])
+        return _typed(_items(await self._session.history(-limit))[-limit:])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the end, all in one step.
@@ -272,7 +272,7 @@ class AntiphonSession:
         """
         if items:
             messages = messages_of(cast("list[dict[str, Any]]", items))
-            await outcome_of(self._session.add_message_async(*messages))
+            await outcome_of(self._session.add_message(*messages))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the last item and return it, or return None. No other caller gets it.
@@ -296,7 +296,7 @@ class AntiphonSession:
 
         >>> await AntiphonSession("new").clear_session()
         """
-        await outcome_of(self._session.clear_async())
+        await outcome_of(self._session.clear())
 
 
 def _settings(settings: SessionSettings | dict[str, Any] | None) -> SessionSettings:

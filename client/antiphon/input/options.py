@@ -1,23 +1,19 @@
 """Declares options of calls: how each is checked, described and carried, and which interfaces have it.
 
-The keywords of public calls are ``TypedDict`` types: type checkers find misspelt ones, and ``help`` shows them. An
+The keywords of public calls are ``TypedDict`` types: type checkers find misspelt ones. An
 option stands in one of them, ``Annotated`` with its ``Option``. Request bodies, command-line flags, jobs, schedules,
 the types for Node and the tables of the pages are made from these declarations.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypedDict, get_args, get_type_hints
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.input.messages import MessageLike
 from antiphon.input.values import lifetime
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 PageSize: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 _Cursor: TypeAlias = Annotated[str, Meta(max_length=2000)]
@@ -110,34 +106,3 @@ class ListOptions(TypedDict, total=False):
 
 LIST_OPTIONS = declared(ListOptions)
 """The options of a list of sessions, by name. ``antiphon.session.listing`` has their checks."""
-
-
-class _LeftOut:
-    """The default of an optional keyword in signatures."""
-
-    def __repr__(self) -> str:
-        return "…"
-
-
-_LEFT_OUT = _LeftOut()
-
-
-def spelled_out(function: F) -> F:
-    """List the keywords of a ``TypedDict`` one by one in the signature that ``help`` and notebooks show."""
-    signature = inspect.signature(function)
-    *others, last = signature.parameters.values()
-    if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
-        options = inspect.unwrap(function).__globals__[last.annotation[len("Unpack[") : -1]]
-        keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_LEFT_OUT, annotation=_text(hint))
-            for name, hint in options.__annotations__.items()
-        ]
-        cast("Any", function).__signature__ = signature.replace(parameters=[*others, *keywords])
-    return function
-
-
-def _text(hint: Any) -> str:
-    text = getattr(hint, "__forward_arg__", None) or str(hint)
-    if not text.startswith("Annotated["):
-        return text
-    return ast.unparse(cast("Any", ast.parse(text, mode="eval").body).slice.elts[0])

@@ -16,7 +16,7 @@ from antiphon.input.ids import SessionId, TurnId, check_queue, new_again, new_tu
 from antiphon.input.request import AgentSpec, TurnRequest, encoded_turn, with_trace
 from antiphon.redis.archived import ArchiveReader
 from antiphon.redis.cells import Cells, ServerOptions, open_cells
-from antiphon.session.background import when_loop_ends
+from antiphon.session.background import on_background, when_loop_ends
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import Work
 from antiphon.stores.base import SessionStore
@@ -107,6 +107,7 @@ class Connections:
         self.archive = None if archive is None else ArchiveReader(archive)
         self._open = lambda: open_cells(redis, prefix=prefix, **options)
         self._closed = False
+        self.background = False  # whether they belong to the background loop alone, for synchronous calls
         self._begin()
 
     def _begin(self) -> None:
@@ -125,6 +126,11 @@ class Connections:
             self._begin()
         self._check_loop()
         return self._cells
+
+    async def here(self) -> Connections:
+        """Return these connections. Raises ``UsageError`` on another event loop."""
+        self._check_loop()
+        return self
 
     def cell_of_session(self, session: SessionId) -> Cell:
         return self.cells.of_session(session)
@@ -167,6 +173,11 @@ class Connections:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # nothing is read or written here
             return
+        if self.background and not on_background():
+            raise UsageError(
+                "A session of a Client has no _async methods of its own loop: call its other methods, or open it with "
+                "AsyncClient.session and await them."
+            )
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

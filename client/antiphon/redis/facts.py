@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from itertools import compress
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +15,6 @@ from antiphon.input.values import is_a
 from antiphon.memory.declaration import Scope, checked_fact_name, fact_cursor, scope_key
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
-from antiphon.session.background import call, iterate
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.memories import (
     FactBook,
@@ -180,47 +179,6 @@ class AsyncFacts:
         prefix = next(iter(cells)).keys.prefix
         scope = scope_key(prefix, self._name, kind, tenant=tenant, agent=self._agent, session=where)
         return scope, facts_home(cells, scope)
-
-
-class Facts:
-    """``AsyncFacts`` with synchronous methods.
-
-    >>> from antiphon import Client
-    >>> client = Client("redis://localhost:6379/0")
-    >>> facts = client.memory(tenant="acme")
-    >>> nuts = facts.add("Is allergic to nuts.")
-    >>> [fact.text for fact in facts]
-    ['Is allergic to nuts.']
-    """
-
-    def __init__(self, facts: AsyncFacts) -> None:
-        self._facts = facts
-
-    def __iter__(self) -> Iterator[Fact]:
-        return iterate(aiter(self._facts))  # pyright: ignore[reportArgumentType]
-
-    def add(self, text: str) -> Fact:
-        """Add a fact, as ``AsyncFacts.add`` does.
-
-        >>> facts.add("Prefers tea.").text
-        'Prefers tea.'
-        """
-        return call(self._facts.add(text))
-
-    def edit(self, fact_id: str, text: str) -> Fact:
-        """Let a fact read differently, as ``AsyncFacts.edit`` does.
-
-        >>> facts.edit(nuts.id, "Is allergic to hazelnuts.").text
-        'Is allergic to hazelnuts.'
-        """
-        return call(self._facts.edit(fact_id, text))
-
-    def delete(self, fact_id: str) -> None:
-        """Delete a fact, as ``AsyncFacts.delete`` does.
-
-        >>> facts.delete(nuts.id)
-        """
-        call(self._facts.delete(fact_id))
 
 
 def facts_home(cells: Cells, scope: str) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 from zoneinfo import ZoneInfo
@@ -20,7 +20,6 @@ from antiphon.input.request import encoded_turn, travelling_agent
 from antiphon.input.values import Priority, duration, is_a
 from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
-from antiphon.session.background import call, iterate
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import OPTIONS, ClientSubmitOptions, work_of_client
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
@@ -224,61 +223,6 @@ class AsyncSchedules:
     async def _write(self, name: str, due: str) -> None:
         cell, _ = await self._one(name)
         await write_schedule(cell, self._home()[0], name, due, {})
-
-
-class Schedules:
-    """``AsyncSchedules`` with synchronous methods.
-
-    >>> from antiphon import Client
-    >>> client = Client("redis://localhost:6379/0")
-    >>> schedules = client.schedules("user-123")
-    >>> schedules.set("daily", "Summarise my day", agent="assistant", cron="0 18 * * *", tz="Europe/Berlin")
-    >>> [(one.name, one.cron) for one in schedules]
-    [('daily', '0 18 * * *')]
-    """
-
-    def __init__(self, schedules: AsyncSchedules) -> None:
-        self._schedules = schedules
-
-    def __iter__(self) -> Iterator[Schedule]:
-        return iterate(aiter(self._schedules))  # pyright: ignore[reportArgumentType]
-
-    def set(
-        self,
-        name: str,
-        text: Input,
-        *,
-        every: float | timedelta | None = None,
-        cron: str | None = None,
-        tz: str = "UTC",
-        **options: Unpack[ClientSubmitOptions],
-    ) -> None:
-        """Submit a turn at an interval, or at the times of a cron expression, as ``AsyncSchedules.set`` does.
-
-        >>> schedules.set("hourly", "Any news?", agent="assistant", every=3600)
-        """
-        call(self._schedules.set(name, text, every=every, cron=cron, tz=tz, **options))
-
-    def pause(self, name: str) -> None:
-        """Submit no turns until ``resume``. Raises ``NotFound``.
-
-        >>> schedules.pause("daily")
-        """
-        call(self._schedules.pause(name))
-
-    def resume(self, name: str) -> None:
-        """Submit turns again, from the next time on. Raises ``NotFound``.
-
-        >>> schedules.resume("daily")
-        """
-        call(self._schedules.resume(name))
-
-    def delete(self, name: str) -> None:
-        """Remove a schedule. Turns that it has submitted stay. Raises ``NotFound``.
-
-        >>> schedules.delete("daily")
-        """
-        call(self._schedules.delete(name))
 
 
 class DueSchedules:

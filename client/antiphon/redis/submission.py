@@ -11,7 +11,6 @@ from msgspec import UNSET
 from antiphon.errors import AgentError, StoreUnavailable
 from antiphon.input.ids import session_id
 from antiphon.input.messages import Input
-from antiphon.input.options import spelled_out
 from antiphon.input.request import travelling_agent
 from antiphon.input.values import lifetime
 from antiphon.redis.connections import Connections
@@ -26,7 +25,6 @@ WINDOW = 200
 class Submission:
     """One turn for ``submit_many``, checked but not submitted. Takes and raises what ``submit`` does."""
 
-    @spelled_out
     def __init__(self, session: str, text: Input, **options: Unpack[ClientSubmitOptions]) -> None:
         given: dict[str, Any] = dict(options)
         self._agent = travelling_agent(given.pop("agent", None))

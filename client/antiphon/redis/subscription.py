@@ -28,8 +28,7 @@ from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.values import parse_cursor
 from antiphon.model import TERMINAL
 from antiphon.redis.connections import Patience
-from antiphon.session.streams import EventIterator
-from antiphon.session.turn import typed_event
+from antiphon.session.streams import EventIterator, typed_event
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.errors import store_error

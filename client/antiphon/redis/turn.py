@@ -38,20 +38,20 @@ from antiphon.wire.suspension import decide
 
 
 class AsyncTurn:
-    """A turn that was submitted.
+    """A submitted turn. ``info()`` reads its whole state in one round trip.
 
     >>> from antiphon import Agent, AsyncClient
     >>> client = AsyncClient("redis://localhost:6379/0")
     >>> turn = await client.submit("user-123", "Hello", agent=Agent(provider="scripted", model="any"))
-    >>> turn.session_id
-    'user-123'
+    >>> (await turn.result(timeout=10)).text
+    'You said: Hello'
     """
 
     def __init__(
         self, connections: Connections, turn_id: TurnId, session_id: SessionId, schema: Any = None
     ) -> None:
-        self.id = turn_id
-        self.session_id = session_id
+        self._id = turn_id
+        self._session_id = session_id
         self._connections = connections
         self._schema = schema  # the caller's type for structured output
         self._end: TurnRecord | None = None  # of the last run, where a list of turns has brought it
@@ -59,11 +59,30 @@ class AsyncTurn:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(id={self.id!r}, session_id={self.session_id!r})"
 
+    @property
+    def id(self) -> TurnId:
+        """The id of the turn. Any client can find the turn again with it.
+
+        >>> (await (await client.turn(turn.id)).result(timeout=10)).text
+        'You said: Hello'
+        """
+        return self._id
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session that the turn belongs to.
+
+        >>> turn.session_id
+        'user-123'
+        """
+        return self._session_id
+
     async def status(self) -> Status:
         """Return the current status. Raises ``TurnNotFound`` from one week after the turn's end.
 
-        >>> await turn.status() in ("queued", "running", "finished")
-        True
+        >>> response = await turn.result(timeout=10)
+        >>> await turn.status()
+        'finished'
         """
         return cast("Status", (await self._record()).status)
 
@@ -122,10 +141,13 @@ class AsyncTurn:
     ) -> TurnEvents:
         """Iterate over the turn's events, from the first one that is kept (or after a cursor) to the terminal event.
 
-        A cancelled ``anext`` loses nothing. With a ``heartbeat`` (seconds), a ``Heartbeat`` comes whenever nothing else
-        has come for so long. If an ended turn's events are no longer kept, this yields only the terminal event; after
+        With a ``heartbeat`` (seconds), a ``Heartbeat`` comes after each such period without another event.
+
+        If an ended turn's events are no longer kept, this yields only the terminal event; after
         that event's seq, it yields nothing. If only events before the turn are missing, it continues with the turn's
         first event. Raises ``StreamGap`` if a running turn's own events after ``after`` are no longer kept.
+
+        A cancelled ``anext`` loses nothing.
 
         >>> [event.type async for event in turn.stream()][-1]
         'turn_finished'
@@ -136,7 +158,7 @@ class AsyncTurn:
         )  # fmt: skip
 
     async def cancel(self, reason: str = "cancelled by the client", *, keep: Keep = "steps") -> str:
-        """Cancel the turn. ``keep`` is what stays of it in the history.
+        """Cancel the turn. ``keep`` is what stays of it in the history (``Session.cancel`` keeps ``"partial"``).
 
         - ``"steps"``: the input and the finished steps, or nothing if no step is finished.
         - ``"partial"``: the input and all that was said, including the beginning of an answer. The last message is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
@@ -16,7 +16,6 @@ from antiphon.input.ids import tenant_id
 from antiphon.input.values import is_a
 from antiphon.redis.all_events import check_types
 from antiphon.redis.connections import Connections
-from antiphon.session.background import call, iterate
 from antiphon.wire.lists.webhooks import StoredWebhook, stored_webhooks, write_webhook
 
 PREFIX = "whsec_"
@@ -128,47 +127,6 @@ class AsyncWebhooks:
                     raise WrongTenant(f"The webhook {name!r} belongs to another tenant: choose another name.")
                 return found
         return None
-
-
-class Webhooks:
-    """``AsyncWebhooks`` with synchronous methods.
-
-    >>> from antiphon import Client
-    >>> client = Client("redis://localhost:6379/0")
-    >>> webhooks = client.webhooks()
-    >>> secret = webhooks.set("billing", "https://example.com/hooks", types=["turn_finished"])
-    >>> [(one.name, one.url) for one in webhooks]
-    [('billing', 'https://example.com/hooks')]
-    """
-
-    def __init__(self, webhooks: AsyncWebhooks) -> None:
-        self._webhooks = webhooks
-
-    def __iter__(self) -> Iterator[Webhook]:
-        return iterate(aiter(self._webhooks))  # pyright: ignore[reportArgumentType]
-
-    def set(
-        self,
-        name: str,
-        url: str,
-        *,
-        types: Iterable[str] | None = None,
-        agent: str | None = None,
-        secret: str | Sequence[str] | None = None,
-        private: bool = False,
-    ) -> str:
-        """Set a webhook, as ``AsyncWebhooks.set`` does. Returns its secrets.
-
-        >>> secret = webhooks.set("ops", "http://ops.internal/hooks", types=["turn_failed"], private=True)
-        """
-        return call(self._webhooks.set(name, url, types=types, agent=agent, secret=secret, private=private))
-
-    def delete(self, name: str) -> None:
-        """Remove a webhook, as ``AsyncWebhooks.delete`` does.
-
-        >>> webhooks.delete("billing")
-        """
-        call(self._webhooks.delete(name))
 
 
 def _check_url(url: str, private: bool) -> None:

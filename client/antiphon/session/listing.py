@@ -6,7 +6,7 @@ is a place as text.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, TypeAlias, Unpack, cast
 
@@ -15,7 +15,6 @@ from msgspec import Struct
 from antiphon.errors import UsageError
 from antiphon.input.ids import session_id
 from antiphon.input.options import ListOptions
-from antiphon.session.background import iterate
 from antiphon.session.opening import checked_fields
 from antiphon.session.runtime import ListPlace, SessionInfo
 from antiphon.session.saved import ListedFields
@@ -66,22 +65,22 @@ def _fits(found: Any, value: Any) -> bool:
 
 
 class AsyncSessionList:
-    """Iterate over sessions with ``async for``. Nothing is read before the iteration starts.
-
-    ``cursor`` is the position of the iteration: pass it to ``sessions(cursor=…)`` to continue after it. It is None
-    before the first session and at the end of the list.
-    """
+    """A list of sessions to iterate over. Nothing is read before the iteration starts."""
 
     def __init__(self, rows: Rows, which: ListQuery) -> None:
         self._rows = rows
         self._wanted = which
-        self.cursor: str | None = None
+        self._cursor: str | None = None
 
-    def __aiter__(self) -> AsyncIterator[SessionInfo]:
-        return self.picked()
+    @property
+    def cursor(self) -> str | None:
+        """The position of the iteration: pass it to ``sessions(cursor=…)`` to continue after it.
 
-    async def picked(self) -> AsyncGenerator[SessionInfo, None]:
-        """Yield the sessions that match, up to the limit."""
+        It is None before the first session and at the end of the list.
+        """
+        return self._cursor
+
+    async def __aiter__(self) -> AsyncGenerator[SessionInfo, None]:
         looked_at = given = 0
         which = self._wanted
         async with aclosing(self._rows(which.after, which.page)) as rows:
@@ -89,26 +88,11 @@ class AsyncSessionList:
                 if which.limit is not None and (given == which.limit or looked_at == which.most):
                     return
                 looked_at += 1
-                self.cursor = f"{place[0]}:{place[1]}"
+                self._cursor = f"{place[0]}:{place[1]}"
                 if which.fits(info):
                     given += 1
                     yield info
-        self.cursor = None
-
-
-class SessionList:
-    """Iterate over sessions with ``for``; otherwise like ``AsyncSessionList``."""
-
-    def __init__(self, sessions: AsyncSessionList) -> None:
-        self._sessions = sessions
-
-    def __iter__(self) -> Iterator[SessionInfo]:
-        return iterate(self._sessions.picked(), instead="AsyncSessionList")
-
-    @property
-    def cursor(self) -> str | None:
-        """The position of the iteration, where the next page starts. None at the end of the list."""
-        return self._sessions.cursor
+        self._cursor = None
 
 
 def _place(cursor: object) -> ListPlace:

@@ -10,8 +10,11 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from antiphon.errors import AgentError, TurnFailed
-from antiphon.events import Event, Heartbeat
+from antiphon.events import Event, Heartbeat, TurnFinished
+from antiphon.input.schema import typed
 from antiphon.input.values import duration
 from antiphon.session.background import Reading, iterate
 
@@ -97,8 +100,8 @@ class EventStream:
     Leaving the loop before the terminal event rolls the turn back.
     """
 
-    def __init__(self, work: Batches) -> None:
-        self._work = work
+    def __init__(self, stream: AsyncEventStream) -> None:
+        self._work = stream.work
         self._own: Generator[Event, None, None] | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -126,7 +129,7 @@ class AsyncEventStream:
     """The events of a turn, for one ``async for`` loop. Awaiting the stream returns the stream itself."""
 
     def __init__(self, work: Batches) -> None:
-        self._work = work
+        self.work = work
         self._own: AsyncGenerator[Event, None] | None = None
 
     def __await__(self) -> Generator[Any, Any, AsyncEventStream]:
@@ -134,12 +137,12 @@ class AsyncEventStream:
         yield  # makes this a generator that ends at once
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _async_events(self._work)
+        return _async_events(self.work)
 
     async def __anext__(self) -> Event:
         """Return the next event, for use without a loop. Call ``aclose`` when you are done."""
         if self._own is None:
-            self._own = _async_events(self._work)
+            self._own = _async_events(self.work)
         return await anext(self._own)
 
     async def aclose(self) -> None:
@@ -176,3 +179,10 @@ async def _async_events(work: Batches) -> AsyncGenerator[Event, None]:
                 reading.asks()
         finally:
             reading.asks()
+
+
+def typed_event(event: Event, schema: Any) -> Event:
+    """Return the event with its response read as the caller's type, where it has one. Raises ``InvalidOutput``."""
+    if schema is None or not isinstance(event, TurnFinished) or event.response is None:
+        return event
+    return msgspec.structs.replace(event, response=typed(event.response, schema))

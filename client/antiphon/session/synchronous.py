@@ -1,72 +1,55 @@
-"""Decorators that make synchronous methods and properties from coroutines.
-
-    @synchronous
-    async def run(self, text: str) -> Response: ...
-
-    run_async = awaited(run)
-
-Both methods have the signature of the coroutine, for type checkers and for ``help``.
-"""
+"""What the generated synchronous classes share: each wraps its asynchronous form, which runs on the background loop."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from types import FunctionType
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, cast, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
 
-from antiphon.input.options import spelled_out
 from antiphon.session.background import call
 
-S = TypeVar("S")
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
-def synchronous(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[S, P], T]:
-    """Make a method that runs the coroutine on the background loop and waits for it."""
+class Synchronous(Generic[T]):
+    """The synchronous form of an object. Two forms of the same object are equal."""
 
-    @wraps(method)
-    def wait(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return call(method(self, *args, **kwargs))
+    def __init__(self, asynchronous: T) -> None:
+        self._async = asynchronous
 
-    return spelled_out(wait)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Synchronous) and self._async is cast("Synchronous[Any]", other)._async
 
-
-class synchronous_property(Generic[S, T]):  # noqa: N801 - used as ``property`` is
-    """A property whose value comes from a coroutine that runs on the background loop."""
-
-    def __init__(self, read: Callable[[S], Coroutine[Any, Any, T]]) -> None:
-        self.read = read
-        self.__doc__ = read.__doc__
-
-    @overload
-    def __get__(self, obj: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, obj: S, owner: type) -> T: ...
-    def __get__(self, obj: S | None, owner: type) -> Self | T:
-        return self if obj is None else call(self.read(obj))
-
-    def __set__(self, obj: S, value: Any) -> NoReturn:
-        raise AttributeError(f"{self.read.__name__} is read-only.")
+    def __hash__(self) -> int:
+        return hash(id(self._async))
 
 
-@overload
-def awaited(method: synchronous_property[S, T]) -> Callable[[S], Coroutine[Any, Any, T]]: ...
-@overload
-def awaited(
-    method: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
-def awaited(method: Any) -> Any:
-    """Return the coroutine of a synchronous method or property, renamed to ``…_async``."""
-    written = cast(
-        "FunctionType", method.read if isinstance(method, synchronous_property) else method.__wrapped__
-    )
-    name = written.__name__
-    written.__doc__ = f"``{name}``, awaited.\n\n{inspect.getdoc(written) or ''}".partition("\n\n>>>")[0]
-    written.__name__ = f"{name}_async"
-    written.__qualname__ = f"{written.__qualname__}_async"
-    return spelled_out(written)
+class _LeftOut:
+    def __repr__(self) -> str:
+        return "…"
+
+
+LEFT_OUT: Any = _LeftOut()
+"""The default of a keyword that is not handed on unless the caller gives it."""
+
+
+def given(**keywords: Any) -> dict[str, Any]:
+    """Return the keywords that the caller has given."""
+    return {name: value for name, value in keywords.items() if value is not LEFT_OUT}
+
+
+def asynchronous(value: Any) -> Any:
+    """Return the asynchronous form of a value, and of each value in a list."""
+    if isinstance(value, Synchronous):
+        return cast("Synchronous[Any]", value)._async  # pyright: ignore[reportPrivateUsage]
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [asynchronous(one) for one in cast("Iterable[Any]", value)]
+    return value
+
+
+def made(make: Callable[[], T]) -> T:
+    """Make an object on the background loop, which its connections belong to."""
+
+    async def make_there() -> T:
+        return make()
+
+    return call(make_there())

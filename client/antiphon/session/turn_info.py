@@ -87,6 +87,122 @@ class TurnInfo(Struct, omit_defaults=True):
         )  # fmt: skip
 
 
+class TurnProperties:
+    """What ``info()`` has, one by one. Each property reads the turn again, which is a round trip to Redis."""
+
+    def info(self) -> TurnInfo:
+        """Read the turn."""
+        raise NotImplementedError
+
+    @property
+    def input(self) -> list[Message]:
+        """What was submitted, as messages; usually one. One round trip.
+
+        >>> turn.input[0].text
+        'Hello'
+        """
+        return self.info().input
+
+    @property
+    def agent(self) -> str | None:
+        """The name of the agent that the turn asked for, or None. One round trip.
+
+        >>> turn.agent is None
+        True
+        """
+        return self.info().agent
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata that the turn was submitted with. One round trip.
+
+        >>> turn.metadata
+        {}
+        """
+        return self.info().metadata
+
+    @property
+    def key(self) -> str | None:
+        """The key that the turn was submitted with, or None. Keys over 1,000 bytes are not kept. One round trip.
+
+        >>> turn.key is None
+        True
+        """
+        return self.info().key
+
+    @property
+    def created(self) -> int:
+        """When the turn was submitted, in ms since 1970. One round trip.
+
+        >>> turn.created <= turn.started <= turn.ended
+        True
+        """
+        return self.info().created
+
+    @property
+    def due(self) -> int | None:
+        """When a delayed turn starts, in ms since 1970, or None for a turn without a delay. One round trip.
+
+        >>> turn.due is None
+        True
+        """
+        return self.info().due
+
+    @property
+    def started(self) -> int | None:
+        """When the first attempt of the last run began, in ms since 1970, or None before it. One round trip.
+
+        >>> turn.started > 0
+        True
+        """
+        return self.info().started
+
+    @property
+    def ended(self) -> int | None:
+        """When the last run ended, in ms since 1970, or None before it. One round trip.
+
+        >>> turn.ended > 0
+        True
+        """
+        return self.info().ended
+
+    @property
+    def attempt(self) -> int:
+        """The number of the last attempt in the last run, 0 before the first. One round trip.
+
+        >>> turn.attempt
+        1
+        """
+        return self.info().attempt
+
+    @property
+    def error(self) -> str | None:
+        """Why the turn failed, was cancelled, or waits while it is ``retrying``; or None. One round trip.
+
+        >>> turn.error is None
+        True
+        """
+        return self.info().error
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the turn's model calls, once it has ended; also of a failed turn. One round trip.
+
+        >>> turn.usage.output_tokens
+        4
+        """
+        return self.info().usage
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of these calls in US dollars, or None if none of their models has a price. One round trip.
+
+        >>> turn.cost is None
+        True
+        """
+        return self.info().cost
+
+
 class LeftNothing(Struct):
     """A turn that ended and left nothing in the history. ``place`` is how many messages stood before it."""
 

@@ -12,7 +12,6 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 import msgspec
 
 from antiphon.errors import InvalidTool, ToolArgumentsInvalid
-from antiphon.input.options import spelled_out
 from antiphon.input.schema import NotStrict, Shape, strict_schema
 from antiphon.model import AtLimit, File, Image, Text
 from antiphon.tools.approval import ToolRule, tool_rule
@@ -129,24 +128,30 @@ class Tool(Generic[P, R]):
     happens: ``"reject"``, ``"approve"``, or ``"fail"`` for the turn.
     """
 
-    @spelled_out
-    def __init__(self, function: Callable[P, R], **options: Unpack[ToolOptions]) -> None:
-        _check_known(options)
-        self._options = options
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        strict: bool = False,
+        approval: ToolRule = False,
+        approval_timeout: float | timedelta | None = None,
+        approval_at_limit: AtLimit = "reject",
+    ) -> None:
+        self._options = ToolOptions(
+            name=name, description=description, timeout=timeout, at_most_once=at_most_once, strict=strict,
+            approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
+        )  # fmt: skip
         self.function = function
-        self.name = _checked_name(function, options.get("name"))
-        self.timeout = _checked_timeout(options.get("timeout"), self.name)
-        self.at_most_once = options.get("at_most_once", False)
-        self.strict = options.get("strict", False)
-        self.approval = tool_rule(
-            self.name,
-            options.get("approval", False),
-            options.get("approval_timeout"),
-            options.get("approval_at_limit", "reject"),
-        )
+        self.name = _checked_name(function, name)
+        self.timeout = _checked_timeout(timeout, self.name)
+        self.at_most_once, self.strict = at_most_once, strict
+        self.approval = tool_rule(self.name, approval, approval_timeout, approval_at_limit)
         self.is_async = _is_async(function, self.name)
         about, arguments = read_docstring(inspect.getdoc(_plain(function)) or "")
-        description = options.get("description")
         self.description = description if description is not None else about
         self._unbound = _is_method(function)
         self._context: list[str] = []
@@ -240,8 +245,19 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-@spelled_out
-def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    at_most_once: bool = False,
+    strict: bool = False,
+    approval: ToolRule = False,
+    approval_timeout: float | timedelta | None = None,
+    approval_at_limit: AtLimit = "reject",
+) -> Any:
     """Turn a function into a tool. Raises ``InvalidTool`` if its signature has no JSON schema.
 
     >>> @tool
@@ -251,15 +267,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
     >>> add(2), add.name, add.parameters["required"]
     (3, 'add', ['a'])
     """
-
-    _check_known(options)
+    options = ToolOptions(
+        name=name, description=description, timeout=timeout, at_most_once=at_most_once, strict=strict,
+        approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
+    )  # fmt: skip
     return partial(Tool, **options) if function is None else Tool(function, **options)
-
-
-def _check_known(options: Mapping[str, Any]) -> None:
-    unknown = options.keys() - ToolOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"Unknown option of a tool: {min(unknown)!r}.")
 
 
 def _checked_timeout(timeout: float | None, name: str) -> float | None:

@@ -277,7 +277,7 @@ async def start_chat(call: Call[None, ChatRequest]) -> Response:
     call.caller.check_session(given.id)
     if given.trigger == "regenerate-message":
         session = call.client.session(given.id, tenant=call.caller.tenant)
-        turn = await session.regenerate_async(agent=given.agent, caller_tools=tools)
+        turn = await session.regenerate(agent=given.agent, caller_tools=tools)
         return _stream(call, await call.client.turn(turn.id))
     if given.trigger != "submit-message" or not given.messages:
         raise Refused(400, "invalid_body", "Send a new message, or the trigger regenerate-message.")
@@ -321,16 +321,14 @@ async def resume_chat(call: Call[None, None]) -> Response:
 @operation("POST", "/chat/{session}/stop", right="write", status=204)
 async def stop_chat(call: Call[None, None]) -> None:
     """Stop the answer in progress; its output so far is kept"""
-    await call.client.session(call.path["session"], tenant=call.caller.tenant).cancel_async(
-        "stopped by the user"
-    )
+    await call.client.session(call.path["session"], tenant=call.caller.tenant).cancel("stopped by the user")
 
 
 @operation("GET", "/chat/{session}/messages", right="read")
 async def show_chat(call: Call[None, None]) -> Answered[UiMessages]:
     """Read the last messages, and what waits for an answer, as UI messages: the chat's first `messages`"""
     session = call.client.session(call.path["session"], tenant=call.caller.tenant)
-    return Answered(UiMessages(ui_messages(await session.history_async(-MOST_MESSAGES, pending=True))))
+    return Answered(UiMessages(ui_messages(await session.history(-MOST_MESSAGES, pending=True))))
 
 
 def _stream(call: Call[Any, Any], turn: AsyncTurn, behind: Collection[str] = ()) -> Response:

@@ -12,7 +12,7 @@ import msgspec
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
-from antiphon.session.session import Session
+from antiphon.session.async_session import AsyncSession
 from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
@@ -37,7 +37,7 @@ from antiphon_gateway.problems import Refused
 PATIENCE_SECONDS = 30.0
 
 
-def session_of(call: Call[Any, Any]) -> Session:
+def session_of(call: Call[Any, Any]) -> AsyncSession:
     """Return the session of the path. The caller's tenant goes with every use of it."""
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
 
@@ -67,7 +67,7 @@ async def create_session(call: Call[None, Any]) -> Answer[NewSession]:
     options["tenant"] = call.caller.tenant_for(asked.tenant)
     session = call.client.session(known, **options)
     with suppress(SessionBusy):  # it is stored, and has turns already
-        await session.add_message_async(if_busy="reject")  # its first use stores it
+        await session.add_message(if_busy="reject")  # its first use stores it
     return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
 
 
@@ -87,13 +87,13 @@ async def list_sessions(call: Call[Any, None]) -> SessionPage:
 async def show_session(call: Call[None, None]) -> SessionView:
     """Read a session: its state, its turns and its metadata"""
     session = session_of(call)
-    status = await session.status_async()
+    status = await session.status()
     if not status.created:
         raise SessionNotFound(session_id=session.session_id)
     return SessionView(
         session.session_id, status.state, status.messages, status.running, status.waiting, status.delayed,
-        status.failed, status.created, status.updated, await session.tenant_async(), await session.metadata_async(),
-        await session.branch_async(),
+        status.failed, status.created, status.updated, await session.tenant(), await session.metadata(),
+        await session.branch(),
     )  # fmt: skip
 
 
@@ -108,9 +108,9 @@ async def change_session(call: Call[None, Changes]) -> None:
         raise Refused(400, "invalid_body", "The body changes nothing: name metadata, variables or remove.")
     async with _patience():
         if asked.metadata:
-            await session.set_metadata_async(asked.metadata)
+            await session.set_metadata(asked.metadata)
         if asked.variables or asked.remove:
-            await session.set_variables_async(asked.variables, remove=asked.remove)
+            await session.set_variables(asked.variables, remove=asked.remove)
 
 
 @operation("DELETE", "/sessions/{session}", right="admin", status=204)
@@ -118,7 +118,7 @@ async def delete_session(call: Call[None, None]) -> None:
     """Delete a session, and cancel its turns"""
     session = session_of(call)
     async with _patience():
-        if not await session.delete_async():
+        if not await session.delete():
             raise SessionNotFound(session_id=session.session_id)
 
 
@@ -129,7 +129,7 @@ async def close_session(call: Call[None, None]) -> None:
     Waits for the session's turns, at most 30 seconds: then it is refused with 409.
     """
     async with _patience():
-        await session_of(call).close_async()
+        await session_of(call).close()
 
 
 @operation("POST", "/sessions/{session}/fork", right="write", status=201)
@@ -139,7 +139,7 @@ async def fork_session(call: Call[None, Fork]) -> Answer[NewSession]:
         call.body.session_id if call.body.session_id is not None else call.new_session(idempotency_key(call))
     )
     call.caller.check_session(known)
-    await session_of(call).fork_async(known, at=call.body.at)
+    await session_of(call).fork(known, at=call.body.at)
     return Answer(NewSession(known), 201, {"location": call.address("sessions", known)})
 
 
@@ -149,7 +149,7 @@ async def cancel_session(call: Call[None, Cancel]) -> Cancelled:
 
     Its output so far stays in the history, unless `keep` is set. Waiting turns continue.
     """
-    return Cancelled(await session_of(call).cancel_async(call.body.reason, keep=call.body.keep or "partial"))
+    return Cancelled(await session_of(call).cancel(call.body.reason, keep=call.body.keep or "partial"))
 
 
 @operation("GET", "/sessions/{session}/snapshot", right="read")
@@ -165,38 +165,36 @@ async def show_snapshot(call: Call[SnapshotQuery, None]) -> SessionSnapshot:
 async def show_history(call: Call[HistoryQuery, None]) -> HistoryPage:
     """Read a page of the history"""
     session, asked = session_of(call), call.query
-    status = await session.status_async()
+    status = await session.status()
     if not status.created:
         raise SessionNotFound(session_id=session.session_id)
     start = max(0, status.messages + asked.start) if asked.start < 0 else asked.start
     end = start + MOST_MESSAGES
     stop = asked.stop if asked.stop is None or asked.stop >= 0 else max(0, status.messages + asked.stop)
     if stop is None and end > status.messages:
-        messages = await session.history_async(start, None, pending=asked.pending, failed=asked.failed)
+        messages = await session.history(start, None, pending=asked.pending, failed=asked.failed)
     else:
         last = end if stop is None else min(stop, end)
-        messages = await session.history_async(
-            start, max(last, start), pending=asked.pending, failed=asked.failed
-        )
+        messages = await session.history(start, max(last, start), pending=asked.pending, failed=asked.failed)
     return HistoryPage(messages, status.messages)
 
 
 @operation("POST", "/sessions/{session}/messages", right="write", status=204)
 async def add_messages(call: Call[None, AddMessages]) -> None:
     """Add messages to the history without running a turn; refused with 409 while a turn runs"""
-    await session_of(call).add_message_async(*call.body.messages, if_busy="reject")
+    await session_of(call).add_message(*call.body.messages, if_busy="reject")
 
 
 @operation("DELETE", "/sessions/{session}/messages", right="write", status=204)
 async def clear_history(call: Call[None, None]) -> None:
     """Delete the history; refused with 409 while a turn runs"""
-    await session_of(call).clear_async(if_busy="reject")
+    await session_of(call).clear(if_busy="reject")
 
 
 @operation("POST", "/sessions/{session}/rewind", right="write", status=204)
 async def rewind_session(call: Call[None, Rewind]) -> None:
     """Remove all messages after a given one; refused with 409 while a turn runs"""
-    await session_of(call).rewind_async(call.body.to, if_busy="reject")
+    await session_of(call).rewind(call.body.to, if_busy="reject")
 
 
 def _json_object(text: str | None) -> dict[str, Any] | None:

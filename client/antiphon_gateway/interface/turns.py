@@ -64,7 +64,7 @@ async def edit_message(call: Call[None, Any]) -> Answer[Submitted]:
     """
     options = _options(call, "revision")
     params = options.pop("params", {})
-    turn = await session_of(call).edit_async(call.path["message"], call.body.input, **options, **params)
+    turn = await session_of(call).edit(call.path["message"], call.body.input, **options, **params)
     return _submitted(call, turn)
 
 
@@ -73,7 +73,7 @@ async def regenerate_answer(call: Call[None, Any]) -> Answer[Submitted]:
     """Answer the last question again"""
     options = _options(call, "revision")
     params = options.pop("params", {})
-    return _submitted(call, await session_of(call).regenerate_async(**options, **params))
+    return _submitted(call, await session_of(call).regenerate(**options, **params))
 
 
 @operation("GET", "/sessions/{session}/turns", right="read")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from antiphon.errors import SessionBusy, SessionExists, SessionNotFound
 from antiphon.model import Message
-from antiphon.session.session import Session
+from antiphon.session.async_session import AsyncSession
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import RefusedField, refused
 from antiphon_gateway.openai.items import (
@@ -81,7 +81,7 @@ async def create_conversation(call: Call[None, CreateConversation]) -> Conversat
         tenant=call.caller.tenant,
     )  # fmt: skip
     with suppress(SessionBusy, *([SessionExists] if key is not None else [])):
-        await session.add_message_async(if_busy="reject")  # its first use stores it
+        await session.add_message(if_busy="reject")  # its first use stores it
     return await _shown(call)
 
 
@@ -97,7 +97,7 @@ async def update_conversation(call: Call[None, UpdateConversation]) -> Conversat
     check_metadata(call.body.metadata)
     before, given = await _shown(call), call.body.metadata or {}
     gone = dict.fromkeys(before.metadata.keys() - given.keys())
-    await _session(call).set_metadata_async({**given, **gone})
+    await _session(call).set_metadata({**given, **gone})
     return await _shown(call)
 
 
@@ -105,7 +105,7 @@ async def update_conversation(call: Call[None, UpdateConversation]) -> Conversat
 async def delete_conversation(call: Call[None, None]) -> DeletedConversation:
     """Delete a conversation with its session, and cancel its turns"""
     await _shown(call)
-    deleted = await call.services.stopping.first(_session(call).delete_async(), PATIENCE_SECONDS)
+    deleted = await call.services.stopping.first(_session(call).delete(), PATIENCE_SECONDS)
     if deleted is None:
         raise SessionBusy("The session still has turns: try again later.")
     return DeletedConversation(call.path["session"])
@@ -119,8 +119,8 @@ async def create_items(call: Call[None, AddItems]) -> ItemList:
     if not messages:
         raise refused("items", "items must not be empty.")
     session = _session(call)
-    await session.add_message_async(*messages, if_busy="reject")
-    added = history_items(await session.history_async(-len(messages)))
+    await session.add_message(*messages, if_busy="reject")
+    added = history_items(await session.history(-len(messages)))
     return page_of(added, ItemQuery(limit=100, order="asc"))
 
 
@@ -185,25 +185,23 @@ def _messages(call: Call[Any, Any], items: list[dict[str, Any]]) -> list[Message
     return messages_of(items, summary_of(call))
 
 
-def _session(call: Call[Any, Any]) -> Session:
+def _session(call: Call[Any, Any]) -> AsyncSession:
     return call.client.session(call.path["session"], tenant=call.caller.tenant)
 
 
 async def _shown(call: Call[Any, Any]) -> Conversation:
     """Read a conversation. Raises ``SessionNotFound``."""
     session = _session(call)
-    status = await session.status_async()
+    status = await session.status()
     if not status.created:
         raise SessionNotFound(session_id=session.session_id)
-    metadata = {
-        name: value for name, value in (await session.metadata_async()).items() if isinstance(value, str)
-    }
+    metadata = {name: value for name, value in (await session.metadata()).items() if isinstance(value, str)}
     return Conversation(session.session_id, status.created // 1000, metadata)
 
 
 async def _items(call: Call[Any, Any]) -> list[dict[str, Any]]:
     await _shown(call)
-    return history_items(await _session(call).history_async())
+    return history_items(await _session(call).history())
 
 
 OPERATIONS = [

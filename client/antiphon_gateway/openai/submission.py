@@ -157,7 +157,7 @@ async def _following(
             pass  # somebody else continues there, or has done so
     session = call.client.session(before.session_id, tenant=call.caller.tenant)
     try:
-        await session.fork_async(fork, at=found.messages[end - 1].id)
+        await session.fork(fork, at=found.messages[end - 1].id)
     except SessionExists:
         if key is None:
             raise

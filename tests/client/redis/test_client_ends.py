@@ -138,7 +138,7 @@ def test_a_fork_takes_nothing_from_the_connections_of_its_parent(redis_url):
 
         assert in_a_fork(child) == 0
         assert next(events).type == "turn_queued"
-        feed = next(iter(client._client.connections._feeds.values()))
+        feed = next(iter(client._async.connections._feeds.values()))
         heard = feed._heard_at
         last = client.submit("s", "3")
         assert next(events).turn_id == last.id

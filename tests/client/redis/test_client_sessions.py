@@ -85,13 +85,11 @@ def test_everything_that_a_session_can_do_it_can_do_on_a_client(client, agent, w
 async def test_a_session_of_an_asynchronous_client_is_awaited(workers_runtime, agent):
     async with AsyncClient(workers_runtime.url) as client:
         session = client.session("s", agent=agent)
-        assert (await session.run_async("1")).text == "You said: 1"
-        assert [event.type async for event in session.stream_async("2")][-1] == "turn_finished"
-        assert len(await session.messages_async()) == 4
-        with pytest.raises(UsageError, match="_async methods"):
-            _ = session.messages
+        assert (await session.run("1")).text == "You said: 1"
+        assert [event.type async for event in session.stream("2")][-1] == "turn_finished"
+        assert len(await session.messages()) == 4
     with pytest.raises(ClientClosed):
-        await session.run_async("3")
+        await session.run("3")
 
 
 async def test_a_session_of_a_client_that_waits_is_not_awaited(client, agent):

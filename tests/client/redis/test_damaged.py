@@ -35,8 +35,8 @@ async def read_everything(client, turn, last):
     readers = {
         "subscribe": lambda: first(client.subscribe("s", after=0)), "stream": lambda: first(turn.stream()),
         "result": lambda: turn.result(1), "status": turn.status, "turn": lambda: client.turn(turn.id),
-        "snapshot": lambda: client.snapshot("s"), "messages": session.messages_async,
-        "to_dict": session.to_dict_async, "session status": session.status_async,
+        "snapshot": lambda: client.snapshot("s"), "messages": session.messages,
+        "to_dict": session.to_dict, "session status": session.status,
         "turns": lambda: first(client.turns("s")), "sessions": lambda: first(client.sessions()),
     }  # fmt: skip
     found = {}

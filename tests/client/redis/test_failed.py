@@ -119,8 +119,10 @@ def test_a_wrong_filter_is_refused_at_once(which):
     for wrong in ({}, {"turns": "t1"}, {"turns": ["t1"], "code": "x"}):
         with pytest.raises(UsageError, match="requeue_many"):
             client.requeue_many(**wrong)
+    with pytest.raises(TypeError, match="keyword argument 'colour'"):
+        client.failed(colour="red")
     with pytest.raises(TypeError, match="cannot be selected by 'colour'"):
-        next(client.failed(colour="red"))
+        AsyncClient("redis://localhost:1/0").failed(colour="red")
 
 
 @pytest.mark.one_server

@@ -120,7 +120,7 @@ async def test_the_schedules_of_a_session_go_with_it(cell, redis_url):
         await client.schedules("other:s").set("tick", "x", every=60, agent=AGENT)
         await client.schedules("other:s").pause("tick")
         await cell.wait(10_000)
-        assert await client.session("s").delete_async() is False, "it had not begun"
+        assert await client.session("s").delete() is False, "it had not begun"
         assert await submit_due(cell) == 0
         assert [one async for one in client.schedules("s")] == []
         assert [(one.session_id, one.name) async for one in client.schedules()] == [("other:s", "tick")]
@@ -135,7 +135,7 @@ async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(cell,
         submit = cell.submit
 
         async def submit_late(*given, **options):
-            await client.session("s").delete_async()
+            await client.session("s").delete()
             return await submit(*given, **options)
 
         monkeypatch.setattr(cell, "submit", submit_late)
@@ -156,7 +156,7 @@ async def test_turns_of_a_schedule_have_its_priority(cell, redis_url):
 async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(cell, redis_url):
     async with AsyncClient(redis_url) as client:
         await scheduled(client, cell)
-        await client.session("s", agent="any").close_async()
+        await client.session("s", agent="any").close()
         await cell.wait(10_000)
         assert await submit_due(cell) == 1
         (shown,) = [one async for one in client.schedules()]

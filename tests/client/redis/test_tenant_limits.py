@@ -106,7 +106,7 @@ async def test_a_priority_is_an_option_of_every_turn(client, redis_url):
         high = await client.submit("s1", "Hello", agent=AGENT, priority="high")
         await client.submit_many([Submission("s2", "Hello", agent=AGENT, priority="low")])
         session = client.session("s3", agent=Agent(provider="scripted", model="any", name="parrot"))
-        waits = await session.submit_async("Hello", priority="high")
+        waits = await session.submit("Hello", priority="high")
         queue = await redis.lrange("rq:queue:antiphon", 0, -1)
         assert queue.index(high.id.encode()) == 1
         assert await redis.zrange("ant:line:antiphon:high", 0, -1) == [waits.id.encode()]

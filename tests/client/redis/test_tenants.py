@@ -40,7 +40,7 @@ async def test_another_tenant_reads_nothing(read, owner, client):
     await READS[read](client, turn, None)
     if owner:
         await READS[read](client, turn, owner)
-    assert (await client.session("s").tenant_async()) == owner
+    assert (await client.session("s").tenant()) == owner
     await turn.cancel()
 
 
@@ -85,7 +85,7 @@ async def test_a_session_that_begins_anew_under_another_tenant_is_no_longer_foll
     turn = await client.submit("s", "1", agent=AGENT, tenant="other")
     events = client.subscribe("s", 0, tenant="other")
     assert (await anext(events)).turn_id == turn.id
-    await client.session("s").delete_async()
+    await client.session("s").delete()
     new = await client.submit("s", "secret", agent=AGENT, tenant="acme")
     with pytest.raises(WrongTenant):
         [event async for event in events]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import inspect
 import os
 import signal
 import sys
@@ -14,12 +13,10 @@ import threading
 import pytest
 from support.eventually import wait_until
 
-from antiphon import Agent, AsyncClient, tool
+from antiphon import Agent, tool
 from antiphon.errors import UsageError
 from antiphon.session import background
 from antiphon.session.background import call, iterate, spawn, when_loop_ends
-from antiphon.session.session import Session
-from antiphon.session.synchronous import synchronous_property
 from antiphon.testing import script, tool_call
 
 # What one call takes today: who needs more says so here, who needs less lowers it.
@@ -74,22 +71,6 @@ async def test_a_call_that_blocks_a_loop_names_the_asynchronous_one_once(caplog,
 def test_a_call_without_a_loop_says_nothing(caplog):
     Agent(script("a"), "any").session().run("1")
     assert [record for record in caplog.records if record.name == "antiphon.session"] == []
-
-
-def test_the_coroutine_of_every_synchronous_method_has_the_name_to_await():
-    pairs = {name.removesuffix("_async") for name in dir(Session) if name.endswith("_async")}
-    written = {}
-    for name in pairs:
-        one = vars(Session)[name]
-        method = one.read if isinstance(one, synchronous_property) else getattr(one, "__wrapped__", None)
-        if method is not None and inspect.iscoroutinefunction(method):
-            written[name] = method.__qualname__
-    assert written == {name: f"Session.{name}_async" for name in written}
-    assert {"run", "json", "messages", "history", "fork", "delete"} <= {*written}
-    asynchronous = {"submit", "submit_many", "turn", "snapshot"}
-    assert {name: getattr(AsyncClient, name).__qualname__ for name in asynchronous} == {
-        name: f"AsyncClient.{name}" for name in asynchronous
-    }
 
 
 def test_a_call_is_handed_over_in_few_steps():

@@ -101,7 +101,7 @@ async def test_a_turn_that_waits_to_be_tried_again_is_given_up_at_its_time_out(r
     assert "turn_retrying" in seen
     assert caught.value.code == "turn_timed_out"
     assert (await session.status_async()).waiting == []
-    await session._runtime.aclose()
+    await session.agent.runtime.aclose()
     worker.abort()
     await working
 

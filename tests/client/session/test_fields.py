@@ -7,10 +7,11 @@ from antiphon import Session
 from antiphon.errors import UsageError
 from antiphon.model import File, Usage
 from antiphon.redis.fields import decode_field, encode_field
-from antiphon.session.listing import SessionList, list_query
+from antiphon.session.listing import list_query
 from antiphon.session.opening import opening_of
 from antiphon.session.runtime import Opening
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
+from antiphon.session.session import SessionList
 from antiphon.window import SavedSummary
 
 # A value of each kind of field, and another one that takes its place.
@@ -48,7 +49,7 @@ def of(session):
 
 
 def opened(agent, session_id, **values):
-    return agent.open_session(session_id, Opening(**values), ttl=60.0)
+    return Session(agent.open_session(session_id, Opening(**values), ttl=60.0))
 
 
 def test_a_session_keeps_every_field_that_it_is_opened_with(runtime):

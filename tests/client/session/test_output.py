@@ -11,6 +11,7 @@ from antiphon.client import Submission
 from antiphon.errors import InvalidOutput, KeyReused, UsageError
 from antiphon.events import OutputDelta, TurnFailedEvent, TurnFinished
 from antiphon.model import Usage
+from antiphon.session.synchronous import asynchronous
 from antiphon.testing import answer, script, tool_call
 from antiphon.tools import tool
 
@@ -139,7 +140,7 @@ def test_a_value_that_is_no_object_is_plain_for_those_who_know_no_type(runtime):
     session = runtime.agent().session()
     turn = session.submit("1", schema=list[Plan])
     assert turn.result(60).output == [Plan(**PLAN)]
-    turn._turn._schema = None
+    asynchronous(turn)._schema = None
     assert turn.result(60).output == [PLAN]
 
 

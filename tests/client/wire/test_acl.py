@@ -55,10 +55,10 @@ async def test_the_rights_of_the_page_are_enough(user, redis_url, tmp_path, proc
             for one in (running, waiting, delayed):
                 await cancelled(one)
             session = client.session("s")
-            await session.clear_async()
-            assert await (await session.fork_async("f")).delete_async()
+            await session.clear()
+            assert await (await session.fork("f")).delete()
             assert [one.session_id async for one in client.sessions()] == ["s"]
-            assert await session.delete_async()
+            assert await session.delete()
 
 
 async def test_a_turn_is_accepted_whole_where_its_events_may_not_be_published(user, ensemble):

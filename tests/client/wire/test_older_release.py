@@ -142,12 +142,12 @@ async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
     ):
         await (await ensemble.submit("s", "words:3", agent=AGENT)).result(60)
         session = ensemble.client.session("s")
-        before = await session.messages_async()
-        again = [await session.regenerate_async(), await session.edit_async(before[0].id or "", "words:4")]
+        before = await session.messages()
+        again = [await session.regenerate(), await session.edit(before[0].id or "", "words:4")]
         for turn in again:
             with pytest.raises(CorruptRecord, match="version"):
                 await turn.result(60)
-        assert await session.messages_async() == before
+        assert await session.messages() == before
 
 
 async def test_a_suspended_turn_stays_so_beside_an_older_worker_which_runs_none_of_its_calls(

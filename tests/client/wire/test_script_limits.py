@@ -89,18 +89,18 @@ async def test_one_redis_holds_so_many_sessions(redis_url, small_limits):
     async with Redis.from_url(redis_url) as redis, AsyncClient(redis_url) as client:
         await client.submit("s1", "Hello", agent=AGENT)
         second = client.session("s2", agent="any")
-        await second.add_message_async(hi)
-        await second.fork_async("s3")
+        await second.add_message(hi)
+        await second.fork("s3")
         for one_too_many in (
             client.submit("s4", "Hello", agent=AGENT),
-            client.session("s4", agent="any").add_message_async(hi),
-            second.fork_async("s4"),
+            client.session("s4", agent="any").add_message(hi),
+            second.fork("s4"),
         ):
             with pytest.raises(LimitReached, match="has 3 sessions") as refused:
                 await one_too_many
             assert refused.value.limit == "sessions"
         await client.submit("s1", "of one that is there", agent=AGENT)
-        await second.add_message_async(hi)
+        await second.add_message(hi)
         await redis.flushdb()
 
 

@@ -19,8 +19,8 @@ from antiphon.errors import (
 )
 from antiphon.model import Message
 from antiphon.redis import archived as restoring
+from antiphon.session.async_session import AsyncSession
 from antiphon.session.runtime import Edit, Opening
-from antiphon.session.session import Session
 
 pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 SOON = 600.0
@@ -37,7 +37,7 @@ def gone(redis_url, tmp_path, own):
             AsyncClient(redis_url, archive=own) as client,
         ):
             async with ensemble.worker(store=own):
-                await client.session("s", tenant="acme").set_variables_async({"a": 1, "b": 2})
+                await client.session("s", tenant="acme").set_variables({"a": 1, "b": 2})
                 for text in ("one", "two"):
                     await (await ensemble.submit("s", text, ttl=SOON, tenant="acme")).result(60)
                 with Redis.from_url(redis_url) as redis:
@@ -49,7 +49,7 @@ def gone(redis_url, tmp_path, own):
 
 
 async def ids(session):
-    return [message.id for message in await session.messages_async()]
+    return [message.id for message in await session.messages()]
 
 
 async def edit(client, edit, session="s"):
@@ -60,7 +60,7 @@ async def test_it_is_rewound_and_stays_so_for_its_next_turn(gone, own):
     async with gone() as (ensemble, client):
         session = client.session("s")
         before = await ids(session)
-        await session.rewind_async(to=before[1])
+        await session.rewind(to=before[1])
         assert await ids(session) == before[:2]
         async with ensemble.worker(store=own):
             answer = await (await ensemble.submit("s", "three", tenant="acme")).result(60)
@@ -73,8 +73,8 @@ async def test_it_is_forked_at_a_message(gone):
     async with gone() as (_, client):
         session = client.session("s")
         before = await ids(session)
-        fork = await session.fork_async("f", at=before[1])
-        assert len(await fork.messages_async()) == 2
+        fork = await session.fork("f", at=before[1])
+        assert len(await fork.messages()) == 2
         assert await ids(session) == before
 
 
@@ -82,7 +82,7 @@ async def test_an_unknown_message_changes_nothing(gone):
     async with gone() as (_, client):
         session = client.session("s")
         before = await ids(session)
-        for call in (session.rewind_async(to="x.1"), session.fork_async("f", at="x.1")):
+        for call in (session.rewind(to="x.1"), session.fork("f", at="x.1")):
             with pytest.raises(MessageNotFound):
                 await call
         assert await ids(session) == before
@@ -107,21 +107,23 @@ async def test_its_history_becomes_another_one(gone):
         session = client.session("s")
         new = Message.user("again")
         await edit(client, Edit(becomes=lambda old: [*old[:1], new]))
-        assert [message.text for message in await session.messages_async()] == ["one", "again"]
+        assert [message.text for message in await session.messages()] == ["one", "again"]
 
 
 async def test_a_variable_that_is_removed_does_not_come_back(gone):
     async with gone() as (_, client):
-        await client.session("s").set_variables_async({}, remove=["a"])
-        assert await client.session("s").variables_async() == {"b": 2}
+        await client.session("s").set_variables({}, remove=["a"])
+        assert await client.session("s").variables() == {"b": 2}
 
 
 async def test_messages_of_an_opening_are_refused_as_for_any_session_with_a_history(gone):
     async with gone() as (_, client):
         session = client.session("s")
-        opened = Session(None, session._ref, Opening(messages=[Message.user("zero")]), session._given_runtime)
+        opened = AsyncSession(
+            None, session._ref, Opening(messages=[Message.user("zero")]), session._given_runtime
+        )
         with pytest.raises(SessionExists):
-            await opened.set_metadata_async({"plan": "free"})
+            await opened.set_metadata({"plan": "free"})
 
 
 async def test_another_tenant_restores_nothing(gone):
@@ -129,14 +131,14 @@ async def test_another_tenant_restores_nothing(gone):
         own = client.session("s", tenant="acme")
         before = await ids(own)
         with pytest.raises(WrongTenant):
-            await client.session("s", tenant="other").rewind_async(to=before[1])
+            await client.session("s", tenant="other").rewind(to=before[1])
         assert await ids(own) == before
 
 
 async def test_a_session_that_stands_nowhere_does_not_begin_by_that(gone, redis_url):
     async with gone() as (_, client):
         with pytest.raises(MessageNotFound):
-            await client.session("none").rewind_async(to="x.1")
+            await client.session("none").rewind(to="x.1")
         with Redis.from_url(redis_url) as redis:
             assert not redis.exists("ant:session:none")
 
@@ -144,9 +146,9 @@ async def test_a_session_that_stands_nowhere_does_not_begin_by_that(gone, redis_
 async def test_a_deleted_session_does_not_come_back(gone, redis_url):
     async with gone() as (_, client):
         before = await ids(client.session("s"))
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         with pytest.raises(MessageNotFound):
-            await client.session("s").rewind_async(to=before[1])
+            await client.session("s").rewind(to=before[1])
         with Redis.from_url(redis_url) as redis:
             assert not redis.exists("ant:session:s")
 
@@ -155,7 +157,7 @@ async def test_while_the_archive_fails_nothing_is_edited(gone, own, redis_url):
     async with gone() as (_, client):
         own.failing = True
         with pytest.raises(StoreUnavailable):
-            await client.session("s").rewind_async(to="x.1")
+            await client.session("s").rewind(to="x.1")
         with Redis.from_url(redis_url) as redis:
             assert not redis.exists("ant:session:s")
 
@@ -165,7 +167,7 @@ async def test_a_turn_that_waits_for_a_worker_finds_what_was_rewound(gone, own):
         session = client.session("s")
         before = await ids(session)
         turn = await ensemble.submit("s", "three", tenant="acme")
-        rewinding = asyncio.create_task(session.rewind_async(to=before[1]))
+        rewinding = asyncio.create_task(session.rewind(to=before[1]))
         async with ensemble.worker(store=own):
             await turn.result(60)
             await rewinding
@@ -192,7 +194,7 @@ async def test_where_a_worker_restores_it_first_the_edit_goes_on_from_there(
             monkeypatch.setattr(restoring, "restore_session", asked)
             client.connections.archive._store = OwnStore()
             client.connections.archive._store.texts = own.texts
-            await session.rewind_async(to=before[1])
+            await session.rewind(to=before[1])
             assert answers[0] == "SUPERSEDED"
             await turn.result(60)
         assert (await ids(session))[:2] == before[:2]
@@ -210,9 +212,9 @@ async def test_it_stands_once_where_the_process_stops_after_its_beginning(gone, 
         with monkeypatch.context() as stopping:
             stopping.setattr(restoring, "restore", stopped)
             with pytest.raises(asyncio.CancelledError):
-                await session.rewind_async(to=before[1])
+                await session.rewind(to=before[1])
         assert await ids(session) == before
-        await session.rewind_async(to=before[1])
+        await session.rewind(to=before[1])
         assert await ids(session) == before[:2]
 
 
@@ -220,7 +222,7 @@ async def test_a_restored_session_is_not_looked_for_again(gone, own):
     async with gone() as (_, client):
         session = client.session("s")
         before = await ids(session)
-        await session.rewind_async(to=before[2])
+        await session.rewind(to=before[2])
         own.failing = True
-        await session.rewind_async(to=before[1])
+        await session.rewind(to=before[1])
         assert await ids(session) == before[:2]

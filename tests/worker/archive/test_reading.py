@@ -48,14 +48,14 @@ async def test_an_archived_session_reads_whole_before_its_next_turn(ensemble, re
     before = keys(redis_url)
     async with AsyncClient(redis_url, archive=own) as client:
         session = client.session("s")
-        assert await asked(session.messages_async()) == ["one", "two"]
-        assert [one.text for one in await session.history_async(0, 1)] == ["one"]
-        assert len(await session.history_async(-1)) == 1
-        assert await asked(session.history_async(pending=True, failed=True)) == ["one", "two"]
-        saved = await session.to_dict_async()
+        assert await asked(session.messages()) == ["one", "two"]
+        assert [one.text for one in await session.history(0, 1)] == ["one"]
+        assert len(await session.history(-1)) == 1
+        assert await asked(session.history(pending=True, failed=True)) == ["one", "two"]
+        saved = await session.to_dict()
         assert (saved["tenant"], len(saved["messages"])) == ("acme", 4)
         assert saved["updated"] == own.load("s")["updated"]
-        status = await session.status_async()
+        status = await session.status()
         assert (status.messages, status.state) == (4, "idle")
         assert len((await client.snapshot("s", last=3)).messages) == 3
         (listed,) = [one async for one in client.sessions(tenant="acme")]
@@ -68,7 +68,7 @@ async def test_an_archived_session_reads_whole_before_its_next_turn(ensemble, re
 async def test_without_the_archive_it_still_reads_as_empty(ensemble, own):
     async with ensemble.worker(store=own):
         await archived(ensemble, "s", "one")
-    assert await ensemble.client.session("s").messages_async() == []
+    assert await ensemble.client.session("s").messages() == []
 
 
 async def test_what_was_said_since_follows_what_is_archived(ensemble, redis_url, own):
@@ -76,38 +76,38 @@ async def test_what_was_said_since_follows_what_is_archived(ensemble, redis_url,
         await archived(ensemble, "s", "one", tenant="acme")
     async with AsyncClient(redis_url, archive=own) as client:
         session = client.session("s")
-        await session.set_metadata_async({"new": 1})
-        await session.add_message_async({"role": "user", "content": "by hand"})
+        await session.set_metadata({"new": 1})
+        await session.add_message({"role": "user", "content": "by hand"})
         waiting = await ensemble.submit("s", "two")
-        assert await asked(session.messages_async()) == ["one", "by hand"]
-        assert await asked(session.history_async(pending=True)) == ["one", "by hand", "two"]
+        assert await asked(session.messages()) == ["one", "by hand"]
+        assert await asked(session.history(pending=True)) == ["one", "by hand", "two"]
         (listed,) = [one async for one in client.sessions()]
         assert (listed.tenant, listed.messages, listed.status) == ("acme", 3, "waiting")
         assert listed.metadata == {"new": 1}
         async with ensemble.worker(store=own):
             await waiting.result(60)
-        assert await asked(session.messages_async()) == ["one", "by hand", "two"], "as a worker restored it"
+        assert await asked(session.messages()) == ["one", "by hand", "two"], "as a worker restored it"
 
 
 async def test_a_cleared_history_does_not_come_back_by_reading(ensemble, redis_url, own):
     async with ensemble.worker(store=own):
         await archived(ensemble, "s", "one", tenant="acme")
     async with AsyncClient(redis_url, archive=own) as client:
-        await client.session("s").clear_async()
-        assert await client.session("s").messages_async() == []
-        assert (await client.session("s").to_dict_async())["tenant"] == "acme"
+        await client.session("s").clear()
+        assert await client.session("s").messages() == []
+        assert (await client.session("s").to_dict())["tenant"] == "acme"
 
 
 async def test_a_deleted_session_is_gone_while_its_copy_still_stands(ensemble, redis_url, own):
     async with ensemble.worker(store=own):
         await archived(ensemble, "s", "one")
     async with AsyncClient(redis_url, archive=own) as client:
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         assert own.load("s") is not None
-        assert await client.session("s").messages_async() == []
+        assert await client.session("s").messages() == []
         assert [one async for one in client.sessions()] == []
-        await client.session("s").add_message_async({"role": "user", "content": "anew"})
-        assert await asked(client.session("s").messages_async()) == ["anew"]
+        await client.session("s").add_message({"role": "user", "content": "anew"})
+        assert await asked(client.session("s").messages()) == ["anew"]
 
 
 async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(ensemble, redis_url, own):
@@ -115,9 +115,9 @@ async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(ensemble, re
         await archived(ensemble, "s", "one")
     own.held.add("load")
     async with AsyncClient(redis_url, archive=own) as client:
-        reading = asyncio.create_task(client.session("s").messages_async())
+        reading = asyncio.create_task(client.session("s").messages())
         await wait_until_async(own.begun["load"].is_set)
-        await ensemble.client.session("s").delete_async()
+        await ensemble.client.session("s").delete()
         own.let_go()
         assert await reading == []
 
@@ -129,7 +129,7 @@ async def test_one_that_is_restored_while_its_copy_is_loaded_is_read_once(ensemb
     slow.texts = own.texts
     slow.held.add("load")
     async with AsyncClient(redis_url, archive=slow) as client:
-        reading = asyncio.create_task(client.session("s").messages_async())
+        reading = asyncio.create_task(client.session("s").messages())
         await wait_until_async(slow.begun["load"].is_set)
         async with ensemble.worker(store=own):
             await (await ensemble.submit("s", "two", ttl=SOON)).result(60)
@@ -141,8 +141,8 @@ async def test_a_fork_reads_with_the_past_of_its_source(ensemble, redis_url, own
     async with ensemble.worker(store=own):
         await archived(ensemble, "s", "one")
     async with AsyncClient(redis_url, archive=own) as client:
-        await client.session("s").fork_async("copy")
-        assert await asked(client.session("copy").messages_async()) == ["one"]
+        await client.session("s").fork("copy")
+        assert await asked(client.session("copy").messages()) == ["one"]
 
 
 async def test_an_archived_session_keeps_its_owner(ensemble, redis_url, own):
@@ -151,9 +151,9 @@ async def test_an_archived_session_keeps_its_owner(ensemble, redis_url, own):
     async with AsyncClient(redis_url, archive=own) as client:
         rival = client.session("s", tenant="rival")
         reads = {
-            "messages": rival.messages_async, "save": rival.to_dict_async, "status": rival.status_async,
-            "delete": rival.delete_async, "snapshot": lambda: client.snapshot("s", tenant="rival"),
-            "page": lambda: rival.history_async(pending=True),
+            "messages": rival.messages, "save": rival.to_dict, "status": rival.status,
+            "delete": rival.delete, "snapshot": lambda: client.snapshot("s", tenant="rival"),
+            "page": lambda: rival.history(pending=True),
         }  # fmt: skip
         for read in reads.values():
             with pytest.raises(WrongTenant):
@@ -196,8 +196,8 @@ async def test_an_archive_that_fails_is_an_error_and_no_empty_session(ensemble, 
     own.failing = True
     async with AsyncClient(redis_url, archive=own) as client:
         with pytest.raises(StoreUnavailable, match="archive is unavailable"):
-            await client.session("s").messages_async()
-        assert len(await client.session("live").messages_async()) == 2, "Redis has all of it"
+            await client.session("s").messages()
+        assert len(await client.session("live").messages()) == 2, "Redis has all of it"
 
 
 async def test_a_restored_session_costs_what_it_costs_without_an_archive(
@@ -215,7 +215,7 @@ async def test_a_restored_session_costs_what_it_costs_without_an_archive(
             return await snapshot(*arguments)
 
         monkeypatch.setattr(cell, "snapshot", counted)
-        assert len(await client.session("s").messages_async()) == 2
+        assert len(await client.session("s").messages()) == 2
         assert len(calls) == 1
         places = await inspection.session_places(cell, None, 10)
         assert [row.restored for row in await inspection.session_rows(cell, places, []) if row] == [True]

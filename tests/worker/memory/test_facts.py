@@ -147,7 +147,7 @@ async def test_a_model_distils_facts_and_the_next_turn_is_shown_them(redis_url, 
         assert asked.text == "Where do I live?"
         assert await listed(client, tenant="rival") == []
         assert await listed(client, tenant=None) == []
-        history = await client.session("other").messages_async()
+        history = await client.session("other").messages()
         assert not any("Lives in Bonn" in message.text for message in history)
     assert model.lines.requests[0].output is not None
     assert model.lines.requests[0].model == "small"
@@ -205,12 +205,12 @@ async def test_facts_are_corrected_and_forgotten_and_go_with_their_sources(clien
         (rome,) = [one async for one in client.memory(tenant="acme")]
         assert (rome.id, rome.text, rome.sources) == (bonn.id, "Lives in Rome.", [("s2", "t2")])
         assert "Lives in Bonn." in model.lines.requests[-1].messages[0].text
-        await client.session("s2").delete_async()
+        await client.session("s2").delete()
         assert await listed(client) == ["Lives in Bonn."], "before any worker has looked"
         await distilled(cell, memory, model)
         assert await listed(client) == ["Lives in Bonn."]
         assert not [key for key in await cell.redis.keys("ant:facts:*") if b"Rome" in await _all(cell, key)]
-        await client.session("s1").clear_async()
+        await client.session("s1").clear()
         assert await listed(client) == []
         await distilled(cell, memory, model)
         assert await cell.redis.keys("ant:facts:*") == []
@@ -227,7 +227,7 @@ async def test_a_deleted_turn_is_not_shown_to_the_model_that_distils(client, red
         await say(cell, "t1", "I moved to Bonn.", "s1")
         await distilled(cell, memory, model)
         (bonn,) = [one async for one in client.memory(tenant="acme")]
-        await client.session("s1").delete_async()
+        await client.session("s1").delete()
         model.says = {"Hello": ([(bonn.id, "Lives in Bonn, still.")], [])}
         await cell.redis.zadd(cell.keys.unindexed(CURSOR), {"s1": 2**52})  # no worker has looked at it yet
         await say(cell, "t2", "Hello", "s2")
@@ -259,7 +259,7 @@ async def test_what_a_worker_wrote_that_died_goes_with_its_session(client, redis
         model.says = {"I moved": ([("", "Lives in Bonn.")], [])}
         await say(cell, "t1", "I moved to Bonn.")
         await distilled_by_one_that_dies(cell, memory, model)
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         assert await listed(client) == []
         await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
         await distilled(cell, memory, model)
@@ -345,8 +345,8 @@ async def test_what_a_person_does_wins_over_what_was_said_before(client, redis_u
         await say(cell, "t3", "I moved again", "s3", at=later)
         await distilled(cell, memory, model)
         assert await listed(client) == ["Lives in Rome."], "said after it"
-        await client.session("s").delete_async()
-        await client.session("s3").delete_async()
+        await client.session("s").delete()
+        await client.session("s3").delete()
         await distilled(cell, memory, model)
         assert await listed(client) == ["Lives in Bonn-Beuel."], "what a person wrote stays"
         (key,) = await cell.redis.keys("ant:facts:*")
@@ -385,7 +385,7 @@ async def test_nothing_stays_of_a_late_write(facts_stand, redis_url, memory, mod
         await say(cell, "t1", "I moved to Bonn.")
         late = asyncio.create_task(distiller(cell, memory, model).index_some())
         await model.reached.wait()
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         await cell.wait(int(Distiller.lease_seconds * 1000) + 1)
         gate, model.gate = model.gate, None
         await distilled(cell, memory, model)

@@ -173,7 +173,7 @@ async def test_a_deleted_session_leaves_the_index(client, redis_url, memory):
         await say(cell, "t1")
         await say(cell, "t2", "other")
         await indexed(cell, memory)
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         await indexed(cell, memory)
         assert len(passages_in(memory)) == 1
         assert await remembered(cell) == {}
@@ -188,7 +188,7 @@ async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(
         store.gate = asyncio.Event()
         writing = asyncio.create_task(Indexer(cell, memory).index_some())
         await store.reached.wait()
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         store.gate.set()
         await writing
         await indexed(cell, memory)
@@ -198,7 +198,7 @@ async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(
 async def test_a_late_write_of_a_worker_that_stood_still_is_undone(client, redis_url, memory, store):
     async with open_cell(redis_url) as cell:
         late, gate = await standing_still(cell, memory, store)
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
         await indexed(cell, memory)  # another worker forgets it
         gate.set()
@@ -212,12 +212,12 @@ async def test_a_rewound_history_leaves_the_index_as_far_as_it_was_cut(redis_url
     async with AsyncClient(redis_url) as client, running_worker(redis_url, app):
         session = client.session("s", agent="host")
         for text in ("one", "two", "three"):
-            await session.run_async(text)
+            await session.run(text)
         await wait_until_async(lambda: len(passages_in(memory)) == 3)
-        messages = await session.messages_async()
-        await session.rewind_async(to=messages[2].id)  # the question "two" stays, its answer goes
+        messages = await session.messages()
+        await session.rewind(to=messages[2].id)  # the question "two" stays, its answer goes
         await wait_until_async(lambda: len(passages_in(memory)) == 1)
-        await session.run_async("four")
+        await session.run("four")
         await wait_until_async(lambda: len(passages_in(memory)) == 2)
         assert "three" not in "".join(passages_in(memory))
 
@@ -226,10 +226,10 @@ async def test_an_answer_that_is_given_again_takes_the_place_of_the_first(redis_
     app = app_with(memory)
     async with AsyncClient(redis_url) as client, running_worker(redis_url, app):
         session = client.session("s", agent="host")
-        await session.run_async("Hello")
+        await session.run("Hello")
         await wait_until_async(lambda: len(passages_in(memory)) == 1)
         first = memory.store.similarity_search("Hello", 1)[0].metadata["turn_id"]
-        await (await session.regenerate_async()).result(20)
+        await (await session.regenerate()).result(20)
         await wait_until_async(
             lambda: (
                 [one.metadata["turn_id"] for one in memory.store.similarity_search("Hello", 5)]
@@ -352,7 +352,7 @@ async def test_a_late_write_is_undone_although_redis_or_the_store_is_away_then(
 ):
     async with open_cell(redis_url) as cell:
         late, gate = await standing_still(cell, memory, store)
-        await client.session("s").delete_async()
+        await client.session("s").delete()
         await cell.wait(int(LEASE_SECONDS * 1000) + 1)
         await indexed(cell, memory)
         failed, delete, settle = [], store.adelete, indexer.settle_session

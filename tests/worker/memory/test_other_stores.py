@@ -131,6 +131,6 @@ async def test_turns_are_indexed_recalled_in_their_tenant_and_forgotten(redis_ur
             assert "Mia" in note
             assert "Rex" not in note
             await wait_until_async(lambda: settled(cell))
-            await client.session("s1").delete_async()
+            await client.session("s1").delete()
             await wait_until_async(lambda: settled(cell))
             assert len(server.documents) == 2, "one of s2 and one of s3"

@@ -60,7 +60,7 @@ async def test_at_the_start_passages_stand_between_the_history_and_the_newest_in
         await settled(redis_url, memory)
         await said(client, "Hello", "s2", "acme")
         await said(client, "What is my cat called?", "s2", "acme")
-        history = await client.session("s2").messages_async()
+        history = await client.session("s2").messages()
     request = lines.requests[-1]
     assert recalled(request) == [2]
     assert [one.text for one in request.messages[:2]] == ["Hello", "Yes."], (
@@ -125,7 +125,7 @@ async def test_what_was_deleted_is_not_recalled_even_while_the_store_still_has_i
         await said(client, "My cat is called Mia.", "s1", "acme")
         await settled(redis_url, memory)
         store.adelete = _away
-        await client.session("s1").delete_async()
+        await client.session("s1").delete()
         await said(client, "What is my cat called?", "s2", "acme")
         assert len(passages_in(memory)) >= 1
     assert recalled(lines.requests[-1]) == []

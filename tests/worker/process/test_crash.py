@@ -243,14 +243,14 @@ async def test_a_turn_that_revises_goes_on_elsewhere_and_takes_the_place_once(re
             ensemble.stage.open("first")
             await (await ensemble.submit("s", text)).result(60)
         session = ensemble.client.session("s")
-        before = await session.messages_async()
-        turn = await session.edit_async(before[2].id or "", "another way gate:g")
+        before = await session.messages()
+        turn = await session.edit(before[2].id or "", "another way gate:g")
         signal_process(await ensemble.waits("g"), signal.SIGKILL)
         await ensemble.waits("g", 2)
-        assert await session.messages_async() == before
+        assert await session.messages() == before
         ensemble.stage.open("g")
         await turn.result(60)
-        after = await session.messages_async()
+        after = await session.messages()
         assert after[:2] == before[:2]
         assert [message.id for message in after[2:]] == [f"{turn.id}.1", f"{turn.id}.2"]
         kinds = [event.type for event in await ensemble.events("s")]

@@ -89,12 +89,12 @@ def counting_app(runs):
 async def played(client, session):
     """The history that the turn leaves."""
     its = client.session(session, agent="agent")
-    await its.run_async(
+    await its.run(
         "Go",
         on_approval=lambda call: "No." if call.arguments["n"] == 5 else True,
         on_tool=lambda call: f"page {call.arguments['n']}",
     )
-    return await its.history_async()
+    return await its.history()
 
 
 @pytest.mark.one_server

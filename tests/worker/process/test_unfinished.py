@@ -55,15 +55,15 @@ async def test_a_revising_turn_that_its_dead_worker_leaves_to_another_to_end_cha
         ensemble.supervisor(processes=2).ready(2)
         await (await ensemble.submit("s", "hello")).result(60)
         session = ensemble.client.session("s")
-        before = await session.messages_async()
-        turn = await session.edit_async(before[0].id, "write it down tool:note gate:g")
+        before = await session.messages()
+        turn = await session.edit(before[0].id, "write it down tool:note gate:g")
         pid = await ensemble.waits("g")
         signal_process(pid, signal.SIGSTOP)  # so that it does not hear of it
         assert await turn.cancel("enough", keep=keep) == "requested"
         signal_process(pid, signal.SIGKILL)
         with pytest.raises(TurnCancelled, match="enough"):
             await turn.result(60)
-        assert await session.messages_async() == before
+        assert await session.messages() == before
         ensemble.stage.open("g")
         await (await ensemble.submit("s", "and on")).result(60)
         (asked,) = ensemble.stage.notes("asked", text="and on")
@@ -91,7 +91,7 @@ async def test_a_turn_that_was_given_up_can_be_read_and_tells_the_next_one_what_
 
 
 async def history(ensemble, **options):
-    return await ensemble.client.session("s").history_async(**options)
+    return await ensemble.client.session("s").history(**options)
 
 
 @pytest.mark.main_path

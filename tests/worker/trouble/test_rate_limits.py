@@ -136,7 +136,7 @@ async def test_a_summary_waits_for_a_limit_too_and_the_turn_keeps_its_older_mess
             await (await client.submit("a", "Hello", agent="a")).result(20)
             session = client.session("s")
             for number in range(4):
-                await session.add_message_async(Message.user(f"Q{number}"), Message.assistant(f"A{number}"))
+                await session.add_message(Message.user(f"Q{number}"), Message.assistant(f"A{number}"))
             turn = await client.submit("s", "Hello", agent="a")
             await wait_until_async(lambda: _is(turn, "retrying"), description="the turn waits")
             assert (await turn.info()).code == "provider_rate_limited"

@@ -17,8 +17,7 @@ from antiphon.input.values import IfBusy, Keep, check_keep, parse_cursor, patien
 from antiphon.model import TERMINAL, Message, Response, Usage
 from antiphon.session.background import spawn
 from antiphon.session.saved import SavedTurn
-from antiphon.session.streams import EventIterator
-from antiphon.session.turn import typed_event
+from antiphon.session.streams import EventIterator, typed_event
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon_worker.local.inbox import Place
 from antiphon_worker.local.open_turn import OpenTurn

@@ -1,0 +1,506 @@
+"""``AsyncClient``: submitting turns and following sessions from any service.
+
+async with AsyncClient("redis://localhost:6379/0") as client:
+    turn = await client.submit("user-123", "Hello", agent="support")
+    async for event in turn.stream():
+        ...
+
+``antiphon.client`` has the public names of this module, and ``Client``, its synchronous form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from datetime import timedelta
+from typing import Any, Self, Unpack, get_args
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from antiphon.errors import AgentError, SessionNotFound, UsageError
+from antiphon.input.ids import (
+    SessionId,
+    TurnId,
+    check_tenant,
+    new_session_id,
+    session_id,
+    tenant_id,
+    turn_id,
+)
+from antiphon.input.messages import Input
+from antiphon.input.options import ListOptions, OpeningOptions
+from antiphon.input.request import Travelling
+from antiphon.input.values import is_a, lifetime, page_of_last
+from antiphon.model import Message, Response, Status, decode_history
+from antiphon.redis.all_events import AllEvents
+from antiphon.redis.archived import whole_snapshot
+from antiphon.redis.cells import ConnectionOptions
+from antiphon.redis.connections import Connections
+from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
+from antiphon.redis.edits import found_in
+from antiphon.redis.facts import AsyncFacts
+from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
+from antiphon.redis.fields import decode_field
+from antiphon.redis.listing import list_due, list_sessions, list_suspended, list_turns
+from antiphon.redis.results import as_completed, results
+from antiphon.redis.runtime import RedisRuntime
+from antiphon.redis.schedules import AsyncSchedules
+from antiphon.redis.submission import Submission, submit_all
+from antiphon.redis.subscription import Subscription
+from antiphon.redis.turn import AsyncTurn
+from antiphon.redis.turn_records import turn_infos
+from antiphon.redis.webhooks import AsyncWebhooks
+from antiphon.session.async_session import AsyncSession
+from antiphon.session.listing import AsyncSessionList, list_query
+from antiphon.session.opening import opening_of
+from antiphon.session.runtime import SessionAgent, SessionRef
+from antiphon.session.turn_info import TurnInfo
+from antiphon.session.work import ClientSubmitOptions
+from antiphon.wire.lists.inspection import DueTurn
+from antiphon.wire.suspension import SuspendedTurn
+
+
+class SessionSnapshot(msgspec.Struct):
+    """A consistent view of a session.
+
+    ``messages`` are the messages of the finished turns. ``turn_id`` is the running turn, or None. Subscribe after
+    ``cursor`` to receive all events of the running turn and of the turns after it. ``pending`` are the turns that have
+    not ended, with their input and status, in the order in which they run; delayed ones come last.
+    """
+
+    session_id: SessionId
+    messages: list[Message]
+    cursor: int
+    turn_id: TurnId | None
+    pending: list[TurnInfo]
+
+
+class AsyncClient:
+    """Submits turns to workers and follows sessions. It connects to Redis on first use.
+
+    ``redis`` is a URL, a list of URLs (cells) or a redis-py client. ``prefix`` is the first part of the keys, by
+    default ``ANTIPHON_PREFIX`` or ``ant``, and ``queue`` the default queue of turns. With the workers' ``archive``, a
+    store or its URL, archived sessions are read whole before their next turn, and listed. ``max_connections``,
+    ``timeout_seconds`` and ``retries`` apply to the connections to each server.
+
+    Use each client in one event loop only: ``await client.aclose()``, or ``async with``, closes its connections.
+
+    >>> from antiphon import Agent
+    >>> agent = Agent(provider="scripted", model="any", name="parrot")
+    >>> client = AsyncClient("redis://localhost:6379/0")
+    >>> turn = await client.submit("user-123", "Hello", agent=agent)
+    >>> (await turn.result(timeout=10)).text
+    'You said: Hello'
+    """
+
+    def __init__(self, redis: Any, **options: Unpack[ConnectionOptions]) -> None:
+        self.connections = Connections(redis, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. Turns keep running; calls that still read or wait raise ``ClientClosed``.
+
+        >>> await client.aclose()
+        """
+        await self.connections.aclose()
+
+    async def submit(
+        self,
+        session: str,
+        text: Input,
+        **options: Unpack[ClientSubmitOptions],
+    ) -> AsyncTurn:
+        """Submit a turn. When this returns, the turn is stored and will run even if the caller stops.
+
+        With a ``key``, repeating the call in the same session returns the first turn instead of a second one, until
+        7 days after that turn's end; a different text raises ``KeyReused``. With ``retry_failed=True`` too, a turn of
+        that key that has failed runs again, as ``AsyncTurn.requeue`` does it. ``delay``, ``timeout`` (for each attempt,
+        from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session is kept after its
+        last turn, None for ever: the last value that was given counts, for turns and sessions alike. The default is 30
+        days. With a ``schema`` the answer is structured output, as ``Session.run`` describes. ``params`` are parameters
+        of the model, and ``metadata`` are stored with the turn. ``caller_tools`` and ``while_suspended`` are those of
+        ``Session.run``.
+
+        If the session has a turn, this one runs after all others. ``if_busy="reject"`` raises ``SessionBusy``
+        instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping its partial answer or nothing, and
+        this one runs next. ``"steer"`` lets the running turn take the text into its next model call: ``info()`` has
+        that turn as ``steered_into``, and the result is that turn's. If that turn ends first, this is a turn of its
+        own.
+
+        With the ``cursor`` of a ``snapshot`` the turn is accepted only if nothing has happened in the session since.
+        Otherwise ``SessionChanged`` is raised.
+
+        The turn goes to the first queue that is set: ``queue``, the session's, that of ``agent``, of the session's
+        agent, or of this client. If only ``queue`` is set, it becomes the session's. The session keeps its ``tenant``:
+        another one raises ``WrongTenant``, and a limit of the tenant ``TenantLimit``. A turn of ``priority`` ``"high"``
+        runs before others of its tenant, and ``"low"`` after them, but never out of its session's order. Also raises
+        ``InvalidId``, ``InvalidMessage`` and ``StoreError``.
+
+        >>> first = await client.submit("user-456", "Pay", agent=agent, key="payment-1", tenant="acme")
+        >>> first.id == (await client.submit("user-456", "Pay", agent=agent, key="payment-1")).id
+        True
+        """
+        return await Submission(session, text, **options).submit(self.connections)
+
+    async def submit_many(self, submissions: Iterable[Submission]) -> list[AsyncTurn | AgentError]:
+        """Submit many turns in order, in pipelines. Each is accepted or refused by itself.
+
+        The answer has an entry for each submission: its turn, or the error that ``submit`` would raise. After a
+        ``StoreUnavailable`` the turn may have been accepted: with a ``key``, submit it again. ``results`` and
+        ``as_completed`` take the answer as it is.
+
+        >>> from antiphon.client import Submission
+        >>> batch = [Submission(id, text, agent=agent, key="1") for id, text in (("a", "One"), ("b", "Two"))]
+        >>> turns = await client.submit_many(batch)
+        >>> [response.text async for response in client.results(turns)]
+        ['You said: One', 'You said: Two']
+        """
+        wanted = list(submissions)
+        for one in wanted:
+            if not is_a(one, Submission):
+                raise UsageError(f"submit_many needs Submission(session, text, …), not {one!r:.80}.")
+        return await submit_all(self.connections, wanted)
+
+    async def turn(self, turn: str, *, schema: Any = None, tenant: str | None = None) -> AsyncTurn:
+        """Find a turn by its id. Raises ``TurnNotFound``, and ``WrongTenant`` if it is not a turn of ``tenant``.
+
+        ``schema`` is the type to read structured output as. Without it, ``result().output`` is plain JSON data.
+
+        >>> await (await client.turn(turn.id)).status()
+        'finished'
+        """
+        known = turn_id(turn)
+        asked, cell = _tenant(tenant), self.connections.cell_of_turn(known)
+        record = await cell.turn(known)
+        if asked is not None and record.tenant is None:  # an older release accepted it
+            (await found_in(cell, record.session_id)).check_tenant(
+                SessionRef(record.session_id, tenant=asked)
+            )
+        else:
+            check_tenant(record.session_id, asked, True, record.tenant)
+        return AsyncTurn(self.connections, known, record.session_id, schema)
+
+    async def requeue(self, turn: str | AsyncTurn, *, tenant: str | None = None) -> AsyncTurn:
+        """Run a failed turn again, given the turn or its id. Raises as ``AsyncTurn.requeue`` and ``turn`` do.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> await failed.result(timeout=10)
+        Traceback (most recent call last):
+        antiphon.errors.UnknownAgent: ...
+        >>> (await client.requeue(failed.id)).id == failed.id
+        True
+        """
+        found = turn if isinstance(turn, AsyncTurn) else None
+        if found is None or tenant is not None:
+            known = await self.turn(turn if isinstance(turn, str) else turn.id, tenant=tenant)
+            found = found or known
+        await found.requeue()
+        return found
+
+    def failed(self, **which: Unpack[FailedFilter]) -> AsyncGenerator[FailedTurn, None]:
+        """Iterate over the failed turns of all sessions, the last one first, each for a week.
+
+        A turn comes with its input, its error and all its runs. ``tenant``, ``agent`` (a name), ``code``, ``queue``,
+        ``since`` and ``until`` (ms since 1970, or datetimes with a time zone) select some. They are read in pages.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = await anext(client.results([failed]))
+        >>> first = await anext(client.failed(code="unknown_agent"))
+        >>> first.turn_id == failed.id, first.input[0].text, first.agent
+        (True, 'Hello', 'nobody')
+        """
+        return list_failed(self.connections, which)
+
+    async def requeue_many(
+        self, turns: Iterable[str | AsyncTurn] | None = None, **which: Unpack[FailedFilter]
+    ) -> list[AsyncTurn | AgentError]:
+        """Run failed turns again: these, or all that a filter selects, as ``failed`` takes it. In pipelines.
+
+        The answer has an entry for each: the turn, or the error that ``requeue`` would raise.
+
+        >>> failed = await client.submit("user-456", "Hello", agent="nobody")
+        >>> outcome = await anext(client.results([failed]))
+        >>> [one.id == failed.id for one in await client.requeue_many(code="unknown_agent")]
+        [True]
+        """
+        return await requeue_many(self.connections, turns, which)
+
+    def session(
+        self,
+        session: str | None = None,
+        *,
+        agent: SessionAgent | str | None = None,
+        ttl: float | timedelta | UnsetType | None = UNSET,
+        **opening: Unpack[OpeningOptions],
+    ) -> AsyncSession:
+        """Return the session with this id, or a new one. Nothing is read or written before its first use.
+
+        ``agent`` (an ``Agent``, or the name of one that the workers know) runs the turns that name no other agent.
+        Without it, the agent that the session began with runs them. The other keywords (``system``, ``messages``,
+        ``variables``, ``metadata``, ``tenant``, ``queue``) are those of ``Agent.session``.
+
+        >>> session = client.session("user-123", agent=agent)
+        >>> (await session.run("Again")).text
+        'You said: Again'
+        """
+        if agent is not None and not is_a(agent, str | Travelling):
+            raise UsageError(f"agent= must be an agent's name or an Agent, not {type(agent).__name__}.")
+        opened = opening_of(**opening)
+        known = new_session_id() if session is None else session_id(session)
+        ref = SessionRef(known, ttl=lifetime(ttl), tenant=opened.tenant)
+        return AsyncSession(agent, ref, opened, RedisRuntime(self.connections.here))
+
+    def sessions(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
+        """List the stored sessions of all cells, the one that expires last (usually the one used last) first.
+
+        ``tenant`` and ``metadata`` select sessions with these values. Sessions are read in pages during the iteration.
+        With a ``limit`` the iteration ends after that many sessions, or after reading 1,000 (or ``limit``, if larger).
+        To continue, pass the list's ``cursor`` to ``sessions(cursor=…)``; it is None at the end. A session that is
+        used during the iteration moves to the front and may be missed.
+
+        >>> [info.session_id async for info in client.sessions()]
+        ['user-123']
+        """
+        return AsyncSessionList(
+            lambda after, page: list_sessions(self.connections, after, page), list_query(**which)
+        )
+
+    async def turns(
+        self, session: str, *, status: Status | None = None, tenant: str | None = None
+    ) -> AsyncGenerator[AsyncTurn, None]:
+        """Iterate over the last 1,000 turns of a session, newest first. A turn is kept for a week after its end.
+
+        Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
+
+        ``status`` selects the turns that are ``queued``, ``waiting``, ``running``, ``retrying``, ``suspended``,
+        ``finished``, ``failed`` or ``cancelled`` when they are read.
+
+        >>> [found.id async for found in client.turns("user-123", status="finished")] == [turn.id]
+        True
+        """
+        where = session_id(session)
+        if status is not None and status not in get_args(Status):
+            raise UsageError(f"status= must be one of {', '.join(get_args(Status))}, not {status!r}.")
+        async for turn in list_turns(self.connections.cell_of_session(where), where, status, _tenant(tenant)):
+            yield AsyncTurn(self.connections, turn, where)
+
+    async def due(
+        self, session: str | None = None, *, tenant: str | None = None
+    ) -> AsyncGenerator[DueTurn, None]:
+        """Iterate over the delayed turns that are not due yet, the next one first, perhaps of one session or tenant.
+
+        Each has ``turn_id``, ``session_id``, ``due`` (ms since 1970), ``queue``, ``tenant`` and ``created``.
+
+        >>> later = await client.submit("user-789", "Good morning", agent=agent, delay=3600)
+        >>> [turn.turn_id async for turn in client.due("user-789")] == [later.id]
+        True
+        """
+        where = None if session is None else session_id(session)
+        asked = _tenant(tenant)
+        cells = self.connections.cells if where is None else [self.connections.cell_of_session(where)]
+        async for turn in list_due(cells):
+            if where in (None, turn.session_id) and asked in (None, turn.tenant):
+                yield turn
+
+    def schedules(self, session: str | None = None, *, tenant: str | None = None) -> AsyncSchedules:
+        """Return the schedules of a session, or of all sessions, perhaps of one tenant: to list, set, pause and delete.
+
+        >>> await client.schedules("user-123").set("daily", "Good morning", agent=agent, every=86400)
+        >>> [(one.session_id, one.name, one.every) async for one in client.schedules()]
+        [('user-123', 'daily', 86400.0)]
+        """
+        return AsyncSchedules(self.connections, session, tenant)
+
+    def webhooks(self, *, tenant: str | None = None) -> AsyncWebhooks:
+        """Return the webhooks, perhaps of one tenant: URLs that workers tell of the ends of turns.
+
+        With a ``tenant``, a webhook that is set gets the events of its turns alone.
+
+        >>> secret = await client.webhooks().set("billing", "https://example.com/hooks")
+        >>> [(one.name, one.waiting) async for one in client.webhooks()]
+        [('billing', 0)]
+        """
+        return AsyncWebhooks(self.connections, tenant)
+
+    def memory(
+        self,
+        name: str = "memory",
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+    ) -> AsyncFacts:
+        """Return what a memory with ``facts`` knows, by its scope: of a tenant, of an agent's users, from one session.
+
+        ``name`` is that of its ``FactModel``. Facts can be listed, added, edited and deleted.
+
+        >>> await client.memory(tenant="acme").add("Prefers tea.")
+        Fact(id='...', text='Prefers tea.', by='person', ...)
+        """
+        return AsyncFacts(self.connections, name, tenant=tenant, agent=agent, session=session)
+
+    async def set_tenant_limits(
+        self,
+        tenant: str | None,
+        *,
+        in_flight: int | None = None,
+        waiting: int | None = None,
+        per_minute: int | None = None,
+    ) -> None:
+        """Set the limits of a tenant, or with ``tenant=None`` those of all tenants without limits of their own.
+
+        They are kept in Redis, and hold for all clients and workers from then on, in each cell. A limit that is None
+        is the default again. Turns beyond ``in_flight`` wait. A turn beyond ``waiting``, or beyond ``per_minute`` (at
+        most 10,000), is refused with ``TenantLimit``. Raises ``UsageError`` and ``StoreError``.
+
+        >>> await client.set_tenant_limits("acme", in_flight=5, per_minute=100)
+        >>> await client.tenant_limits("acme")
+        TenantLimits(in_flight=5, waiting=None, per_minute=100)
+        """
+        limits = TenantLimits(in_flight, waiting, per_minute)
+        await set_tenant_limits(self.connections.cells, _tenant(tenant) or "", limits)
+
+    async def tenant_limits(self, tenant: str | None) -> TenantLimits:
+        """Read the limits of a tenant, or with None the defaults. Raises ``StoreError``.
+
+        >>> await client.tenant_limits(None)
+        TenantLimits(in_flight=None, waiting=None, per_minute=None)
+        """
+        return await tenant_limits(next(iter(self.connections.cells)), _tenant(tenant) or "")
+
+    async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:
+        """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
+
+        Each has ``turn_id``, ``session_id``, ``suspended`` (since when, in ms since 1970), ``calls`` (those that nobody
+        has decided about), ``queue`` and ``tenant``. They are read in pages during the iteration.
+
+        >>> [turn.calls[0].name async for turn in client.waiting()]
+        []
+        """
+        asked = _tenant(tenant)
+        async for turn in list_suspended(self.connections.cells):
+            if asked in (None, turn.tenant):
+                yield turn
+
+    async def snapshot(
+        self, session: str, *, tenant: str | None = None, last: int | None = None
+    ) -> SessionSnapshot:
+        """Read a session's messages and the cursor to continue from, in one atomic step.
+
+        ``last`` is how many of the last messages to read; all if left out. For a session that does not exist, the
+        snapshot is empty and the cursor is 0. Raises ``WrongTenant`` if it exists and does not belong to ``tenant``.
+
+        >>> snapshot = await client.snapshot("user-123")
+        >>> len(snapshot.messages), snapshot.turn_id
+        (2, None)
+        """
+        where = session_id(session)
+        asked = _tenant(tenant)
+        start, stop = page_of_last(last)
+        try:
+            cell = self.connections.cell_of_session(where)
+            found = await whole_snapshot(cell, self.connections.archive, where, start, stop, turns="pending")
+        except SessionNotFound:
+            return SessionSnapshot(where, [], 0, None, [])
+        check_tenant(where, asked, True, decode_field("tenant", found.fields.get("tenant", b"")))
+        messages = decode_history(found.history, found.history_length - len(found.history))
+        return SessionSnapshot(where, messages, found.cursor, found.turn_id, turn_infos(found.turns))
+
+    def subscribe(
+        self,
+        session: str,
+        after: int | str | None = None,
+        *,
+        tenant: str | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> Subscription:
+        """Iterate over the session's events after a cursor, each once and in order. The iteration does not end.
+
+        ``after`` is the seq of the last event seen (a number or text), 0 for all stored events, or None for new events
+        only. With a ``heartbeat`` (seconds or a timedelta), a ``Heartbeat`` comes after each such period without
+        another event. Raises ``WrongTenant`` if the session exists and does not belong to ``tenant``.
+
+        After a lost connection the client reconnects and reads the missed events from the log. If it has never reached
+        Redis, it raises ``StoreUnavailable`` after 10 seconds of trying. Raises ``StreamGap`` if events are no longer
+        kept: take a ``snapshot`` and continue from its cursor.
+
+        A cancelled ``anext`` loses nothing, so that ``asyncio.wait_for(anext(events), 1)`` may be repeated.
+        ``await events.start()`` subscribes before the first event.
+
+        >>> events = client.subscribe("user-123", after=0, heartbeat=15)
+        >>> (await anext(events)).type, (await anext(events)).type
+        ('turn_queued', 'turn_started')
+        >>> await events.aclose()
+        """
+        where = session_id(session)
+        cell = self.connections.cell_of_session(where)
+        return Subscription(
+            cell, self.connections.feed_of(cell), where, after, tenant=_tenant(tenant), heartbeat=heartbeat
+        )
+
+    def subscribe_all(
+        self,
+        types: Iterable[str] | None = None,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        after: str | int | None = None,
+        heartbeat: float | timedelta | None = None,
+    ) -> AllEvents:
+        """Iterate over the ends of all turns: of every session, of one tenant, or of the agent with this name.
+
+        Each event has the cursor to continue after it. ``types`` selects from ``turn_finished``, ``turn_failed``,
+        ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all that is kept, or None for what is
+        new. A cell keeps the last 100,000 from the first call on, until a week passes without a reader. Raises
+        ``StreamGap`` if events after the cursor are no longer kept. The iteration does not end; it reconnects as
+        ``subscribe`` does, and takes its ``heartbeat``.
+
+        >>> beginning = (await anext(client.subscribe_all(heartbeat=0.01))).cursor
+        >>> again = await client.submit("user-123", "Hello again", agent=agent)
+        >>> event, cursor = await anext(client.subscribe_all(after=beginning))
+        >>> event.type, event.turn_id == again.id
+        ('turn_finished', True)
+        """
+        return AllEvents(
+            self.connections,
+            types=types,
+            tenant=_tenant(tenant),
+            agent=agent,
+            after=after,
+            heartbeat=heartbeat,
+        )
+
+    def as_completed(self, turns: Iterable[AsyncTurn | AgentError | str]) -> AsyncGenerator[AsyncTurn, None]:
+        """Iterate over the turns, or the turns with these ids, in the order in which they end.
+
+        One log tells of all ends: waiting for 10,000 turns takes one connection. A turn comes with its outcome, so
+        that its ``result`` does not ask Redis again. Errors, as ``submit_many`` returns them, are left out. Raises
+        ``TurnNotFound`` for an id without a turn.
+
+        >>> [(await done.result()).text async for done in client.as_completed([turn])]
+        ['You said: Hello']
+        """
+        return as_completed(self.connections, turns)
+
+    def results(
+        self, turns: Iterable[AsyncTurn | AgentError | str]
+    ) -> AsyncGenerator[Response | AgentError, None]:
+        """Iterate over the outcomes of the turns, or of the turns with these ids, in the order of the turns.
+
+        An outcome is the response, or the error that ``AsyncTurn.result`` would raise: one failure hides none of the
+        others. Errors, as ``submit_many`` returns them, keep their places. It waits as ``as_completed`` does.
+
+        >>> refused = await client.submit("user-456", "Hello", agent="nobody")
+        >>> [type(outcome).__name__ async for outcome in client.results([refused, turn])]
+        ['UnknownAgent', 'Response']
+        """
+        return results(self.connections, turns)
+
+
+def _tenant(tenant: str | None) -> str | None:
+    return None if tenant is None else tenant_id(tenant)
