@@ -189,7 +189,8 @@ def test_generated_methods_are_shown_as_help_shows_them():
     session, client = package["session.session.Session"], package["client.Client"]
     assert "awaited" not in session["clear"].docstring.value
     assert session["clear_async"].docstring.value.startswith("``clear``, awaited.")
-    assert "temperature" in session["run"].parameters
+    assert {"timeout", "on_tool", "params"} <= {one.name for one in session["run"].parameters}
+    assert "tenant" in [one.name for one in client["submit"].parameters]
     assert session["messages"].is_attribute
     assert str(client["submit"].returns) == "Turn"
     assert "await" not in client["submit"].docstring.value
