@@ -174,11 +174,11 @@ def test_what_a_turn_cannot_do_is_refused(runtime, use):
         GraphRunner(graph_of(a=says()).compile())
     waits = graph_of(a=lambda state: {"messages": [("assistant", interrupt("name?"))]})
     use(GraphRunner(waits.compile(checkpointer=InMemorySaver())))
-    with pytest.raises(TurnFailed, match="stopped before a") as failed:
+    with pytest.raises(TurnFailed, match="stopped at an interrupt before a") as failed:
         runtime.agent().session("s").run("Go")
     assert failed.value.code == "turn_function"
     use(GraphRunner(graph_of(a=says()).compile(checkpointer=InMemorySaver())))
-    with pytest.raises(TurnFailed, match="said nothing"):
+    with pytest.raises(TurnFailed, match="returned no answer"):
         runtime.agent().session("s").run("Go")
 
 
