@@ -54,7 +54,7 @@ __all__ = [
     "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
-_LIMIT = re.compile(r"is over the limit (\w+), which is |\(limit (\w+)\)")
+_LIMIT = re.compile(r"(?:is over|exceeds) the limit (\w+), which is |\(limit (\w+)\)")
 
 
 class AgentError(Exception):
