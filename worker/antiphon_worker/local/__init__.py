@@ -1,1 +1,1 @@
-"""Sessions of this process, without a server: a cell in memory, on which the engine of workers runs."""
+"""The runtime that runs turns in this process, without a server."""
