@@ -26,8 +26,8 @@ def demo(processes, tmp_path):
     """Starts a demo whose temporary files are in a folder of the test's own."""
     (tmp_path / "temporary").mkdir()
 
-    def start(*flags):
-        env = {"TMPDIR": str(tmp_path / "temporary"), "COLUMNS": "80"}
+    def start(*flags, **variables):
+        env = {"TMPDIR": str(tmp_path / "temporary"), "COLUMNS": "80", **variables}
         return processes.start(COMMAND, "demo", "--plain", *flags, name="demo", env=env)
 
     start.folder = tmp_path / "temporary"
@@ -98,7 +98,7 @@ def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=str
 )
 def test_a_demo_that_is_stopped_leaves_nothing_behind(demo, number, code):
-    process = demo("--sessions", "2", "--no-kill")
+    process = demo("--sessions", "2", "--no-kill", TEST_FORKS="no")  # they are found by their environments
     process.wait_for_output("turn 1 of 3", timeout=120)
     assert len(started_with(demo.folder)) > 4
     process.send_signal(number)

@@ -31,7 +31,7 @@ class Office:
         self._database = directory / "tickets.db"
         self.env = {
             "ANTIPHON_REDIS_URL": redis_url, "RQ_REDIS_URL": redis_url, "TICKETS": str(self._database),
-            "SECONDS_UNTIL_LOST": "2", "PYTHONPATH": str(TASKS),
+            "SECONDS_UNTIL_LOST": "2", "PYTHONPATH": str(TASKS), "TEST_FORKS": "no",
         }  # fmt: skip
         self.started = []
 

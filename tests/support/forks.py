@@ -4,7 +4,8 @@
 for ``python -m MODULE`` of a module of ours; any other command is executed. The forked process has its own session,
 environment, folder and streams. The processes that it starts in the same way are forked as well, from itself.
 
-What reads its settings when Python starts cannot be forked and is executed: see ``_forkable``.
+What reads its settings when Python starts cannot be forked and is executed: see ``_forkable``. So is a command with
+``TEST_FORKS=no`` in its environment, for a test that finds processes by what /proc has of theirs.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def start(
     """Start a command as the leader of its own session. The streams are descriptors."""
     command, environ = [str(part) for part in argv], dict(os.environ if env is None else env)
     folder = str(cwd or Path.cwd())
-    if not (FORKS and _forkable(command, environ)):
+    if not (FORKS and environ.get("TEST_FORKS") != "no" and _forkable(command, environ)):
         return subprocess.Popen(
             command,
             env=environ,

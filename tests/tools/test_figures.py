@@ -14,6 +14,7 @@ from bench.parts import FULL_SECONDS, PARTS, QUICK_SECONDS, Part, expected_secon
 from bench.peers.catalogue import missing
 from bench.results import Plan, Result, grids, table
 from bench.running import run_parts
+from bench.stand import MODULES
 from bench.streams import knee_of
 from bench.sums import Costs, costs_of, needs
 
@@ -136,7 +137,7 @@ def test_all_parts_together_keep_to_the_time_that_is_promised():
 
 
 def test_a_part_that_breaks_or_hangs_is_named_and_the_next_one_is_measured(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "tools"))
+    monkeypatch.setenv("PYTHONPATH", MODULES)
     monkeypatch.setattr("bench.running.RESULTS", tmp_path / "results")
     missing, hanging = Part("no_such_part", 1, 1), Part("floor", 1, 1)
     monkeypatch.setattr(Part, "limit", lambda self, _quick, _rounds: 0.3 if self is hanging else 20)
