@@ -180,9 +180,9 @@ class Hooks:
         return self.ids
 
     def clock_jumped(self, ms: int) -> None:
-        """The leases of before say nothing any more. Deliverers have clocks of their own."""
+        """A jump forward ends the leases of before; one back ends none. Deliverers have clocks of their own."""
         for known in self.hooks.values():
-            known.held_until = 0
+            known.held_until = 0 if ms > 0 else known.held_until + ms
         for one in self.rounds:
             one.until += ms
 

@@ -365,7 +365,7 @@ async def test_what_begins_between_a_jump_back_and_the_next_look_is_no_crash(cel
     turn = await cell.take_one()
     await cell.wait(-600_000)
     await cell.reap()
-    await cell.wait(15_000)
+    await cell.wait(20_000)
     assert [act.what for act in await cell.reap()] == ["recovered"], "its worker has died"
 
 

@@ -228,6 +228,18 @@ async def test_what_is_missed_is_named_and_what_is_left_is_told(cell):
     assert (await take_webhook(cell, LEASE_MS, PAUSE_MS))[1] == "", "once"
 
 
+async def test_a_webhook_taken_between_a_jump_back_and_the_next_look_is_held_for_its_whole_lease(cell):
+    await write_webhook(cell, "hook", EVERY)
+    await cell.reap()
+    await ended(cell, "t1")
+    await cell.wait(-5_000)
+    assert (await take(cell)).name == "hook"
+    await cell.reap()
+    await cell.wait(LEASE_MS - 1)
+    assert await take(cell) is None
+    assert (await cell.redis.hget("ant:webhook:hook", "held")) == b"1", "its holder may still deliver"
+
+
 async def test_a_clock_that_was_put_back_holds_no_delivery_up(cell):
     for name in ("held", "later"):
         await write_webhook(cell, name, EVERY)

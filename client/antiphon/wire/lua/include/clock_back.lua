@@ -1,7 +1,7 @@
 -- The server's clock was put back. All times to come move back with it, so that nothing waits for the same time twice.
 -- Times written since the jump are already right and cannot be told from the others. Therefore no time is moved to less
--- than NEAREST_MS from now, so that a holder that has just begun has time to renew.
-local BACK_MS, NEAREST_MS = 1000, 15000
+-- than NEAREST_MS from now, so that a holder that has just begun has time to renew, and a webhook's keeps its whole lease.
+local BACK_MS, NEAREST_MS = 1000, 20000
 local MOST_DELIVERIES_MOVED = 1000 -- of a webhook; further ones come later
 
 local function moved(at, back, now)
