@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +42,7 @@ class Stage:
         self._service = service
         self._serves = serves
         self._log = self._folder / "worker.log"
+        self._gateway_log = self._folder / "gateway.log"
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._gateway: subprocess.Popen[bytes] | None = None
 
@@ -54,18 +54,26 @@ class Stage:
         self.redis_url = embedded.url
         self.cell = Cell(open_redis(self.redis_url))
         self._start_workers(environment)
-        serving = self._start_gateway() if self._serves else None
+        if self._serves:
+            self._start_gateway(PAGE_PORT)
         try:
             async with asyncio.timeout(READY_SECONDS):
                 while len(await workers(self.cell, DEFAULT_QUEUE)) < self._processes:
-                    self._check()
+                    self._check_workers()
                     await asyncio.sleep(LOOK_SECONDS)
-                while serving is not None and not self.page:
-                    self.page = _page_of(serving.read_text(errors="replace"))
-                    self._check()
-                    await asyncio.sleep(LOOK_SECONDS)
+                if self._gateway is not None:
+                    self.page = await self._page_of(self._gateway)
         except TimeoutError:
             raise AgentError(f"The workers were not ready in {READY_SECONDS:g} seconds.") from None
+
+    async def _page_of(self, gateway: subprocess.Popen[bytes]) -> str:
+        """Return the address that this gateway prints; any other port is used if another program has taken ours."""
+        while not (found := re.search(r"\[page\] (\S+)\n", self._gateway_log.read_text(errors="replace"))):
+            if self._gateway is gateway and gateway.poll() is not None:
+                self._start_gateway(0)
+            self._check()
+            await asyncio.sleep(LOOK_SECONDS)
+        return found[1]
 
     async def watch(self) -> None:
         """Raise ``AgentError`` when the workers have ended."""
@@ -79,10 +87,13 @@ class Stage:
         return "\n".join(lines[-LAST_WORDS:]) or "nothing"
 
     def _check(self) -> None:
-        if self._supervisor is not None and self._supervisor.poll() is not None:
-            raise AgentError("The workers have ended.")
+        self._check_workers()
         if self._gateway is not None and self._gateway.poll() is not None:
             raise AgentError("The gateway has ended.")
+
+    def _check_workers(self) -> None:
+        if self._supervisor is not None and self._supervisor.poll() is not None:
+            raise AgentError("The workers have ended.")
 
     async def aclose(self) -> None:
         """Close our own connection; the guard ends the processes."""
@@ -106,11 +117,9 @@ class Stage:
         """Start workers as a deployment does, without the caller's own settings."""
         self._supervisor = self._start("worker", self._log, environment, "--processes", str(self._processes))
 
-    def _start_gateway(self) -> Path:
-        """Start a gateway for this machine alone, and return its log."""
-        log = self._folder / "gateway.log"
-        self._gateway = self._start("serve", log, {}, "--port", str(_free(PAGE_PORT)))
-        return log
+    def _start_gateway(self, port: int) -> None:
+        """Start a gateway for this machine alone."""
+        self._gateway = self._start("serve", self._gateway_log, {}, "--port", str(port))
 
     def _start(
         self, command: str, log: Path, environment: dict[str, str], *flags: str
@@ -124,20 +133,6 @@ class Stage:
                 stderr=output,
                 env=inherited | environment,
             )
-
-
-def _free(port: int) -> int:
-    """Return this port if it is free, otherwise 0, which selects any."""
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            return port
-    except OSError:
-        return 0
-
-
-def _page_of(log: str) -> str:
-    found = re.search(r"\[page\] (\S+)\n", log)
-    return found[1] if found else ""
 
 
 async def _nothing() -> dict[str, str]:

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import urllib.request
 from pathlib import Path
 
+import httpx2
 import pytest
 from support.eventually import wait_until
 from support.processes import COMMAND
@@ -23,11 +25,11 @@ pytestmark = [pytest.mark.timeout(240)]
 
 @pytest.fixture
 def demo(processes, tmp_path):
-    """Starts a demo whose temporary files are in a folder of the test's own."""
+    """Starts a demo whose temporary files are in a folder of the test's own, run without forks."""
     (tmp_path / "temporary").mkdir()
 
     def start(*flags, **variables):
-        env = {"TMPDIR": str(tmp_path / "temporary"), "COLUMNS": "80", **variables}
+        env = {"TMPDIR": str(tmp_path / "temporary"), "COLUMNS": "80", "TEST_FORKS": "no", **variables}
         return processes.start(COMMAND, "demo", "--plain", *flags, name="demo", env=env)
 
     start.folder = tmp_path / "temporary"
@@ -98,7 +100,7 @@ def test_a_demo_keeps_its_page_running_until_it_is_stopped(demo, number, code):
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)], ids=str
 )
 def test_a_demo_that_is_stopped_leaves_nothing_behind(demo, number, code):
-    process = demo("--sessions", "2", "--no-kill", TEST_FORKS="no")  # they are found by their environments
+    process = demo("--sessions", "2", "--no-kill")
     process.wait_for_output("turn 1 of 3", timeout=120)
     assert len(started_with(demo.folder)) > 4
     process.send_signal(number)
@@ -135,6 +137,19 @@ def test_a_file_without_conversations_is_refused_with_its_line(content, says, tm
     path.write_text(content)
     with pytest.raises(UsageError, match=says):
         read_conversations(path)
+
+
+@pytest.mark.one_server
+async def test_a_demo_whose_port_is_taken_shows_its_page_on_another(monkeypatch):
+    with Guard() as guard, socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(stage, "PAGE_PORT", taken.getsockname()[1])
+        shown = stage.Stage(guard, processes=1, pace=0, service=choose_service(None, None, {}), serves=True)
+        try:
+            await shown.set_up()
+        finally:
+            await shown.aclose()
+        async with httpx2.AsyncClient() as client:
+            assert "<title>Antiphon live</title>" in (await client.get(shown.page)).text
 
 
 @pytest.mark.one_server

@@ -263,7 +263,7 @@ class Publisher:
         self._failing: set[TurnSink] = set()
         self._some = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._left_at = 0.0  # when the last call was sent
+        self._left_at = -math.inf  # when the last call was sent
         self._failing_since = 0.0
         self._lag = Lag()
 
