@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
     "cli ext",
-    "telemetry status settings client",
+    "telemetry status client",
     "sync_client",
     "async_client agent",
     "redis",
@@ -34,6 +34,7 @@ CLIENT_ORDER = [
     "stores memory",
     "wire",
     "encryption",
+    "settings",
     "tools",
     "input",
     "window events",

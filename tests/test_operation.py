@@ -155,6 +155,24 @@ def test_a_deployment_runs_a_command_with_settings_that_exist(deployment):
         assert next(iter(one["port"] for one in only[probe].values() if isinstance(one, dict))) in ports
 
 
+def test_both_deployments_have_the_keys_of_encryption_and_only_workers_those_of_model_services():
+    """Each Secret is described where it is used. A gateway has one of its own: it needs no key of a model service."""
+    secrets = {
+        name: (only, comment)
+        for name in ("worker", "gateway")
+        for only, comment in re.findall(
+            r"secretRef: \{name: ([\w-]+)\} # (.*)", (DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
+        )
+    }
+    assert secrets["worker"][0] != secrets["gateway"][0]
+    for name, (only, comment) in secrets.items():
+        sources = container({"worker": WORKER, "gateway": GATEWAY}[name])["envFrom"]
+        assert sources == [{"secretRef": {"name": only}}]
+        assert "ANTIPHON_ENCRYPTION_KEYS" in comment
+        assert ("_API_KEY" in comment) == (name == "worker")
+    assert "ANTIPHON_ENCRYPTION_KEYS" in UNIT
+
+
 def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_killed():
     environ = {one["name"]: one["value"] for one in container(WORKER)["env"]}
     settings = Settings.load(environ=environ)

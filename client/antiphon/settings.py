@@ -46,36 +46,25 @@ def setting(default: Any, doc: str, rule: Rule | None = None, *, shown: bool = T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSettings:
-    """The settings that all commands have that run until they are stopped; subclasses add their own.
-
-    ``VARIABLE`` is the pattern of the environment variables.
-    """
+class DeclaredSettings:
+    """Settings that are read from variables. ``VARIABLE`` is the pattern of their names."""
 
     VARIABLE: ClassVar[str] = "ANTIPHON_{}"
 
-    log_level: str = setting(
-        "info", "debug, info, warning or error", one_of("debug", "info", "warning", "error")
-    )
-    log_format: str = setting("text", "text, or json for a JSON object on each line", one_of("text", "json"))
-    status_port: int = setting(
-        0, "Port for /health, /ready and, with antiphon[metrics], /metrics for Prometheus; 0 for none", PORT
-    )
-    status_host: str = setting("127.0.0.1", "The address on which status_port listens")
-    traces: bool = setting(
-        False, "Export OpenTelemetry traces, configured by the OTEL_* variables; needs antiphon[otel]"
-    )
-
     @classmethod
     def declared(cls) -> list[Field[Any]]:
-        """Return the fields, those of the command first."""
-        shared = CommandSettings.__dataclass_fields__
-        return sorted(fields(cls), key=lambda known: known.name in shared)
+        """Return the fields in the order in which ``--help`` and the docs list them."""
+        return [*fields(cls)]
 
     @classmethod
     def variable(cls, name: str) -> str:
         """Return the environment variable of a setting."""
         return cls.VARIABLE.format(name.upper())
+
+    @classmethod
+    def named(cls, name: str) -> str:
+        """Return how errors name a setting."""
+        return cls.variable(name)
 
     @classmethod
     def load(cls, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> Self:
@@ -99,7 +88,7 @@ class CommandSettings:
 
     def _require(self, holds: bool, name: str, rule: str) -> None:
         if not holds:
-            raise SettingsError(f"{_both_names(type(self), name)} {rule}.")
+            raise SettingsError(f"{self.named(name)} {rule}.")
 
     @classmethod
     def _parsed(cls, known: Field[Any], value: Any) -> Any:
@@ -108,7 +97,7 @@ class CommandSettings:
         try:
             return cls.parse(known, value)
         except (ValueError, UsageError) as exc:
-            raise SettingsError(f"{_both_names(cls, known.name)} cannot be read: {exc}") from exc
+            raise SettingsError(f"{cls.named(known.name)} cannot be read: {exc}") from exc
 
     @classmethod
     def parse(cls, known: Field[Any], text: str) -> Any:
@@ -124,8 +113,31 @@ class CommandSettings:
                 return text
 
 
-def _both_names(settings: type[CommandSettings], name: str) -> str:
-    return f"{settings.variable(name)} (--{name.replace('_', '-')})"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSettings(DeclaredSettings):
+    """The settings of all commands that run until they are stopped, each also a flag; subclasses add their own."""
+
+    log_level: str = setting(
+        "info", "debug, info, warning or error", one_of("debug", "info", "warning", "error")
+    )
+    log_format: str = setting("text", "text, or json for a JSON object on each line", one_of("text", "json"))
+    status_port: int = setting(
+        0, "Port for /health, /ready and, with antiphon[metrics], /metrics for Prometheus; 0 for none", PORT
+    )
+    status_host: str = setting("127.0.0.1", "The address on which status_port listens")
+    traces: bool = setting(
+        False, "Export OpenTelemetry traces, configured by the OTEL_* variables; needs antiphon[otel]"
+    )
+
+    @classmethod
+    def declared(cls) -> list[Field[Any]]:
+        """Return the fields, those of the command first."""
+        shared = CommandSettings.__dataclass_fields__
+        return sorted(fields(cls), key=lambda known: known.name in shared)
+
+    @classmethod
+    def named(cls, name: str) -> str:
+        return f"{cls.variable(name)} (--{name.replace('_', '-')})"
 
 
 def parse_seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""docs/settings.md has every setting of workers and gateways, with its default, as the code has them."""
+"""docs/settings.md has every setting with its default, as the code has them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 from support.marked import with_block
 from support.source_tree import ROOT
 
-from antiphon.settings import CommandSettings
+from antiphon.encryption.keyring import EncryptionSettings
+from antiphon.settings import DeclaredSettings
 from antiphon_gateway import settings as gateway
 from antiphon_worker import settings as worker
 
 PAGE = ROOT / "docs" / "settings.md"
 
 
-def settings_table(settings: type[CommandSettings]) -> str:
+def settings_table(settings: type[DeclaredSettings]) -> str:
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for known in settings.declared():
         default = f"`{shown(known.default)}`" if known.default != "" else ""
@@ -30,7 +31,8 @@ def shown(default: Any) -> str:
 
 def whole(page: str) -> str:
     page = with_block(page, "settings", settings_table(worker.Settings))
-    return with_block(page, "gateway", settings_table(gateway.GatewaySettings))
+    page = with_block(page, "gateway", settings_table(gateway.GatewaySettings))
+    return with_block(page, "encryption", settings_table(EncryptionSettings))
 
 
 def test_the_tables_of_settings_are_those_in_the_code():

@@ -13,14 +13,31 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from antiphon.encryption.cipher import Cipher
 from antiphon.errors import KeyMissing, SettingsError
+from antiphon.settings import DeclaredSettings, setting
 
 log = logging.getLogger("antiphon.encryption")
 
-KEYS_VARIABLE = "ANTIPHON_ENCRYPTION_KEYS"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionSettings(DeclaredSettings):
+    """The settings of every process that reads or writes content."""
+
+    VARIABLE: ClassVar[str] = "ANTIPHON_ENCRYPTION_{}"
+
+    keys: str = setting(
+        "",
+        "Keys that encrypt content, as id:base64, separated by commas; the first one encrypts, all decrypt",
+        shown=False,
+    )
+
+
+KEYS_VARIABLE = EncryptionSettings.variable("keys")
 KEY_BYTES = 32
 ASK_AGAIN_SECONDS = 10.0
 MOST_PLACES = 4096  # whose derived keys are kept
