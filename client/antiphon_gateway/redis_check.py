@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from antiphon.errors import StoreError
+from antiphon.errors import StoreError, StoreUnsupported
 from antiphon.wire.connection.open import open_redis, redact
 from antiphon.wire.errors import asked
 
@@ -20,14 +20,15 @@ AGAIN_SECONDS = 1.0
 
 @asynccontextmanager
 async def reaching(urls: Iterable[str]) -> AsyncGenerator[None]:
-    """Try each Redis until it has answered once, while this lasts."""
-    tasks = [asyncio.create_task(_reach(url)) for url in urls]
+    """Try each Redis until it has answered once, while this lasts. Ends with ``StoreUnsupported`` if one refuses us."""
     try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_reach(url)) for url in urls]
+            yield
+            for task in tasks:
+                task.cancel()
+    except* StoreUnsupported as refused:
+        raise refused.exceptions[0] from None
 
 
 async def _reach(url: str) -> None:
@@ -49,9 +50,11 @@ async def _reach(url: str) -> None:
 
 
 async def _failure(redis: Any) -> StoreError | None:
-    """Why this Redis does not answer, or None if it does."""
+    """Why this Redis does not answer, or None if it does. Raises ``StoreUnsupported``."""
     try:
         await asked(redis.ping())
+    except StoreUnsupported:
+        raise
     except StoreError as exc:
         return exc
     return None

@@ -37,6 +37,12 @@ _NO_SENTINEL = (
     "Sentinels, or write redis:// to use this server itself."
 )
 
+_CLUSTER = (
+    "This server is part of a Redis Cluster, on which neither RQ nor our scripts run: use a Redis or Valkey without "
+    "cluster mode, or several of them as cells (a list of URLs)."
+)
+_OF_A_CLUSTER = (redis_errors.ClusterError, redis_errors.AskError, redis_errors.ClusterCrossSlotError)
+
 _FULL_OF = {
     "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
     "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
@@ -93,8 +99,8 @@ def store_error(exc: BaseException) -> StoreError:
         )
     if isinstance(exc, redis_errors.ConnectionError | redis_errors.TimeoutError | OSError | TimeoutError):
         return StoreUnavailable(f"Redis cannot be reached ({text or type(exc).__name__}).")
-    if isinstance(exc, redis_errors.TryAgainError | redis_errors.ClusterDownError):
-        return StoreUnavailable(f"Redis is not ready ({text}).")
+    if isinstance(exc, _OF_A_CLUSTER) or "in a cluster node" in text:
+        return StoreUnsupported(_CLUSTER)
     if any(word in text for word in ("LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS")):
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if "unknown command" in text and "SENTINEL" in text:

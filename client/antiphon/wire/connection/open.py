@@ -21,6 +21,7 @@ from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import AuthenticationError, ClusterError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -182,6 +183,20 @@ class _Cancellable:
             if not hint:
                 raise
             raise type(exc)(f"{str(exc).rstrip('.')}; {hint}") from exc
+
+    async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
+        """Prepare a new connection. Raises ``ClusterError`` if the server is part of a cluster.
+
+        HELLO needs no right that our users lack, and changes nothing here. A server that refuses it is served.
+        """
+        await super().on_connect_check_health(*args, **options)  # type: ignore[misc]
+        await self.send_command("HELLO", check_health=False)
+        try:
+            facts = await self.read_response()
+        except (ResponseError, AuthenticationError):
+            return
+        if dict(zip(facts[::2], facts[1::2], strict=False)).get(b"mode") == b"cluster":
+            raise ClusterError("the server is part of a Redis Cluster")
 
     async def send_packed_command(
         self: Any, command: bytes | str | Iterable[bytes], check_health: bool = True
