@@ -215,7 +215,8 @@ class Agent:
         if not isinstance(self.provider, str):
             raise UsageError(
                 f"This agent's provider is {self._provider_name}, an object in this process that cannot be sent to a "
-                "worker: use the provider's name here, and pass the object to the worker's App(providers=…)."
+                "worker: pass the agent to the worker's App(agents=…) and submit its name, or use the name of a "
+                "provider that the App has in providers=…."
             )
         for model in self.fallback:
             if isinstance(model, Agent):

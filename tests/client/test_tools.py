@@ -451,7 +451,7 @@ class Text2(str):
         (dt.date(2024, 2, 29), "2024-02-29"),
         (Address(street="a", zip_code=1), '{"street":"a","zip_code":1}'),
         ([Address(street="a", zip_code=1)], '[{"street":"a","zip_code":1}]'),
-        (Image(url="u"), [Image(url="u")]),
+        (Image(url="https://u"), [Image(url="https://u")]),
         ([Text("a"), File(file_id="f")], [Text("a"), File(file_id="f")]),
         ((Text("a"), "b"), '[{"type":"text","text":"a"},"b"]'),
     ],

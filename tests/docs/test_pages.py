@@ -37,6 +37,8 @@ def answers(request):
 
 def test_the_pages_about_sessions_run_from_top_to_bottom(monkeypatch, tmp_path, capsys, workers_runtime):
     monkeypatch.chdir(tmp_path)
+    for name in ("photo.png", "report.pdf"):
+        (tmp_path / name).write_bytes(b"content")
     model_of_page = script(answers, repeat=True)
 
     def agent(provider, model, redis=None, **options):

@@ -1,10 +1,12 @@
 """What an App is made of is checked when it is made."""
 
 import pytest
+from support.here import running_worker
 
-from antiphon import Agent, tool
+from antiphon import Agent, AsyncClient, tool
 from antiphon.errors import AgentError, SettingsError, UnknownProvider
 from antiphon.input.request import AgentSpec
+from antiphon.testing import script
 from antiphon_worker.app import App, load_app
 from antiphon_worker.providers.openai_chat import OpenAIChat
 from antiphon_worker.providers.scripted import ScriptedProvider
@@ -68,6 +70,15 @@ def test_tools_may_be_plain_functions_as_in_agents():
 def test_what_an_app_cannot_be_made_of_is_refused(given):
     with pytest.raises(AgentError):
         App(**given)
+
+
+async def test_agents_may_bring_scripts_as_their_providers(redis_url):
+    agents = [agent("one", provider=script("I am one.")), agent("two", provider=script("I am two."))]
+    agents.append(agent("three", provider="mine"))
+    app = App(agents=agents, providers={"mine": script("I am three.")})
+    async with running_worker(redis_url, app), AsyncClient(redis_url) as client:
+        said = [(await client.session().run("Who?", agent=one.name)).text for one in agents]
+    assert said == ["I am one.", "I am two.", "I am three."]
 
 
 def test_an_agent_whose_provider_nobody_knows_is_refused():

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from antiphon.errors import AgentError, SettingsError, UnknownTool
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
@@ -40,6 +42,7 @@ from antiphon_worker.providers.registry import (
 if TYPE_CHECKING:
     from antiphon.agent import Agent
     from antiphon.memory.declaration import Memory
+    from antiphon.testing import Script
 
 
 log = logging.getLogger("antiphon.app")
@@ -66,6 +69,8 @@ class App:
     models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
     ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own.
 
+    An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
+
     Raises ``SettingsError`` if two agents or two tools have the same name, and ``UnknownProvider`` if an agent's
     provider is neither built in nor given.
 
@@ -82,7 +87,7 @@ class App:
         self,
         agents: Iterable[Agent] = (),
         tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
-        providers: Mapping[str, Provider] | None = None,
+        providers: Mapping[str, Provider | Script] | None = None,
         store: SessionStore | None = None,
         travelling: Allow | None = None,
         tool_errors: ToolErrors = "message",
@@ -124,17 +129,22 @@ class App:
         if not is_a(agent, Travelling):
             raise SettingsError(f"agents= must be a list of Agents, not of {type(agent).__name__}.")
         approval: ApprovalRule = getattr(agent, "approval", ApprovalRule())
-        stays = callable(approval.rule) or getattr(agent, "memory", None) is not None
+        provider = getattr(agent, "provider", "")
+        own_provider = not isinstance(provider, str)
+        stays = own_provider or callable(approval.rule) or getattr(agent, "memory", None) is not None
         spec = agent.described() if stays else agent.spec()
-        if not spec.name:
+        if not (known_as := spec.name):
             raise SettingsError("An agent of an App needs a name: use Agent(name=…).")
-        if spec.name in self._agents:
+        if known_as in self._agents:
             raise SettingsError(
                 f"Two agents of the App have the name {spec.name!r}: give each agent a different name."
             )
-        for provider in _providers_of(spec):
-            check_provider(provider, self._providers)
-        self._agents[spec.name], self._approval[spec.name] = spec, NONE if approval == NONE else approval
+        if own_provider:
+            spec = msgspec.structs.replace(spec, provider=f"{spec.provider}-{known_as}")
+            self._providers |= checked_providers({spec.provider: provider})
+        for name in _providers_of(spec):
+            check_provider(name, self._providers)
+        self._agents[known_as], self._approval[known_as] = spec, NONE if approval == NONE else approval
         self._known_stops(agent.limits)
         self.memories.add(agent, spec)
         for tool in agent.tools:

@@ -28,6 +28,7 @@ from antiphon.model import (
     ToolResult,
     decode_message,
 )
+from antiphon.model.parts import media_problem
 
 MessageLike: TypeAlias = Message | Mapping[str, Any]
 Input: TypeAlias = str | Part | MessageLike | Sequence[Part | MessageLike]
@@ -263,7 +264,11 @@ def _a_text(value: Any) -> str:
 
 
 def _checked(message: Message) -> Message:
-    """Return a deep copy of the message. Raises ``InvalidMessage`` if it cannot be stored as JSON in UTF-8."""
+    """Return a deep copy of the message. Raises ``InvalidMessage`` if it cannot be stored or sent to a service."""
+    for part in message.parts:
+        for one in [part, *(part.content if isinstance(part, ToolResult) else ())]:
+            if problem := media_problem(one):
+                raise InvalidMessage(problem)
     try:
         return message.copied()
     except (CorruptRecord, UnicodeEncodeError, TypeError, ValueError) as exc:

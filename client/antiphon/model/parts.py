@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from mimetypes import guess_type
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -73,22 +77,68 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
 
 
 class Image(Struct, tag="image", tag_field="type", omit_defaults=True):
-    """A picture: ``url``, or ``data`` (base64) with ``media_type``."""
+    """A picture: ``url``, or ``data`` (base64) with ``media_type``. ``Image.from_path`` reads one from a file."""
 
     url: str | None = None
     data: str | None = None
     media_type: str | None = None
     detail: str | None = None
 
+    @classmethod
+    def from_path(cls, path: str | PathLike[str], *, detail: str | None = None) -> Image:
+        """Read a file into ``data``. Its name determines the media type. Raises ``OSError`` if it cannot be read.
+
+        >>> from pathlib import Path
+        >>> written = Path("dot.png").write_bytes(b"PNG")
+        >>> Image.from_path("dot.png")
+        Image(url=None, data='UE5H', media_type='image/png', detail=None)
+        """
+        data, media_type = _read(Path(path))
+        return cls(data=data, media_type=media_type, detail=detail)
+
 
 class File(Struct, tag="file", tag_field="type", omit_defaults=True):
-    """A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``."""
+    """A document: ``url``, ``data`` (base64) with ``media_type``, or the provider's ``file_id``.
+
+    ``File.from_path`` reads one from a file.
+    """
 
     url: str | None = None
     data: str | None = None
     file_id: str | None = None
     media_type: str | None = None
     name: str | None = None
+
+    @classmethod
+    def from_path(cls, path: str | PathLike[str]) -> File:
+        """Read a file into ``data``, with its ``name``. Raises ``OSError`` if it cannot be read.
+
+        >>> from pathlib import Path
+        >>> written = Path("notes.txt").write_text("Hello")
+        >>> File.from_path("notes.txt").name
+        'notes.txt'
+        """
+        data, media_type = _read(Path(path))
+        return cls(data=data, media_type=media_type, name=Path(path).name)
+
+
+def _read(path: Path) -> tuple[str, str | None]:
+    return b64encode(path.read_bytes()).decode(), guess_type(path)[0]
+
+
+def media_problem(part: object) -> str | None:
+    """Return why an image or a file cannot be sent to a model service, or None. Other parts have no such problem."""
+    if not isinstance(part, Image | File):
+        return None
+    kind = type(part).__name__
+    if part.url is not None and not part.url.lower().startswith(("https://", "http://", "data:")):
+        return (
+            f"{kind}(url=…) must begin with https://, http:// or data:, and begins with {part.url[:40]!r}. "
+            f"To send a file, use {kind}.from_path(…)."
+        )
+    if part.url or part.data or (isinstance(part, File) and part.file_id):
+        return None
+    return f"{kind}() has no content: pass url= or data=, or read a file with {kind}.from_path(…)."
 
 
 class Refusal(Struct, tag="refusal", tag_field="type", omit_defaults=True):

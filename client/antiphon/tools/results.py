@@ -9,6 +9,7 @@ import msgspec
 
 from antiphon.errors import ToolRaised
 from antiphon.model import Decision, File, Image, Text, ToolCall, ToolResult
+from antiphon.model.parts import media_problem
 
 
 def content_of(value: Any) -> str | list[Text | Image | File]:
@@ -17,12 +18,12 @@ def content_of(value: Any) -> str | list[Text | Image | File]:
         return ""
     if type(value) is str:
         return value
-    if isinstance(value, Text | Image | File):
-        return [value]
-    if isinstance(value, list | tuple) and value:
-        parts = list(cast("list[Any]", value))
-        if all(isinstance(part, Text | Image | File) for part in parts):
-            return parts
+    parts = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
+    if parts and all(isinstance(part, Text | Image | File) for part in parts):
+        for part in parts:
+            if problem := media_problem(part):
+                raise ToolRaised(problem)
+        return parts
     try:
         plain = msgspec.to_builtins(value, enc_hook=plain_value, str_keys=True)
         return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from antiphon.errors import SettingsError, UnknownProvider
+from antiphon.testing import Script
 from antiphon_worker.providers.base import Provider
 
 
@@ -27,10 +28,10 @@ def _anthropic() -> Provider:
     return Anthropic()
 
 
-def _scripted() -> Provider:
+def _scripted(script: Script | None = None) -> Provider:
     from antiphon_worker.providers.scripted import ScriptedProvider
 
-    return ScriptedProvider()
+    return ScriptedProvider(script)
 
 
 BUILT_IN: dict[str, Callable[[], Provider]] = {
@@ -70,12 +71,14 @@ def checked_providers(providers: Any) -> dict[str, Provider]:
         raise SettingsError(
             f"providers= must be a dictionary of providers by name, not {type(providers).__name__}."
         )
-    for name, provider in cast("Mapping[Any, Any]", providers).items():
-        if not isinstance(name, str) or not callable(getattr(provider, "stream", None)):
+    providers = cast("Mapping[Any, Any]", providers)
+    for name, provider in providers.items():
+        usable = isinstance(provider, Script) or callable(getattr(provider, "stream", None))
+        if not isinstance(name, str) or not usable:
             raise SettingsError(
                 f"providers= has {provider!r} for {name!r}: use a provider, such as OpenAIChat(base_url=…)."
             )
-    return dict(cast("Mapping[str, Provider]", providers))
+    return {name: _scripted(one) if isinstance(one, Script) else one for name, one in providers.items()}
 
 
 async def close_providers() -> None:
