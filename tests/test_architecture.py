@@ -44,11 +44,12 @@ CLIENT_ORDER = [
 WORKER_ORDER = [
     "commands jobs",
     "__main__",
+    "local",
     "process",
     "supervisor rq webhooks scheduler",
     "observing",
     "app",
-    "inline_agents local archive memory",
+    "inline_agents archive memory",
     "loop",
     "resilience",
     "providers",
@@ -120,7 +121,6 @@ OWNERS = {
 
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
-    "antiphon.redis.subscription",
     "antiphon_worker.rq.foreign_jobs",
     "antiphon_worker.rq.advertised",
     "antiphon_worker.rq.presence",

@@ -20,7 +20,6 @@ from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn import Turn
 from antiphon.stores.base import SessionStore
-from antiphon_worker.local.submitted import SubmittedTurn
 
 pytestmark = pytest.mark.short
 
@@ -163,7 +162,7 @@ def test_keywords_that_are_written_out_are_those_of_the_declaration(options, cal
     assert {name: hint for name, hint in taken.items() if name in known} == known
 
 
-@pytest.mark.parametrize("twin", [AsyncTurn, SubmittedTurn], ids=lambda twin: twin.__name__)
+@pytest.mark.parametrize("twin", [AsyncTurn], ids=lambda twin: twin.__name__)
 def test_a_turn_has_the_methods_of_its_asynchronous_twins_with_the_same_parameters(twin):
     methods = [name for name, one in vars(TurnHandle).items() if inspect.isfunction(one) and name[0] != "_"]
     assert len(methods) >= 7

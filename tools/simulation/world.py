@@ -54,6 +54,7 @@ from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Call, Model
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, tokens
+from simulation.twin import TwinCell
 
 START_MS = 4_000_000_000_000  # far in the future: RQ's own cleaning goes by the real clock
 LEASE_MS = 10_000
@@ -73,11 +74,13 @@ def used(turn: ClaimedTurn, steps: int) -> Usage:
 class World:
     """Empties its Redis. ``log`` is the schedule as a person reads it."""
 
-    def __init__(self, url: str, timeout: float = 20) -> None:
+    def __init__(self, url: str, timeout: float = 20, *, twin: bool = False) -> None:
         gc.set_threshold(50_000)  # a schedule makes much and drops it at its end
         self.redis = DirectRedis(url, timeout)
         self.rq_redis = Redis.from_url(url)
-        self.cell = Cell(self.redis, clock="test_clock")  # pyright: ignore[reportArgumentType]
+        self.cell = (
+            TwinCell(self.redis, lambda: self.model.now) if twin else Cell(self.redis, clock="test_clock")  # pyright: ignore[reportArgumentType]
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -99,6 +102,8 @@ class World:
         self.model.now = START_MS
         self.noticed = run(follow(self.cell, 3_600_000))
         self.redis.changed.clear()
+        if isinstance(self.cell, TwinCell):
+            self.cell.reset()
 
     def close(self) -> None:
         self.redis.close()

@@ -18,7 +18,7 @@ import msgspec
 from antiphon.errors import AgentError, SettingsError, UnknownTool
 from antiphon.input.request import AgentSpec, Travelling
 from antiphon.input.values import is_a
-from antiphon.model import Timeouts
+from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.resilience import checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.stores.base import SessionStore
@@ -252,6 +252,14 @@ class App:
         except Exception:
             self._opening.pop(name, None)
             raise
+
+    async def fallback(self, model: FallbackModel) -> Provider:
+        """Return the provider of a fallback of an agent, as ``provider`` does.
+
+        >>> (await app.fallback(FallbackModel("scripted", "any"))).name
+        'scripted'
+        """
+        return await self.provider(model.provider)
 
     def prices(self, file: str = "") -> Prices:
         """Return the prices of models: the App's, or those in a file (``ANTIPHON_PRICES``), and the package's.

@@ -58,7 +58,7 @@ class Cells:
     def __init__(self, cells: Sequence[Cell]) -> None:
         if not cells:
             raise SettingsError("No Redis given: pass a URL, a list of URLs or a redis-py client.")
-        self._cells = {_name(cell): cell for cell in cells}
+        self._cells = {cell.name: cell for cell in cells}
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
@@ -85,7 +85,7 @@ class Cells:
         """Raise ``UsageError`` if readers would look for this session or this turn on another cell."""
         if len(self._cells) == 1:
             return
-        home, here = _name(self.of_session(session)), _name(cell)
+        home, here = self.of_session(session).name, cell.name
         if home != here:
             raise UsageError(
                 f"The session {session!r} lives on the cell {home}, not on {here}: push its jobs to {home}."
@@ -106,11 +106,3 @@ def open_cells(redis: Any, *, prefix: str | None = None, **options: Unpack[Serve
         for place in places
     ]
     return Cells([Cell(one, prefix=first) for one in opened])
-
-
-def _name(cell: Cell) -> str:
-    """Return the name that distinguishes cells: their addresses, whatever their order."""
-    kwargs = cell.redis.connection_pool.connection_kwargs
-    place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    service = getattr(cell.redis.connection_pool, "service_name", "")
-    return f"{service or place}/{cell.database}"

@@ -127,8 +127,8 @@ class Connections:
         self._check_loop()
         return self._cells
 
-    async def here(self) -> Connections:
-        """Return these connections. Raises ``UsageError`` on another event loop."""
+    async def here(self, store: SessionStore | None = None) -> Connections:
+        """Return these connections. Raises ``UsageError`` on another event loop. Stores have none."""
         self._check_loop()
         return self
 
@@ -141,13 +141,19 @@ class Connections:
     def feed_of(self, cell: Cell) -> LiveFeed:
         return self._feeds[id(cell)]
 
-    async def submit(self, session: SessionRef, work: Work, agent: str | AgentSpec | None) -> TurnId:
+    def turn_id_of(self, session: SessionRef, work: Work) -> TurnId:
+        """Return the id of a new turn, or of the one with the key of this."""
+        return new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
+
+    async def submit(
+        self, session: SessionRef, work: Work, agent: str | AgentSpec | None, turn_id: TurnId | None = None
+    ) -> TurnId:
         """Submit a turn with its serialized agent. The turn is accepted when this returns.
 
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``InvalidMessage``,
         ``StoreError``.
         """
-        new_id = new_turn_id(session.id) if work.key is None else self._turn_id_of_key(session.id, work.key)
+        new_id = turn_id or self.turn_id_of(session, work)
         cell = self.cell_of_turn(new_id)
         await submit_work(cell, session, new_id, work, work.request(agent), default_queue=self._queue)
         return new_id
@@ -198,8 +204,8 @@ class ConnectionsByLoop:
         self._prefix = prefix
         self._opened: WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = WeakKeyDictionary()
 
-    async def here(self) -> Connections:
-        """Return the connections of the running event loop."""
+    async def here(self, store: SessionStore | None = None) -> Connections:
+        """Return the connections of the running event loop. Sessions of a ``store`` are not in Redis."""
         loop = asyncio.get_running_loop()
         found = self._opened.get(loop)
         if found is None:

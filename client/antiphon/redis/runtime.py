@@ -35,9 +35,9 @@ from antiphon.session.runtime import (
 )
 from antiphon.session.saved import SavedSession
 from antiphon.session.work import Work
+from antiphon.stores.base import SessionStore
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import Busy, delete_session
-from antiphon.wire.lists.inspection import session_turns
 from antiphon.wire.suspension import decide
 
 NO_MESSAGES = (1, 0)
@@ -46,11 +46,14 @@ RUNS: dict[str, bool] = {"running": True, "retrying": True, "suspended": True}
 
 
 class RedisRuntime:
-    """Submits turns and reads sessions. ``connected`` returns the connections of the running event loop."""
+    """Submits turns and reads sessions.
+
+    ``connected`` returns the connections of the running event loop for the sessions of a store, or of none.
+    """
 
     def __init__(
         self,
-        connected: Callable[[], Awaitable[Connections]],
+        connected: Callable[[SessionStore | None], Awaitable[Connections]],
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._connected = connected
@@ -69,7 +72,7 @@ class RedisRuntime:
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
         await self._check_others_turn(session)
         turn, ended = await self._submit_owned(session, work), None
-        watching = asyncio.create_task(warn_if_unserved(await self._cell(session), turn.id))
+        watching = asyncio.create_task(self._watch(session, turn.id))
         try:
             async with aclosing(turn.stream()) as events:
                 async for event in events:
@@ -87,13 +90,17 @@ class RedisRuntime:
             raise TurnCancelled(ended.reason or None, session_id=session.id, turn_id=turn.id)
 
     async def submit(self, session: SessionRef, work: Work) -> AsyncTurn:
-        connections = await self._connected()
+        return await self._hand_in(session, work)
+
+    async def _hand_in(self, session: SessionRef, work: Work, *, owned: bool = False) -> AsyncTurn:
+        """Submit a turn. If it is ``owned``, only the caller waits for it."""
+        connections = await self._connected(session.store)
         work, agent = _travelling(work)
         return AsyncTurn(connections, await connections.submit(session, work, agent), session.id, work.schema)
 
     async def turn(self, session: SessionRef, turn_id: TurnId, agent: Any) -> AsyncTurn:
         await self._check_tenant(session)
-        turn = AsyncTurn(await self._connected(), turn_id, session.id)
+        turn = AsyncTurn(await self._connected(session.store), turn_id, session.id)
         await turn.status()
         return turn
 
@@ -104,7 +111,7 @@ class RedisRuntime:
         self, session: SessionRef, start: int = 0, stop: int | None = None, *, turns: Asked = ""
     ) -> list[Message]:
         if turns:
-            archive = (await self._connected()).archive
+            archive = (await self._connected(session.store)).archive
             return await read_page(await self._cell(session), session, start, stop, turns, archive)
         if stop == 0:
             return []
@@ -128,12 +135,11 @@ class RedisRuntime:
             if head.status in RUNS:
                 step = int(head.fields.get("step") or 1)
                 running = RunningTurn(waiting.pop(0), head.status, step)  # type: ignore[arg-type]
-        failed, delayed = (
-            await session_turns(await self._cell(session), session.id) if found.fields else ([], [])
-        )
+        cell = await self._cell(session)
+        failed, delayed = await cell.newest_turns(session.id) if found.fields else ([], [])
         return SessionStatus(
             failed=[*failed],
-            delayed=[DelayedTurn(one.turn_id, one.due) for one in delayed],
+            delayed=[DelayedTurn(turn_id, due) for due, turn_id in delayed],
             state="closed" if found.closed else "busy" if found.inbox else "idle",
             messages=found.length,
             running=running,
@@ -152,7 +158,7 @@ class RedisRuntime:
             await self._check_tenant(session)
         else:
             await self._bring_back(session)
-        cells = (await self._connected()).cells
+        cells = (await self._connected(session.store)).cells
         await fork_in_redis(cells.of_session(session.id), cells.of_session(fork.id), session.id, fork, at)
 
     async def children(self, session: SessionRef) -> list[str]:
@@ -168,7 +174,7 @@ class RedisRuntime:
         while isinstance(answer := await delete_session(cell, session.id), Busy):
             found = await self._found(session, *NO_MESSAGES)
             for turn_id in reversed(found.inbox):
-                turn = AsyncTurn(await self._connected(), turn_id, session.id)
+                turn = AsyncTurn(await self._connected(session.store), turn_id, session.id)
                 await turn.cancel("the session was deleted")
                 await _ended(turn)
         return answer
@@ -176,13 +182,13 @@ class RedisRuntime:
     async def sessions(
         self, store: Any, after: ListPlace | None, page: int
     ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-        async with aclosing(list_sessions(await self._connected(), after, page)) as rows:
+        async with aclosing(list_sessions(await self._connected(store), after, page)) as rows:
             async for row in rows:
                 yield row
 
     async def _submit_owned(self, session: SessionRef, work: Work) -> AsyncTurn:
         """Submit a turn. If cancelled meanwhile, wait for the answer and roll back an accepted turn."""
-        submitting = asyncio.ensure_future(self.submit(session, work))
+        submitting = asyncio.ensure_future(self._hand_in(session, work, owned=True))
         try:
             return await asyncio.shield(submitting)
         except asyncio.CancelledError:
@@ -195,11 +201,15 @@ class RedisRuntime:
             await _ended(turn, ROLL_BACK_SECONDS)
             await (await self._edits(session)).withdraw(turn.id)
 
+    async def _watch(self, session: SessionRef, turn_id: TurnId) -> None:
+        """Until the turn starts, warn if no worker takes it."""
+        await warn_if_unserved(await self._cell(session), turn_id)
+
     async def _cell(self, session: SessionRef) -> Cell:
-        return (await self._connected()).cell_of_session(session.id)
+        return (await self._connected(session.store)).cell_of_session(session.id)
 
     async def _edits(self, session: SessionRef) -> Edits:
-        connections = await self._connected()
+        connections = await self._connected(session.store)
 
         async def ended(turn_id: Any) -> None:
             await self._check_others_turn(session)
@@ -215,7 +225,7 @@ class RedisRuntime:
     async def _bring_back(self, session: SessionRef) -> None:
         """Restore an archived session. Raises ``WrongTenant``, ``StoreError`` and ``CorruptRecord``."""
         await self._check_tenant(session)
-        archive = (await self._connected()).archive
+        archive = (await self._connected(session.store)).archive
         if archive is not None:
             await bring_back(await self._cell(session), archive.load, session)
 
@@ -226,7 +236,7 @@ class RedisRuntime:
             raise waits_for_itself(session.id)
 
     async def _found(self, session: SessionRef, start: int, stop: int) -> Found:
-        archive = (await self._connected()).archive
+        archive = (await self._connected(session.store)).archive
         found = await whole_found(await self._cell(session), archive, session.id, start, stop)
         found.check_tenant(session)
         return found

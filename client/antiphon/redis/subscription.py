@@ -19,8 +19,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from redis.exceptions import RedisError
-
 from antiphon.encryption.records import open_event
 from antiphon.errors import CorruptRecord, StreamGap
 from antiphon.events import Event, decode_event
@@ -31,7 +29,6 @@ from antiphon.redis.connections import Patience
 from antiphon.session.streams import EventIterator, typed_event
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
-from antiphon.wire.errors import store_error
 from antiphon.wire.records import Published, TurnRecord, decode_published, readable
 
 E = TypeVar("E", Event, Published)
@@ -228,17 +225,10 @@ class Subscription(EventIterator):
     async def _page(self) -> list[tuple[int, bytes]]:
         """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
         assert self.cursor is not None
-        keys, redis = self._cell.keys, self._cell.redis
-        pipe = redis.pipeline(transaction=True)
-        pipe.hmget(keys.session(self.session_id), "seq", "first", *self._more)
-        pipe.xrange(keys.events(self.session_id), f"{max(self.cursor, 1)}-0", "+", count=PAGE + 1)
-        try:
-            (newest, first, *whose), raw = await pipe.execute()
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        first_seq, names = max(self.cursor, 1), ("seq", "first", *self._more)
+        (newest, first, *whose), entries = await self._cell.log(self.session_id, names, first_seq, PAGE + 1)
         self._check_tenant(whose)
         with readable("The log of a session", session_id=self.session_id):
-            entries = [(int(entry_id.partition(b"-")[0]), fields.get(b"e", b"")) for entry_id, fields in raw]
             self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
             last = int(newest or 0)
         at_cursor = entries.pop(0) if entries and entries[0][0] == self.cursor else None
@@ -268,12 +258,7 @@ class Subscription(EventIterator):
             )  # fmt: skip
 
     async def _newest(self) -> int:
-        try:
-            seq, *whose = await self._cell.redis.hmget(  # pyright: ignore[reportGeneralTypeIssues]
-                self._cell.keys.session(self.session_id), "seq", *self._more
-            )
-        except (RedisError, OSError) as exc:
-            raise store_error(exc) from exc
+        seq, *whose = await self._cell.session_fields(self.session_id, "seq", *self._more)
         self._check_tenant(whose)
         with readable("The record of a session", session_id=self.session_id):
             return int(seq or 0)

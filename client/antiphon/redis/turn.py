@@ -32,7 +32,6 @@ from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_i
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.tools.approval import approval_of, rejection_of, result_of
-from antiphon.wire.lists.inspection import end_is_kept, place_of_turn
 from antiphon.wire.records import TurnRecord, readable
 from antiphon.wire.suspension import decide
 
@@ -254,11 +253,11 @@ class AsyncTurn:
 
     async def _beginning(self) -> int:
         """Return the cursor before the turn's first event that is kept."""
-        return await place_of_turn(self._connections.cell_of_turn(self.id), self.session_id, self.id)
+        return await self._connections.cell_of_turn(self.id).place_of_turn(self.session_id, self.id)
 
     async def _end_kept(self, record: TurnRecord) -> bool:
         """Return whether the session's log still holds the end of this turn."""
-        return await end_is_kept(self._connections.cell_of_turn(self.id), self.session_id, record)
+        return await self._connections.cell_of_turn(self.id).end_is_kept(self.session_id, record)
 
     def _subscription(self, after: int | str | None) -> Subscription:
         cell = self._connections.cell_of_turn(self.id)

@@ -165,8 +165,8 @@ class AsyncSession:
 
         An ``await`` before the call is optional.
 
-        >>> [event.text async for event in session.stream("Go on") if event.type == "text_delta"]
-        ['You ', 'said: ', 'Go ', 'on']
+        >>> "".join([event.text async for event in session.stream("Go on") if event.type == "text_delta"])
+        'You said: Go on'
         """
         work = work_of(text, options, self._agent)
         return AsyncEventStream(lambda: self._events(work))

@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import UsageError
-from antiphon.events import Event
 
 
 class _Mark:
@@ -56,43 +55,6 @@ def own_turns(session_id: str) -> set[str]:
     Turn ids are unique everywhere; session ids only within one Redis or one process.
     """
     return {mark.turn_id for mark in _marks.get() if mark.active and mark.session_id == session_id}
-
-
-class Reading:
-    """The reader of a turn's events. It is handling an event until it requests the next one."""
-
-    __slots__ = ("turn_id",)
-
-    def __init__(self) -> None:
-        self.turn_id = ""  # set while an event of an unfinished turn is being handled
-
-    def given(self, event: Event) -> Event:
-        """Note that the event is being handled, and return it."""
-        self.turn_id = "" if event.terminal else event.turn_id
-        others = (one for one in _reading.get() if one.turn_id and one is not self)
-        _reading.set((*others, self))
-        return event
-
-    def asks(self) -> None:
-        """Note that the reader has handled its event, or has left the stream."""
-        self.turn_id = ""
-
-
-_reading: ContextVar[tuple[Reading, ...]] = ContextVar("antiphon_reading", default=())
-
-
-def turns_read_here() -> set[str]:
-    """Return the turns whose events the running code is handling. They may wait until it requests the next event."""
-    return {one.turn_id for one in _reading.get() if one.turn_id}
-
-
-def waits_for_its_reader(session_id: str) -> UsageError:
-    """Return the error for a call that would wait for the turn whose events the caller is reading."""
-    return UsageError(
-        "This call would deadlock: it would wait for the turn whose events you are reading. Call it when "
-        "event.terminal is true, or after the loop.",
-        session_id=session_id,
-    )
 
 
 def waits_for_itself(session_id: str) -> UsageError:

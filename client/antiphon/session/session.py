@@ -201,8 +201,8 @@ class Session(Synchronous[AsyncSession]):
         stays unchanged. If the turn fails, the ``AgentError`` is raised after the terminal event. With a ``schema``,
         ``output_delta`` events contain the part of the answer that has arrived so far, as plain JSON data.
 
-        >>> [event.text for event in session.stream("Go on") if event.type == "text_delta"]
-        ['You ', 'said: ', 'Go ', 'on']
+        >>> "".join([event.text for event in session.stream("Go on") if event.type == "text_delta"])
+        'You said: Go on'
         """
         return EventStream(
             self._async.stream(

@@ -16,7 +16,7 @@ from antiphon.errors import AgentError, TurnFailed
 from antiphon.events import Event, Heartbeat, TurnFinished
 from antiphon.input.schema import typed
 from antiphon.input.values import duration
-from antiphon.session.background import Reading, iterate
+from antiphon.session.background import iterate
 
 T = TypeVar("T")
 
@@ -158,27 +158,19 @@ class AsyncEventStream:
 
 
 def _events(work: Batches) -> Generator[Event, None, None]:
-    batches, reading = iterate(work(), instead="Session.stream_async"), Reading()
+    batches = iterate(work(), instead="Session.stream_async")
     try:
         for batch in batches:
-            for event in batch:
-                yield reading.given(event)
-            reading.asks()
+            yield from batch
     finally:
-        reading.asks()
         batches.close()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def _async_events(work: Batches) -> AsyncGenerator[Event, None]:
-    reading = Reading()
     async with aclosing(work()) as batches:
-        try:
-            async for batch in batches:
-                for event in batch:
-                    yield reading.given(event)
-                reading.asks()
-        finally:
-            reading.asks()
+        async for batch in batches:
+            for event in batch:
+                yield event
 
 
 def typed_event(event: Event, schema: Any) -> Event:

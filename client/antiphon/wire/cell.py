@@ -7,7 +7,7 @@ redis-py after a lost reply or by the caller, returns the first answer and does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from redis.asyncio import Redis
 
@@ -31,7 +31,7 @@ from antiphon.errors import (
 )
 from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
-from antiphon.input.values import Asked, IfBusy, Keep, Priority
+from antiphon.input.values import Asked, IfBusy, Keep, Priority, check_keep
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import (
@@ -79,6 +79,9 @@ class Cell:
     """The transitions of one Redis primary. What users and models wrote is sealed with ``keys``, or with those of the
     environment."""
 
+    has_disk = True
+    """Whether what was written can be waited for until it is on a disk."""
+
     def __init__(
         self, redis: Redis, *, prefix: str = PREFIX, clock: str = "clock", keys: Keyring | None = None
     ) -> None:
@@ -92,6 +95,14 @@ class Cell:
         """Return the same cell with a connection of its own, on which ``heard`` may wait this many seconds."""
         redis = WaitingRedis(connection_pool=self.redis.connection_pool, patience=patience)
         return Cell(redis, prefix=self.keys.prefix, clock=self.clock, keys=self.seal.ring)
+
+    @property
+    def name(self) -> str:
+        """The address of this cell, which differs from those of the others of its deployment."""
+        kwargs = self.redis.connection_pool.connection_kwargs
+        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        service = getattr(self.redis.connection_pool, "service_name", "")
+        return f"{service or place}/{self.database}"
 
     async def heard(self, names: Sequence[str], seconds: float) -> None:
         """Wait until one of these bells rings or the time is over. Raises ``StoreError``."""
@@ -391,6 +402,68 @@ class Cell:
             )
         return found.decode()
 
+    async def keep_of(self, turn_id: TurnId) -> Keep:
+        """Return what the cancel of a turn wants to stay in the history."""
+        found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "keep"))
+        keep = (found or b"").decode(errors="replace")
+        return check_keep(keep) if keep in get_args(Keep) else "steps"
+
+    async def session_fields(self, session_id: SessionId, *names: str) -> list[bytes | None]:
+        """Return fields of a session; None for those that it does not have."""
+        return await asked(self.redis.hmget(self.keys.session(session_id), *names))
+
+    async def log(
+        self, session_id: SessionId, names: tuple[str, ...], first: int, count: int
+    ) -> tuple[list[bytes | None], list[tuple[int, bytes]]]:
+        """Return fields of a session and its events with their numbers, from one number on, at one moment."""
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.hmget(self.keys.session(session_id), *names)
+        pipe.xrange(self.keys.events(session_id), f"{first}-0", "+", count=count)
+        values, raw = await asked(pipe.execute())
+        with readable("The log of a session", session_id=session_id):
+            return values, [
+                (int(entry_id.partition(b"-")[0]), fields.get(b"e", b"")) for entry_id, fields in raw
+            ]
+
+    async def place_of_turn(self, session_id: SessionId, turn_id: TurnId) -> int:
+        """Return the seq before the turn's first kept event; if it has none, the seq of the session's newest event."""
+        pipe = self.redis.pipeline(transaction=True)
+        pipe.hmget(self.keys.turn(turn_id), "queued_seq", "first_seq", "last_seq")
+        pipe.hget(self.keys.session(session_id), "seq")
+        pipe.xrange(self.keys.events(session_id), count=1)
+        found, newest, oldest = await asked(pipe.execute())
+        queued, started, ended = (_number(one) for one in found)
+        if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
+            return queued - 1
+        begun = started or ended
+        return begun - 1 if begun else _number(newest)
+
+    async def end_is_kept(self, session_id: SessionId, turn: TurnRecord) -> bool:
+        """Return whether the log of the session holds the last event of a turn that has ended.
+
+        It does not if it was cut behind it, or if the session was deleted, even if it has begun anew.
+        """
+        place = f"{turn.last_seq}-0"
+        found = await asked(self.redis.xrange(self.keys.events(session_id), place, place))
+        return bool(found) and turn.turn_id.encode() in found[0][1].get(b"e", b"")
+
+    async def newest_turns(
+        self, session_id: SessionId, most: int = 100
+    ) -> tuple[list[TurnId], list[tuple[int, TurnId]]]:
+        """Return the failed ones of a session's newest turns, the last one first, and the delayed ones by time."""
+        ids = await asked(self.redis.lrange(self.keys.turns(session_id), -most, -1))
+        if not ids:
+            return [], []
+        names = [TurnId(turn.decode(errors="replace")) for turn in ids]
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.zmscore(self.keys.due, ids)
+        for turn in names:
+            pipe.hget(self.keys.turn(turn), "status")
+        scores, *statuses = await asked(pipe.execute(raise_on_error=False))
+        failed = [turn for turn, status in zip(names, statuses, strict=True) if status == b"failed"]
+        due = [(int(score), turn) for turn, score in zip(names, scores, strict=True) if score is not None]
+        return failed[::-1], sorted(due)
+
     async def busy_sessions(self) -> int:
         """Return how many sessions have a turn in their inbox."""
         return await asked(self.redis.zcard(self.keys.active))
@@ -430,3 +503,7 @@ class Cell:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
         script = load_script(name, self.clock)
         return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
+
+
+def _number(value: bytes | str | None) -> int:
+    return int(value) if value and len(value) < 20 and value.isdigit() else 0

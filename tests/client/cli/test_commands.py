@@ -19,7 +19,6 @@ from antiphon import Agent
 from antiphon.cli.main import main
 from antiphon.client import Client
 from antiphon.encryption import new_key
-from antiphon.wire.lists.inspection import keep_of
 
 pytestmark = [pytest.mark.main_path, pytest.mark.one_server, pytest.mark.timeout(120)]
 
@@ -385,7 +384,7 @@ async def test_a_turn_is_cancelled_with_what_is_to_stay(cell, redis_url):
     turn = await cell.take_one()
     said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
     assert said == "its worker ends it now\n"
-    assert await keep_of(cell, "t1") == "partial"
+    assert await cell.keep_of("t1") == "partial"
     await cell.end(turn, "cancelled")
 
 

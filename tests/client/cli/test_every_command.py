@@ -168,7 +168,7 @@ def test_what_needs_no_redis_is_told_as_json_too(capsys, tmp_path, monkeypatch):
     code, (key,) = told("serve", "--new-key")
     assert (code, len(key["hash"])) == (0, 64)
     code, events = told("run", "Hello", "--provider", "scripted", "--model", "any")
-    assert (code, events[0]["type"], events[-1]["type"]) == (0, "turn_started", "turn_finished")
+    assert (code, events[0]["type"], events[-1]["type"]) == (0, "turn_queued", "turn_finished")
     (tmp_path / "tiny.py").write_text(
         "from antiphon import Agent\nfrom antiphon_worker import App\n"
         "app = App(agents=[Agent('openai', 'm', name='a')])\n"

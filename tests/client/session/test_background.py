@@ -62,7 +62,7 @@ async def test_a_call_that_blocks_a_loop_names_the_asynchronous_one_once(caplog,
     told = [record for record in caplog.records if record.name == "antiphon.session"]
     assert {record.levelname for record in told} == {"WARNING"}
     assert [record.instead for record in told] == [
-        "Session.run_async", "Session.stream_async", "Session.submit_async", "SubmittedTurn.result",
+        "Session.run_async", "Session.stream_async", "Session.submit_async", "AsyncTurn.result",
         "Session.messages_async", "Session.variables_async", "AsyncSessionList",
     ]  # fmt: skip
     assert "use Session.run_async there instead" in told[0].getMessage()

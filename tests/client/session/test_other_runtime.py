@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 from redis import Redis
@@ -13,6 +11,7 @@ from redis import Redis
 from antiphon import Agent, Message, Session
 from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
+from antiphon.input.values import now_ms
 from antiphon.model import File, Image, Text, ToolCall, ToolResult
 from antiphon.session.runtime import local_runtime
 from antiphon.stores import MemoryStore
@@ -39,9 +38,8 @@ def rich(agent):
 
 
 def later(monkeypatch, seconds):
-    """Move the clock of the sessions of this process, and of nothing else: event loops go by it too."""
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + seconds)
-    monkeypatch.setattr("antiphon_worker.local.sessions.time", clock)
+    """Move the clock of the sessions of this process, and of nothing else."""
+    monkeypatch.setattr(local_runtime().cell().transitions, "clock", lambda: now_ms() + int(seconds * 1000))
 
 
 def same(data, other):
@@ -79,7 +77,7 @@ def test_a_session_of_this_process_expires(monkeypatch):
     assert len(lost.messages) == 2
     later(monkeypatch, 250)
     assert len(kept.messages) == 2
-    assert "lost" not in local_runtime()._sessions._kept
+    assert local_runtime().cell().session("lost") is None
     assert lost.messages == []
 
 
@@ -103,7 +101,7 @@ def test_sessions_that_were_only_looked_at_are_not_kept(monkeypatch):
     agent.session("used").run("1")
     later(monkeypatch, 100)
     agent.session("another").status()
-    assert set(local_runtime()._sessions._kept) == {"used", "another"}
+    assert set(local_runtime().cell().transitions.sessions) == {"used"}
 
 
 def test_a_session_on_workers_lives_as_long_as_its_ttl_says(workers_runtime):

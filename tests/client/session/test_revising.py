@@ -9,6 +9,8 @@ from redis import Redis
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Client, Message, tool
+from antiphon.encryption.records import open_turn_field
+from antiphon.encryption.values import sealer_of
 from antiphon.errors import MessageNotFound, ProviderRejected, SessionBusy, TurnCancelled, UsageError
 from antiphon.testing import script, tool_call
 from antiphon.window import Summary
@@ -299,5 +301,6 @@ def test_a_worker_of_an_older_release_refuses_the_turn(workers_runtime):
     workers_runtime.agent().session("s", messages=HISTORY).regenerate(delay=3600)
     with Redis.from_url(workers_runtime.url) as redis:
         turn = redis.lrange("ant:turns:s", 0, -1)[0].decode()
-        assert b'"version":"2"' in redis.hget(f"ant:turn:{turn}", "request")
+        request = redis.hget(f"ant:turn:{turn}", "request")
+        assert b'"version":"2"' in open_turn_field(sealer_of(), "s", "request", request)
     workers_runtime.agent().session("s").delete()

@@ -205,5 +205,5 @@ def test_many_bound_sessions_are_not_all_kept_in_memory():
     agent = agent_with(store)
     for number in range(300):
         agent.session(f"s{number}", messages=[Message.user("x")]).status()
-    assert len(local_runtime()._sessions._recent) <= 256
+    assert len(local_runtime().cell(store).transitions.sessions) <= 256
     assert texts(agent.session("s0")) == ["x"]

@@ -9,7 +9,6 @@ from support.cells import body
 
 from antiphon.errors import SessionBusy
 from antiphon.input.ids import TurnId
-from antiphon.wire.lists.inspection import keep_of
 
 
 async def running(cell, *waiting: str):
@@ -39,7 +38,7 @@ async def test_a_turn_that_stops_the_running_one_stands_directly_behind_it(cell,
             "command": "cancel", "session_id": "s", "turn_id": "t1", "reason": reason, "keep": keep,
         }  # fmt: skip
         assert await cell.say(turn, 1, body()) == reason
-        assert await keep_of(cell, TurnId("t1")) == keep
+        assert await cell.keep_of(TurnId("t1")) == keep
         assert await cell.put("t3", if_busy=mode) == 1, "a repetition changes nothing"
         assert await cell.inbox() == ["t1", "t3", "t2"]
         await cell.end(turn, "cancelled")
@@ -52,7 +51,7 @@ async def test_a_turn_that_has_not_begun_is_interrupted_by_a_worker_so_that_its_
     assert (await cell.inbox(), await cell.queue()) == (["t1", "t2"], ["t1"])
     turn = await cell.take_one()
     assert (turn.turn_id, turn.stop) == ("t1", "interrupted by turn t2")
-    assert await keep_of(cell, TurnId("t1")) == "partial"
+    assert await cell.keep_of(TurnId("t1")) == "partial"
 
 
 async def test_a_turn_that_has_not_begun_is_rolled_back_at_once(cell):

@@ -7,7 +7,6 @@ from support.cells import LEASE_MS
 
 from antiphon.errors import TurnNotFound
 from antiphon.wire.keys import needs_ttl
-from antiphon.wire.lists.inspection import keep_of
 
 
 async def test_a_queued_head_is_cancelled_and_the_next_turn_starts(cell):
@@ -211,14 +210,14 @@ async def begun(cell, *turns):
 async def test_what_is_to_stay_is_known_to_the_worker_that_ends_the_turn(cell):
     await cell.put("t1")
     turn = await cell.take_one()
-    assert await keep_of(cell, "t1") == "steps"
+    assert await cell.keep_of("t1") == "steps"
     assert await cell.cancel("t1", "enough", "partial") == "requested"
-    assert await keep_of(cell, "t1") == "partial"
+    assert await cell.keep_of("t1") == "partial"
     await cell.reap(holder="w1")
     again = await cell.take_one("w2")
-    assert (again.stop, await keep_of(cell, "t1")) == ("enough", "partial")
+    assert (again.stop, await cell.keep_of("t1")) == ("enough", "partial")
     assert await cell.cancel("t1", "and now", "nothing") == "requested"
-    assert await keep_of(cell, "t1") == "nothing"
+    assert await cell.keep_of("t1") == "nothing"
     assert not await cell.end(turn, "cancelled")
     await cell.end(again, "cancelled")
 
@@ -226,7 +225,7 @@ async def test_what_is_to_stay_is_known_to_the_worker_that_ends_the_turn(cell):
 async def test_a_turn_that_has_begun_is_ended_by_a_worker_that_keeps_its_question(cell):
     await begun(cell, "t2")
     assert await cell.cancel("t1", "enough", "partial") == "requested"
-    assert (await cell.queue(), await keep_of(cell, "t1")) == (["t1"], "partial")
+    assert (await cell.queue(), await cell.keep_of("t1")) == (["t1"], "partial")
     turn = await cell.take_one()
     assert turn.stop == "enough"
     await cell.end(turn, "cancelled")
@@ -254,7 +253,7 @@ async def test_a_cancel_with_rqs_tools_keeps_the_finished_steps(cell):
     await cell.redis.hset("rq:job:t1", "status", "canceled")
     await cell.wait(60_000)
     await cell.reap()
-    assert await keep_of(cell, "t1") == "steps"
+    assert await cell.keep_of("t1") == "steps"
     await cell.end(await cell.take_one(), "cancelled")
 
 

@@ -1,1 +1,1 @@
-"""The runtime that runs turns in this process, without a server."""
+"""Sessions of this process, without a server: a cell in memory, on which the engine of workers runs."""

@@ -1,109 +1,162 @@
-"""The sessions in this process by id, and how long each is kept in memory."""
+"""The transitions of a memory cell that read, edit, fork and delete sessions."""
 
 from __future__ import annotations
 
-import threading
-import time
-from weakref import WeakValueDictionary
+import hashlib
+from typing import Any
 
-from msgspec import UNSET
-
-from antiphon.session.runtime import SessionRef
-from antiphon.stores.base import SessionStore
-from antiphon_worker.local.book import TurnBook
-from antiphon_worker.local.inbox import Inbox
-from antiphon_worker.local.session import LocalSession
-
-SWEEP_SECONDS = 60.0
-RECENT = 256
+from antiphon_worker.local.moves import ENDED, KEPT_EVENTS, KEPT_OPS, Answer, Moves
+from antiphon_worker.local.records import Record, Session, Turn
 
 
-class LocalSessions:
-    """The sessions in this process by id.
+class SessionTransitions(Moves):
+    """The scripts of sessions outside their turns."""
 
-    Sessions without a store stay in memory until they expire. Sessions with a store can be loaded again: only those in
-    use and the most recently used ones stay in memory.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, LocalSession] = {}
-        self._stored: WeakValueDictionary[tuple[int, str], LocalSession] = WeakValueDictionary()
-        self._recent: dict[tuple[int, str], LocalSession] = {}  # in the order of their last use
-        self._swept = time.monotonic()
-
-    def get(self, ref: SessionRef) -> LocalSession:
-        """Return the session, or a new one if it does not exist or has expired."""
-        with self._lock:
-            if ref.store is not None:
-                return self._of_store(ref.store, ref.id)
-            self._sweep()
-            session = self._kept.get(ref.id)
-            if session is None or _expired(session):
-                session = self._kept[ref.id] = LocalSession(ref.id)
-            if ref.ttl is not UNSET:
-                session.ttl = ref.ttl
-            session.expires = None if session.ttl is None else time.monotonic() + session.ttl
-            return session
-
-    def remove(self, ref: SessionRef) -> None:
-        with self._lock:
-            if ref.store is None:
-                self._kept.pop(ref.id, None)
-            else:
-                self._recent.pop((id(ref.store), ref.id), None)
-                self._stored.pop((id(ref.store), ref.id), None)
-
-    def clear(self) -> None:
-        """Remove all sessions from memory."""
-        with self._lock:
-            self._swept = time.monotonic()
-            self._kept.clear()
-            self._recent.clear()
-            self._stored.clear()
-
-    def kept(self) -> list[LocalSession]:
-        """Return the sessions without a store that have contents or open turns."""
-        with self._lock:
-            kept = [session for session in self._kept.values() if not _expired(session)]
-        return [session for session in kept if session.exists or session.info().turns]
-
-    def after_fork(self) -> None:
-        """Reset locks and inboxes in the child of a fork, which does not have the parent's threads and tasks."""
-        self._lock = threading.Lock()
-        for session in [*self._kept.values(), *self._stored.values()]:
-            session.inbox = Inbox(session.session_id)
-            session.turns.clear()
-            session.keys.clear()
-            session.book = TurnBook()
-
-    def _of_store(self, store: SessionStore, session_id: str) -> LocalSession:
-        key = (id(store), session_id)
-        session = self._stored.get(key)
+    def snapshot(self, session_id: str, start: int, stop: int, turns: str) -> Answer:
+        """Read a session at one moment: a page of its history, the running turn, and the cursor before its events."""
+        session = self.find(session_id)
         if session is None:
-            session = self._stored[key] = LocalSession(session_id)
-            session.store = store
-        self._recent.pop(key, None)
-        self._recent[key] = session
-        if len(self._recent) > RECENT:
-            del self._recent[next(iter(self._recent))]
-        return session
+            return [b"SESSION_NOT_FOUND"]
+        inbox, length = session.inbox, len(session.history)
+        begun = next((turn for turn in inbox[:1] if "first_seq" in turn.record), None)
+        cursor = begun.record.number("first_seq") - 1 if begun else session.record.number("seq")
+        first = max(length + start, 0) if start < 0 else start
+        last = min(length + stop if stop < 0 else stop, length - 1)
+        found: list[Turn] = []
+        if "failed" in turns:
+            found += [turn for turn in session.turns if turn.is_on_page(first, last, length)]
+        if "pending" in turns:
+            found += inbox
+            found += self.outside(session)
+        return [
+            b"OK", str(cursor).encode(), begun.id.encode() if begun else b"", length,
+            session.history[first : last + 1], _flat(session.record), [turn.id.encode() for turn in inbox],
+            [[turn.id.encode(), _flat(turn.record)] for turn in found],
+            [turn.id.encode() for turn in session.turns] if "failed" in turns else [],
+        ]  # fmt: skip
 
-    def _sweep(self) -> None:
-        if time.monotonic() - self._swept < SWEEP_SECONDS:
-            return
-        self._swept = time.monotonic()
-        for session_id in [
-            known for known, session in self._kept.items() if _expired(session) or _nothing(session)
-        ]:
-            del self._kept[session_id]
+    def edit(
+        self, session_id: str, op: str, ttl_ms: Any, session_limit: int, when: str, length: Any, keep: Any,
+        field_count: int, message_count: int, *rest: Any,
+    ) -> Answer:  # fmt: skip
+        """Change a session outside its turns: its fields, the end of its history, new messages, events."""
+        session, now = self.find(session_id) or Session(session_id), self.clock()
+        record, head = session.record, session.inbox[0] if session.inbox else None
+        ops = record.text("ops")
+        if op in ops:
+            return [b"OK", record.number("seq")]
+        if refusal := self._not_now(session, when, session_limit):
+            return refusal
+        changes = [(rest[n], _bytes(rest[n + 1]), _bytes(rest[n + 2])) for n in range(0, 3 * field_count, 3)]
+        messages = rest[3 * field_count : 3 * field_count + message_count]
+        if length != "" and len(session.history) != length:
+            return [b"CONFLICT"]
+        if any(record.get(name, b"") != old for name, old, _ in changes):
+            return [b"CONFLICT"]
+        self.sessions[session_id] = session
+        record.put(ops=f"{op} {ops}"[: KEPT_OPS * (len(op) + 1)])
+        record.setdefault("created", str(now).encode())
+        if ttl_ms != "":
+            record.put(ttl=ttl_ms)
+        if keep != "":
+            record.put(shortened=1)
+            session.cut(keep)
+        for name, _, new in changes:
+            record.put(**{name: new}) if new else record.drop(name)
+        session.history += messages
+        seq = self._publish(session, now, *rest[3 * field_count + message_count :])
+        if when != "any":
+            record.drop("edit_waits")
+        if head and when == "between" and head.status == "waiting":
+            self._offer(head, now)
+        elif head is None:
+            session.trim(seq - KEPT_EVENTS + 1)
+            self._release(session, now)
+        return [b"OK", seq]
+
+    def _not_now(self, session: Session, when: str, session_limit: int) -> Answer | None:
+        """Why a session cannot be changed, or which turn is to be waited for."""
+        record, head = session.record, session.inbox[0] if session.inbox else None
+        if "closed" in record:
+            return [b"SESSION_CLOSED"]
+        if "created" not in record and len(self.sessions) >= session_limit:
+            return [b"FULL", b"sessions"]
+        if head and when == "idle":
+            return [b"BUSY", session.inbox[-1].id.encode()]
+        if head and when == "between" and "first_seq" in head.record:
+            record.put(edit_waits=1)
+            return [b"BUSY", head.id.encode()]
+        return None
+
+    def fork(
+        self, session_id: str, fork_id: str, op: str, ttl_ms: Any, session_limit: int, keep: int, at: str,
+        digest: str, body: bytes, branch: bytes, *names: str,
+    ) -> Answer:  # fmt: skip
+        """Copy a session, without its running turn, to a new id."""
+        target, session, now = self.find(fork_id), self.find(session_id), self.clock()
+        if target is not None:
+            return [b"OK"] if target.record.text("op") == op else [b"SESSION_EXISTS"]
+        if len(self.sessions) >= session_limit:
+            return [b"FULL", b"sessions"]
+        history = session.history if session else []
+        if keep and (len(history) < keep or _digest(history[keep - 1]) != digest):
+            return [b"CONFLICT"]
+        target = self.sessions[fork_id] = Session(fork_id)
+        target.record.put(op=op, created=now, updated=now, fork_of=session_id)
+        if at:
+            target.record.put(fork_at=at)
+        known = session.record if session else Record()
+        if ttl_ms != "":
+            target.record.put(ttl=ttl_ms)
+        target.record.update(
+            {name: known[name] for name in [*names, *(["ttl"] if ttl_ms == "" else [])] if name in known}
+        )
+        target.history = list(history)
+        if keep < len(history):
+            target.cut(keep)
+        self._release(target, now)
+        if session is not None:
+            branches = known.get("branches")
+            joined = b"{" + branch + b"}" if branches is None else branches[:-1] + b"," + branch + b"}"
+            known.put(branches=joined)
+            self._publish(session, now, body)
+            if not session.inbox:
+                self._release(session, now)
+        return [b"OK"]
+
+    def delete(self, session_id: str) -> Answer:
+        """Delete a session. Its delayed turns are cancelled, and those that wait for decisions outside its inbox."""
+        session = self.find(session_id)
+        if session is None:
+            return [b"DELETED", 0]
+        if session.inbox:
+            return [b"BUSY", session.inbox[-1].id.encode()]
+        for turn in self.outside(session):
+            turn.due = None
+            self._keep_journal(turn)
+            turn.journal = []
+            self._withdraw(turn, "The session was deleted.", self.clock(), KEPT_EVENTS)
+        del self.sessions[session_id]
+        return [b"DELETED", 1]
+
+    def forget(self, turn_id: str) -> Answer:
+        """Delete the record of a turn that has ended."""
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            return [b"MISSING"]
+        if turn.status not in ENDED:
+            return [b"OPEN", turn.status.encode()]
+        self._drop(turn)
+        return [b"DELETED"]
 
 
-def _expired(session: LocalSession) -> bool:
-    if session.expires is None or session.inbox.current is not None:
-        return False
-    return time.monotonic() > session.expires
+def _flat(record: Record) -> list[bytes]:
+    return [one for name, value in record.items() for one in (name.encode(), value)]
 
 
-def _nothing(session: LocalSession) -> bool:
-    return session.inbox.current is None and not session.exists and session.book.empty
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _digest(message: bytes) -> str:
+    return hashlib.sha1(message, usedforsecurity=False).hexdigest()

@@ -150,6 +150,8 @@ class TurnJournal:
 
         Where it was lost before, what is on disk now is a journal without it: the turn is given back.
         """
+        if not self._cell.has_disk:
+            return
         give_up_at = time.monotonic() + DISK_SECONDS
 
         async def wait() -> bool:

@@ -210,7 +210,7 @@ class Tries:
             self._again = None if delay is None else (error, delay)
             return delay is None
 
-        return Fallback(models, lambda place: app.provider(models[place].provider), gives_up)
+        return Fallback(models, lambda place: app.fallback(models[place]), gives_up)
 
     def _pause(self, error: ProviderError, retry: RetryPolicy | None) -> float | None:
         return seconds_until_retry(self._turn, error, time.monotonic() - self._began, self._settings, retry)

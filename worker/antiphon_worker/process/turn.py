@@ -21,7 +21,6 @@ from antiphon.redis.cells import Cells
 from antiphon.tools import Context
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import CancelledFirst
-from antiphon.wire.lists.inspection import keep_of
 from antiphon.wire.records import ClaimedTurn, open_stopped
 from antiphon.wire.suspension import decisions_of, suspend
 from antiphon_worker.app import App
@@ -77,6 +76,9 @@ log = logging.getLogger("antiphon.turn")
 class TurnRunner:
     """Runs claimed turns and holds what all turns of the process share."""
 
+    has_others = True
+    """Whether another worker may run a turn for which the App of this one lacks something."""
+
     def __init__(
         self, cell: Cell, publisher: Publisher, app: App, settings: Settings, gate: Gate | None = None,
         cells: Cells | None = None, observer: Observer | None = None,
@@ -103,12 +105,15 @@ class TurnRunner:
         took = time.monotonic() - began
         self._count(outcome, took)
         self.tokens += run.meter.tokens if run.meter else 0
-        log_end(turn, outcome, run.provider, took)
+        self._log_end(turn, outcome, run.provider, took)
         name = str(outcome.__struct_config__.tag)
         if run.watch is not None:
             with suppress(Exception):  # what watches a turn never harms it
                 run.watch.end(name, code_of(outcome), run.provider)
         return name
+
+    def _log_end(self, turn: ClaimedTurn, outcome: Outcome, provider: str, took: float) -> None:
+        log_end(turn, outcome, provider, took)
 
     def _count(self, outcome: Outcome, seconds: float) -> None:
         finished, failed, took = self.ended
@@ -197,6 +202,8 @@ class _Run:
 
     async def _lacks(self, exc: AgentError) -> Outcome:
         """Requeue the turn for a worker whose App can run it, or fail it if there is none."""
+        if not self._runner.has_others:
+            return Failed.of(exc)
         turn, own = self._turn, self._runner.parts.digest()
         assert self._request is not None
         asked = asked_agent(turn, self._request)
@@ -332,7 +339,7 @@ class _Run:
     async def _cancel(self, reason: str) -> bool:
         """Keep part of the turn in the history, as requested by the cancellation, and all of it in its record."""
         keep = self._lease.keep
-        keep = keep or await patiently(self._lease, lambda: keep_of(self._cell, self._turn.turn_id))
+        keep = keep or await patiently(self._lease, lambda: self._cell.keep_of(self._turn.turn_id))
         unfinished = self._unfinished()
         if self._request is not None and self._request.revises is not None and self._revision is None:
             keep = "nothing"  # it stopped before it knew where its messages belong

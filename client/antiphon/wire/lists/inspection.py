@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, field
 
@@ -12,7 +12,6 @@ from antiphon.encryption.records import open_event, open_field, open_reason
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.input.values import Keep, check_keep
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
@@ -75,7 +74,7 @@ MOST_PAGES = 100
 
 async def turn_log(cell: Cell, turn: TurnRecord) -> list[Event]:
     """Read the events of a turn's last run that are kept, but for deltas, in pages. Raises ``StoreError``."""
-    after = await place_of_turn(cell, turn.session_id, turn.turn_id)
+    after = await cell.place_of_turn(turn.session_id, turn.turn_id)
     found: list[Event] = []
     for _ in range(MOST_PAGES):
         page = await asked(
@@ -109,7 +108,6 @@ def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
 T = TypeVar("T")
 
 _ROW = ("agent", "created", "updated", "closed", "fence", "due_until", "restored")
-NEWEST_TURNS = 100
 CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
 
 
@@ -183,36 +181,6 @@ async def unserved(cell: Cell, turn_id: TurnId) -> str:
         return ""
     named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
     return f"No worker serves the queue {_text(queue)} now: the turn waits. Start one with `antiphon worker{named}`."
-
-
-async def keep_of(cell: Cell, turn_id: TurnId) -> Keep:
-    """What the cancel of a turn wants to stay in the history."""
-    keep = _text(await asked(cell.redis.hget(cell.keys.turn(turn_id), "keep")))
-    return check_keep(keep) if keep in get_args(Keep) else "steps"
-
-
-async def place_of_turn(cell: Cell, session_id: SessionId, turn_id: TurnId) -> int:
-    """Return the seq before the turn's first kept event; if it has none, the seq of the session's newest event."""
-    pipe = cell.redis.pipeline(transaction=True)
-    pipe.hmget(cell.keys.turn(turn_id), "queued_seq", "first_seq", "last_seq")
-    pipe.hget(cell.keys.session(session_id), "seq")
-    pipe.xrange(cell.keys.events(session_id), count=1)
-    found, newest, oldest = await asked(pipe.execute())
-    queued, started, ended = map(_number, found)
-    if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
-        return queued - 1
-    begun = started or ended
-    return begun - 1 if begun else _number(newest)
-
-
-async def end_is_kept(cell: Cell, session_id: SessionId, turn: TurnRecord) -> bool:
-    """Return whether the log of the session holds the last event of a turn that has ended.
-
-    It does not if it was cut behind it, or if the session was deleted, even if it has begun anew.
-    """
-    place = f"{turn.last_seq}-0"
-    found = await asked(cell.redis.xrange(cell.keys.events(session_id), place, place))
-    return bool(found) and turn.turn_id.encode() in found[0][1].get(b"e", b"")
 
 
 async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
@@ -327,24 +295,6 @@ async def due_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[DueTu
         _due(due, turn, answer)
         for (due, turn), answer in zip(places, await asked(pipe.execute(raise_on_error=False)), strict=True)
     ]
-
-
-async def session_turns(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], list[DueTurn]]:
-    """Which of a session's newest turns have failed, the last one first, and its delayed ones, the next one first."""
-    ids = await asked(cell.redis.lrange(cell.keys.turns(session_id), -NEWEST_TURNS, -1))
-    if not ids:
-        return [], []
-    pipe = cell.redis.pipeline(transaction=False)
-    pipe.zmscore(cell.keys.due, ids)
-    for turn in ids:
-        pipe.hget(cell.keys.turn(_text(turn)), "status")
-    scores, *statuses = await asked(pipe.execute(raise_on_error=False))
-    failed = [TurnId(_text(turn)) for turn, status in zip(ids, statuses, strict=True) if status == b"failed"]
-    places = sorted(
-        (int(score), _text(turn)) for turn, score in zip(ids, scores, strict=True) if score is not None
-    )
-    delayed = [one for one in await due_turns(cell, places) if one is not None]
-    return failed[::-1], delayed
 
 
 async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], bool, str | None]:

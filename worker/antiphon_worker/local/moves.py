@@ -1,0 +1,262 @@
+"""What the transitions of a memory cell are made of: inboxes, queues, and the publication of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from antiphon.input.values import now_ms
+from antiphon_worker.local.records import Session, Turn
+
+Answer: TypeAlias = list[Any]
+T = TypeVar("T", Session, Turn)
+
+LOOK_AGAIN_MS = 30_000
+EDIT_MS = 1_000
+LONGEST_WAIT_MS = 30 * 86_400_000
+DEFAULT_TTL_MS = 30 * 86_400_000
+FOR_EVER_MS = 100 * 365 * 86_400_000
+KEEP_TURN_MS = 7 * 86_400_000
+SWEEP_MS = 60_000
+ALONE_AFTER, START_ALONE_MS = 2, 2_000
+KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 20, 16, 1300
+KEPT_EVENTS = 10_000
+ENDED = ("finished", "failed", "cancelled")
+NOT_DECIDED = "Nobody decided about a tool call of this turn within its time limit."
+BY_LIMIT = "Nobody decided within the time limit."
+
+
+class Moves:
+    """All sessions and turns of one cell. Not thread-safe: ``MemoryCell`` makes one call at a time.
+
+    ``published`` is called with a session's new events, ``woken`` with a turn that can be claimed or has another
+    time to wait for, and ``stopping`` with a running turn that is to stop, why, and what is to stay of it.
+    """
+
+    def __init__(self, clock: Callable[[], int] = now_ms, most_events: int = KEPT_EVENTS) -> None:
+        self.clock = clock
+        self.most_events = most_events  # that stay of turns that have ended
+        self.sessions: dict[str, Session] = {}
+        self.turns: dict[str, Turn] = {}
+        self.queues: dict[str, list[Turn]] = {}
+        self.published: Callable[[str, list[bytes]], None] = lambda session, events: None
+        self.woken: Callable[[Turn], None] = lambda turn: None
+        self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
+        self._fences = 0
+        self._tokens: dict[str, str] = {}  # of the last claim of each worker
+        self._swept = clock()
+
+    def find(self, session_id: str) -> Session | None:
+        """Return a session that exists. One that was not used for its time to live does not."""
+        session, now = self.sessions.get(session_id), self.clock()
+        if session is not None and session.expires is not None and session.expires <= now:
+            del self.sessions[session_id]
+            session = None
+        if now - self._swept > SWEEP_MS:
+            self._sweep(now)
+        return session
+
+    def outside(self, session: Session) -> list[Turn]:
+        """The open turns of a session that are not in its inbox: delayed ones, and those that others pass by."""
+        return [turn for turn in session.turns if turn.due is not None or turn.aside is not None]
+
+    def _held(self, session_id: str, fence: str) -> Session | None:
+        """The session, if this fence is in force."""
+        session = self.sessions.get(session_id)
+        return session if session and fence and session.record.text("fence") == fence else None
+
+    def _publish(self, session: Session, now: int, *bodies: bytes) -> int:
+        seq = session.record.number("seq")
+        events: list[bytes] = []
+        for body in bodies:
+            seq += 1
+            events.append(b'{"seq":%d,"at":%d,' % (seq, now) + body[1:])
+            session.events.append((seq, events[-1]))
+        session.record.put(seq=seq, updated=now)
+        if events:
+            self.published(session.id, events)
+        return seq
+
+    def _enter(self, turn: Turn, now: int, behind: Turn | None = None) -> int:
+        """Put a new run of a turn at the end of its session's inbox, or directly after another turn."""
+        inbox = turn.session.inbox
+        position = len(inbox) if behind is None else inbox.index(behind) + 1
+        inbox.insert(position, turn)
+        turn.session.expires = None
+        event = turn.event("turn_queued", position=position, **turn.input_shown)
+        seq = self._publish(turn.session, now, event)
+        turn.record.put(queued_seq=seq, queued_at=now, position=position)
+        if position == 0:
+            self._offer(turn, now)
+        else:
+            turn.record.put(status="waiting")
+        return position
+
+    def _offer(self, turn: Turn, now: int, *, front: bool = False) -> None:
+        """Put a turn where workers find it."""
+        turn.session.look_at = now + LOOK_AGAIN_MS
+        self._leave_queue(turn)
+        queue = self.queues.setdefault(turn.record.text("queue"), [])
+        queue.insert(0 if front else len(queue), turn)
+        turn.record.put(status="queued", offered_at=0 if front else now)
+        self.woken(turn)
+
+    def _leave_queue(self, turn: Turn) -> None:
+        queue = self.queues.get(turn.record.text("queue"), [])
+        if turn in queue:
+            queue.remove(turn)
+
+    def _ready(self, session: Session, now: int, *, front: bool = False) -> None:
+        """Offer the head of the inbox. If the inbox is empty, the session's time to live begins.
+
+        An edit that has waited for the ended turn goes first: the head is held for a moment.
+        """
+        if not session.inbox:
+            session.look_at = None
+            self._release(session, now)
+        elif not front and session.record.pop("edit_waits", None):
+            session.look_at = now + EDIT_MS
+            self.woken(session.inbox[0])
+        else:
+            self._offer(session.inbox[0], now, front=front)
+
+    def _conclude(
+        self,
+        turn: Turn,
+        status: str,
+        now: int,
+        bodies: Sequence[bytes],
+        keep_events: int,
+        *,
+        left: bool = False,
+    ) -> None:
+        """The end of a run. A turn without messages in the history keeps its place there."""
+        session, record = turn.session, turn.record
+        seq = self._publish(session, now, *bodies)
+        if not left:
+            record.put(place=len(session.history))
+        record.put(status=status, ended_at=now, last_seq=seq)
+        turn.journal = []
+        if turn in session.inbox:
+            session.inbox.remove(turn)
+        going_on = [turn, *session.inbox[:1]]
+        begun = [one.record.number("first_seq", seq) for one in going_on]
+        session.trim(min(seq - min(keep_events, self.most_events) + 1, *begun))
+
+    def _list(self, turn: Turn) -> None:
+        turns = turn.session.turns
+        turns.append(turn)
+        if len(turns) > KEPT_TURNS:
+            turns.pop(0)
+
+    def _release(self, session: Session, now: int) -> None:
+        """The session's time to live begins, unless one of its turns is not due yet or waits for decisions."""
+        record = session.record
+        ttl = record.number("ttl", DEFAULT_TTL_MS) if record.get("ttl") else DEFAULT_TTL_MS
+        if ttl <= 0 or record.number("aside"):
+            session.expires = None
+        else:
+            session.expires = now + ttl + max(0, record.number("due_until") - now)
+
+    def _drop(self, turn: Turn) -> None:
+        self.turns.pop(turn.id, None)
+        if turn in turn.session.turns:
+            turn.session.turns.remove(turn)
+
+    def _sweep(self, now: int) -> None:
+        """Drop what is over: sessions after their time to live, and turns a week after their end."""
+        self._swept = now
+        for session in list(self.sessions.values()):
+            if session.expires is not None and session.expires <= now:
+                del self.sessions[session.id]
+        for turn in list(self.turns.values()):
+            if turn.status in ENDED and turn.record.number("ended_at") + KEEP_TURN_MS <= now:
+                self._drop(turn)
+
+    def _stand_up(self, turn: Turn) -> bool:
+        """The turn waits no longer; one that was overtaken enters the inbox after the current turn.
+
+        Returns whether it is the head.
+        """
+        session = turn.session
+        if turn.aside is not None:
+            turn.aside = None
+            session.record.put(aside=session.record.number("aside") - 1)
+            session.inbox.insert(1, turn)
+            if session.inbox[0] is not turn:
+                turn.record.put(status="waiting")
+        return session.inbox[:1] == [turn]
+
+    def _withdraw(self, turn: Turn, reason: str, now: int, keep_events: int, keep: str = "") -> bool:
+        """Cancel a turn that no worker runs. One that has something to keep is woken to a worker, which ends it.
+
+        Returns whether it has ended.
+        """
+        head, session = self._stand_up(turn), turn.session
+        self._leave_queue(turn)
+        if turn.journal or (keep == "partial" and "first_seq" in turn.record):
+            turn.record.put(cancel=reason, keep=keep or "steps")
+            if head:
+                self._offer(turn, now, front=True)
+            return False
+        if head:
+            session.let_go()
+        turn.record.put(error=reason)
+        end = turn.event("turn_cancelled", reason=reason)
+        self._conclude(turn, "cancelled", now, [end], keep_events)
+        if head or not session.inbox:
+            self._ready(session, now)
+        return True
+
+    def _stop(self, turn: Turn, reason: str, keep: str, now: int, keep_events: int) -> bool:
+        """Stop a turn that may be running. Returns whether it has ended."""
+        if turn.status != "running":
+            return self._withdraw(turn, reason, now, keep_events, keep)
+        turn.record.put(cancel=reason, keep=keep)
+        turn.session.record.put(stop=reason)
+        self.stopping(turn.id, reason, keep)
+        return False
+
+    def _retry(self, turn: Turn, now: int, delay_ms: int, reason: str, code: str, service: bytes) -> None:
+        """The turn starts again from its last finished step, at once or after a delay."""
+        more = {"service": msgspec.Raw(service)} if service else {}
+        event = turn.event(
+            "turn_retrying",
+            "attempt",
+            "step",
+            reason=reason,
+            code=code,
+            retry_at=now + max(delay_ms, 0),
+            **more,
+        )
+        self._publish(turn.session, now, event)
+        if delay_ms <= 0:
+            self._ready(turn.session, now, front=True)
+            return
+        turn.record.put(
+            status="retrying",
+            retry_at=now + delay_ms,
+            retry_reason=reason,
+            retry_code=code,
+            retry_service=service,
+        )
+        turn.session.look_at = now + delay_ms
+        self.woken(turn)
+
+    def _resume(self, turn: Turn, now: int) -> None:
+        head, record = self._stand_up(turn), turn.record
+        record.put(waited=record.number("waited") + now - record.number("suspended_at", now))
+        made = msgspec.Raw(b"[" + b",".join(call.decision for call in turn.calls) + b"]")
+        step = record.number("step", 1) - 1
+        self._publish(turn.session, now, turn.event("turn_resumed", step=step, decisions=made))
+        if head:
+            self._ready(turn.session, now, front=True)
+
+    def _keep_journal(self, turn: Turn) -> None:
+        """The journal stays as a field: tools have run, or may have, and the history does not show it."""
+        if turn.journal:
+            made = [b'{"decision":' + call.decision + b"}" for call in turn.calls if call.decision]
+            turn.record.put(journal=b"[" + b",".join([*turn.journal, *made]) + b"]")
+            turn.session.note_untold(turn, MOST_UNTOLD)

@@ -1,0 +1,83 @@
+"""What the engine asks an App for, answered by one agent of this process: its functions never leave it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from antiphon.errors import UnknownAgent
+from antiphon.input.request import AgentSpec
+from antiphon.model import FallbackModel
+from antiphon.model.usage import NO_LIMITS, Usage
+from antiphon.session.work import AgentLike
+from antiphon.tools import Tool
+from antiphon.tools.threads import Threads
+from antiphon_worker.loop.costs import Meter, Prices, prices_in, stop_functions
+from antiphon_worker.loop.step_calls import Rules
+from antiphon_worker.loop.toolbox import ToolBox
+from antiphon_worker.memory.memories import Memories
+from antiphon_worker.providers.base import Provider
+
+
+class OwnApp:
+    """The App of one turn. ``agent`` is None where the turn names one that this process does not know."""
+
+    timeouts = None
+    memories = Memories(None)
+
+    def __init__(
+        self, agent: AgentLike | None, opened: Callable[[Any], Awaitable[Provider]], threads: Threads
+    ) -> None:
+        self._own = agent
+        self._opened = opened
+        self.toolbox = ToolBox(agent.tools if agent else [], threads=threads)
+
+    def archive(self, url: str = "") -> None:
+        """A store saves whole sessions: there is nothing to archive."""
+
+    def parts(self) -> dict[str, list[str]]:
+        """There is nothing that turns of other processes may ask for."""
+        return {"agents": [], "tools": [], "providers": [], "stops": []}
+
+    def agent(
+        self,
+        asked: str | AgentSpec | None,
+        parameters: Mapping[str, Any] | None = None,
+        own_system: bool = False,
+    ) -> AgentSpec:
+        """Return the agent as plain data. Raises ``UnknownAgent``."""
+        if self._own is None:
+            named = asked if asked is None or isinstance(asked, str) else asked.name
+            raise UnknownAgent(
+                f"No agent named {named!r} was used in this process yet: pass the Agent itself."
+            )
+        self._spec = self._own.described()
+        return self._spec
+
+    async def provider(self, name: str) -> Provider:
+        return await self._opened(self._own)
+
+    async def fallback(self, model: FallbackModel) -> Provider:
+        """Return the provider of one of the agent's fallbacks, which may be an object of this process."""
+        assert self._own is not None
+        place = next(n for n, known in enumerate(self._spec.fallback) if known is model)
+        return await self._opened(self._own.fallback[place])
+
+    def tools(self, names: Sequence[str]) -> list[Tool[..., Any]]:
+        assert self._own is not None
+        return self._own.tools
+
+    def rules(self, agent: AgentSpec) -> Rules:
+        assert self._own is not None
+        return Rules(self._own.approval)
+
+    def prices(self, file: str = "") -> Prices:
+        return prices_in(os.environ.get("ANTIPHON_PRICES", ""))
+
+    def meter(
+        self, agent: AgentSpec, prices: Prices, *, before: Usage | None = None, spent: float = 0.0
+    ) -> Meter:
+        """Return the meter of a turn. Raises ``UnknownTool`` for a stop condition that is only a name."""
+        limits = (self._own.limits if self._own else None) or NO_LIMITS
+        return Meter(limits, prices, stop_functions(limits, {}), before=before, spent=spent)

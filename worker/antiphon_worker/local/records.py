@@ -1,0 +1,222 @@
+"""The sessions and turns of a memory cell, with the fields that Redis keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from antiphon.model import encode
+
+BEFORE_INPUT = len(b'{"messages":')
+
+
+class Record(dict[str, bytes]):
+    """The fields of a session or a turn. Every value is text, as in Redis."""
+
+    def put(self, **values: str | bytes | int) -> None:
+        """Set fields."""
+        for name, value in values.items():
+            self[name] = value if isinstance(value, bytes) else str(value).encode()
+
+    def drop(self, *names: str) -> None:
+        """Remove fields."""
+        for name in names:
+            self.pop(name, None)
+
+    def text(self, name: str) -> str:
+        return self.get(name, b"").decode()
+
+    def number(self, name: str, default: int = 0) -> int:
+        return int(self.get(name) or default)
+
+
+class Call(NamedTuple):
+    """A pending call of a suspended turn: until when it waits, what happens then, and the decision with its author."""
+
+    place: int
+    until: int
+    at_limit: str
+    kind: str
+    id: str
+    op: str
+    decision: bytes
+
+
+class Session:
+    """A session: its fields, its history, its events, and its turns.
+
+    ``inbox`` are the turns that run one after the other, the running one first; ``turns`` all of them, as they were
+    submitted. ``look_at`` is when something of it is due, ``expires`` when it ends unless it is used.
+    """
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.record = Record()
+        self.history: list[bytes] = []
+        self.events: list[tuple[int, bytes]] = []
+        self.inbox: list[Turn] = []
+        self.turns: list[Turn] = []
+        self.alone = ""  # the claim whose worker is to start the head in a process of its own
+        self.look_at: int | None = None
+        self.expires: int | None = None
+
+    def let_go(self) -> None:
+        """Release the lease."""
+        self.alone = ""
+        self.record.put(fence="", holder="", lease=0, turn="", stop="", batch=0)
+
+    def cut(self, keep: int) -> None:
+        """Cut off the end of the history, and drop what refers to it."""
+        del self.history[keep:]
+        self.record.drop("window")
+        summary = self.record.get("summary", b"0")
+        if _leading_number(summary) > keep:
+            self.record.drop("summary")
+        for turn in self.turns:
+            if turn.record.number("place") > keep:
+                turn.record.drop("place")
+
+    def trim(self, first: int) -> None:
+        """Drop the events before this one."""
+        if self.events and first > self.events[0][0]:
+            del self.events[: self.place_of(first)]
+
+    def place_of(self, seq: int) -> int:
+        """The place of an event in the log, whose numbers have no gap."""
+        return min(max(seq - self.events[0][0], 0), len(self.events)) if self.events else 0
+
+    def note_untold(self, turn: Turn, most: int) -> None:
+        """Note for the session's next turn that this one has calls that the history does not contain."""
+        self.record.put(untold=f"{turn.id} {self.record.text('untold')}"[:most])
+
+
+class Turn:
+    """A turn: its fields and its journal. ``due`` is when a delayed turn enters the inbox.
+
+    ``aside`` is when to look at a suspended turn that others pass by.
+    """
+
+    def __init__(self, turn_id: str, session: Session) -> None:
+        self.id = turn_id
+        self.session = session
+        self.record = Record()
+        self.journal: list[bytes] = []
+        self.due: int | None = None
+        self.aside: int | None = None
+
+    @property
+    def status(self) -> str:
+        return self.record.text("status")
+
+    def event(self, kind: str, *own: str, **more: Any) -> bytes:
+        """The body of an event of this turn, with these numbers of its record and further values."""
+        numbers = {name: self.record.number(name) for name in own}
+        where = {"type": kind, "session_id": self.session.id, "turn_id": self.id}
+        return encode({**where, "run": self.record.number("run"), **numbers, **more})
+
+    @property
+    def input_shown(self) -> dict[str, Any]:
+        """The input as events show it: whole, or a note that it is left out."""
+        length = self.record.number("input")
+        if not length:
+            return {"input_omitted": True}
+        return {"input": msgspec.Raw(self.record["request"][BEFORE_INPUT : BEFORE_INPUT + length])}
+
+    def is_on_page(self, first: int, last: int, length: int) -> bool:
+        """Whether the turn left nothing, at a place on this page of the history."""
+        if "place" not in self.record:
+            return False
+        place = self.record.number("place")
+        return first <= place and (place <= last or (place == length and last == length - 1))
+
+    def loaded(self, now: int) -> list[Any]:
+        """Everything that a worker needs to run the turn."""
+        session, record = self.session, self.record
+        known, history = session.record, session.history
+        names = (
+            "fence", "stop", "system", "variables", "agent", "window", "summary", "restored", "refused", "untold",
+            "usage", "steer",
+        )  # fmt: skip
+        step, _, since = record.text("failing").partition(" ")
+        spent = now - record.number("started_at", now) - record.number("waited")
+        failing = max(0, now - int(since)) if step == record.text("step") else b""
+        fields = [
+            record.get(name)
+            for name in (
+                "request", "run", "attempt", "crashes", "errors", "step", "queue", "queued_seq", "created", "queued_at",
+                "lacking",
+            )
+        ]  # fmt: skip
+        tail, window = record.number("tail", -1), known.get("window") or known.get("summary") or b"0"
+        first = {-2: _leading_number(window), -1: 0, 0: len(history)}.get(tail, len(history) - tail)
+        return [
+            session.id.encode(), self.id.encode(), [known.get(name) for name in names],
+            [*fields, failing, max(0, spent)], list(self.journal), history[max(first, 0) :], len(history),
+            [call.decision for call in self.calls if call.decision],
+        ]  # fmt: skip
+
+    # What it waits for
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls of its last suspension."""
+        found: list[Call] = []
+        while wait := self.record.get(f"wait:{len(found) + 1}"):
+            place = len(found) + 1
+            until, at_limit, kind, call_id = wait.decode().split(" ", 3)
+            op, _, decision = self.record.get(f"decision:{place}", b"").partition(b" ")
+            found.append(Call(place, int(until), at_limit, kind, call_id, op.decode(), decision))
+        return found
+
+    @property
+    def decided(self) -> bool:
+        """Whether all its calls are decided."""
+        return all(call.decision for call in self.calls)
+
+    def wait_for(self, calls: Sequence[Any], now: int, longest: int) -> tuple[bytes, int]:
+        """Wait for these calls. Returns them as JSON, and when the time of the first one is over."""
+        self.forget_calls()
+        bodies: list[bytes] = []
+        soonest = now + longest
+        for place, (call_id, kind, at_limit, ms, json) in enumerate(_fives(calls), 1):
+            until = now + min(longest if ms == "" else int(ms), longest)
+            self.record.put(**{f"wait:{place}": f"{until} {at_limit} {kind} {call_id}"})
+            bodies.append(json[:-1] + b',"until":%d}' % until)
+            soonest = min(soonest, until)
+        return b"[" + b",".join(bodies) + b"]", soonest
+
+    def decide(self, call: Call, op: str, json: bytes, now: int) -> None:
+        self.record.put(**{f"decision:{call.place}": op.encode() + b" " + json[:-1] + b',"at":%d}' % now})
+
+    def forget_calls(self) -> None:
+        for call in self.calls:
+            self.record.drop(f"wait:{call.place}", f"decision:{call.place}")
+        self.record.drop("calls", "suspended_at")
+
+    def end_run(self, most: int) -> None:
+        """Keep the answer, the error and the steps of the last run, a line of JSON for each run that has ended."""
+        record, raw = self.record, msgspec.Raw
+
+        def json(name: str) -> msgspec.Raw:
+            return raw(record.get(name) or b"null")
+
+        line = {
+            "run": record.number("run"), "status": "failed", "attempt": record.number("attempt"),
+            "started": json("started_at"), "ended": json("ended_at"), "code": record.text("error_code"),
+            "error": record.text("error"), "response": json("response"), "journal": json("journal"),
+            "service": json("service"),
+        }  # fmt: skip
+        lines = [*record.get("runs", b"").splitlines()[-most + 1 :], encode(line)]
+        record.put(runs=b"\n".join(lines))
+
+
+def _fives(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    return (tuple(flat[n : n + 5]) for n in range(0, len(flat), 5))
+
+
+def _leading_number(text: bytes) -> int:
+    """The number at the beginning of a window ("<start>:<tokens>") or a summary, or 0."""
+    digits = text[: len(text) - len(text.lstrip(b"0123456789"))]
+    return int(digits or 0)

@@ -1,0 +1,628 @@
+"""The transitions of a cell as plain Python: what each Lua script does to sessions, turns and events.
+
+Each public method is one script, with its arguments and its answers; docs/states.md draws them. The simulation runs the
+same schedules here and in Redis, and compares answers, records and events, so this is also the specification of the
+scripts. What only servers have is left out: RQ's records, shares of tenants, damaged data, and processes of their own
+for turns that crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from antiphon.model import encode
+from antiphon.model.usage import Usage
+from antiphon_worker.local.moves import (
+    ALONE_AFTER,
+    BY_LIMIT,
+    DEFAULT_TTL_MS,
+    ENDED,
+    FOR_EVER_MS,
+    KEPT_EVENTS,
+    KEPT_RUNS,
+    LONGEST_WAIT_MS,
+    LOOK_AGAIN_MS,
+    MOST_UNTOLD,
+    NOT_DECIDED,
+    START_ALONE_MS,
+    Answer,
+    T,
+)
+from antiphon_worker.local.records import Session, Turn
+from antiphon_worker.local.sessions import SessionTransitions
+
+
+class Transitions(SessionTransitions):
+    """All transitions of one cell: those of sessions, and those of turns."""
+
+    def submit(
+        self, session_id: str, turn_id: str, digest: str, request: bytes, queue: str, agent_queue: str,
+        default_queue: str, ttl_ms: Any, inbox_limit: int, delayed_limit: int, tenant_limit: int, session_limit: int,
+        busy: str, due_in_ms: int, tail: int, agent: bytes, metadata: bytes, tenant: str, key: str, input_bytes: int,
+        again: str, priority: str, cursor: Any,
+    ) -> Answer:  # fmt: skip
+        """Accept a turn: it enters its session's inbox, or waits until it is due."""
+        now, life = self.clock(), DEFAULT_TTL_MS if ttl_ms == "" else int(ttl_ms)
+        if not (0 <= due_in_ms <= FOR_EVER_MS and 0 <= life <= FOR_EVER_MS):
+            return [b"OUT_OF_RANGE"]
+        session = self.find(session_id) or Session(session_id)
+        known = self.turns.get(turn_id)
+        if known is not None:
+            return self._submitted_before(known, session, digest, tenant, busy, inbox_limit, again)
+        kept, length = session.record, len(session.inbox)
+        if refusal := _refused(session, tenant, busy, cursor, inbox_limit):
+            return refusal
+        if due_in_ms > 0 and sum(turn.due is not None for turn in self.turns.values()) >= delayed_limit:
+            return [b"FULL", b"delayed_turns"]
+        if "created" not in kept and len(self.sessions) >= session_limit:
+            return [b"FULL", b"sessions"]
+        turn = Turn(turn_id, session)
+        if priority:
+            turn.record.put(priority=priority)
+        home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant, now)
+        turn.record.put(
+            session=session_id, digest=digest, request=request, queue=queue or home or default_queue,
+            status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
+            metadata=metadata, position=length, created=now, key=key, input=input_bytes,
+        )  # fmt: skip
+        if whose := kept.text("tenant"):
+            turn.record.put(tenant=whose)
+        self.sessions[session_id], self.turns[turn_id] = session, turn
+        self._list(turn)
+        if due_in_ms > 0:
+            turn.due = now + due_in_ms
+            turn.record.put(due_at=turn.due)
+            kept.put(due_until=max(kept.number("due_until"), turn.due))
+            if not length:
+                self._release(session, now)
+            self.woken(turn)
+            return [b"ACCEPTED", length]
+        stopped = self._stopped_by(session, busy)
+        position = self._enter(turn, now, stopped)
+        if position:
+            self._act_on(stopped, turn, busy, now)
+        return [b"ACCEPTED", position]
+
+    def _submitted_before(
+        self, turn: Turn, session: Session, digest: str, tenant: str, busy: str, inbox_limit: int, again: str
+    ) -> Answer:
+        """A repetition, or the wish to run a failed turn again."""
+        whole = session.record
+        owner = turn.record.text("tenant") or whole.text("tenant") or ("" if "created" in whole else tenant)
+        if tenant and owner != tenant:
+            return [b"OTHER_TENANT"]
+        if turn.record.text("digest") != digest or turn.session.id != session.id:
+            return [b"KEY_REUSED"]
+        if not again or turn.status != "failed" or turn.record.text("again") == again:
+            return [b"ACCEPTED", turn.record.number("position")]
+        if self._is_anothers(turn):
+            return [b"OTHER_TENANT"]
+        if session.inbox and busy == "reject":
+            return [b"SESSION_BUSY", session.inbox[0].id.encode()]
+        if len(session.inbox) >= inbox_limit:
+            return [b"INBOX_FULL", len(session.inbox)]
+        now, stopped = self.clock(), self._stopped_by(session, busy)
+        position = self._run_again(turn, now, again, stopped)
+        if position is None:
+            return [b"SESSION_CLOSED"]
+        if stopped is not None:
+            self._act_on(stopped, turn, busy, now)
+        return [b"ACCEPTED", position]
+
+    def requeue(self, turn_id: str, again: str) -> Answer:
+        """Run a failed turn again: a new run at the end of its session's inbox."""
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            return [b"TURN_NOT_FOUND"]
+        if turn.record.text("again") == again:
+            return [b"OK"]
+        if turn.status != "failed":
+            return [b"NOT_FAILED", turn.status.encode()]
+        if self._is_anothers(turn):
+            return [b"OTHER_TENANT", turn.session.id.encode()]
+        if self._run_again(turn, self.clock(), again) is None:
+            return [b"SESSION_CLOSED", turn.session.id.encode()]
+        return [b"OK"]
+
+    def _is_anothers(self, turn: Turn) -> bool:
+        whose, session = turn.record.get("tenant"), self.find(turn.session.id)
+        return bool(whose and session and session.record.get("tenant") != whose)
+
+    def _run_again(self, turn: Turn, now: int, again: str, behind: Turn | None = None) -> int | None:
+        session = self.find(turn.session.id)
+        if session is not None and "closed" in session.record:
+            return None
+        if session is None:
+            session = self.sessions[turn.session.id] = Session(turn.session.id)
+        turn.session, record = session, turn.record
+        record.put(again=again)
+        turn.end_run(KEPT_RUNS)
+        turn.forget_calls()
+        record.put(run=record.number("run") + 1, attempt=0, crashes=0, errors=0, step=1)
+        record.drop(
+            "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
+            "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
+            "session_usage", "own_usage", "lacking", "waited",
+        )  # fmt: skip
+        turn.journal = record.get("steered", b"").splitlines()
+        if "created" not in session.record:
+            session.record.put(created=now)
+            if tenant := record.get("tenant"):
+                session.record.put(tenant=tenant)
+        if turn not in session.turns:
+            self._list(turn)
+        return self._enter(turn, now, behind)
+
+    def _stopped_by(self, session: Session, busy: str) -> Turn | None:
+        """The turn that a new one stops and directly follows: the first that is not being stopped already."""
+        if busy not in ("interrupt", "rollback"):
+            return None
+        return next((turn for turn in session.inbox if "cancel" not in turn.record), None)
+
+    def _act_on(self, current: Turn | None, turn: Turn, busy: str, now: int) -> None:
+        head = turn.session.inbox[0]
+        if busy == "steer":
+            if head is not turn and "cancel" not in head.record:
+                turn.record.put(steers=head.id)
+                turn.session.record.put(steer=head.id)
+        elif current is not None and busy == "interrupt":
+            reason = f"interrupted by turn {turn.id}"
+            if current.status in ("running", "suspended"):
+                self._stop(current, reason, "partial", now, KEPT_EVENTS)
+                return
+            current.record.put(cancel=reason, keep="partial")
+            if current is head:
+                self._leave_queue(current)
+                self._offer(current, now, front=True)
+        elif current is not None:
+            self._stop(current, f"rolled back for turn {turn.id}", "nothing", now, KEPT_EVENTS)
+
+    def claim(
+        self,
+        worker: str,
+        token: str,
+        lease_ms: int,
+        most: int,
+        most_alone: int,
+        only: str,
+        app: str,
+        *queues: str,
+    ) -> Answer:
+        """Take turns: lease each session, make its fence, start and load the turn."""
+        now, taken, alone = self.clock(), list[Turn](), list[Turn]()
+        if self._tokens.get(worker) == token:
+            held = [one for one in self.sessions.values() if one.record.text("holder") == worker]
+            taken = [one.inbox[0] for one in held if one.record.text("fence").endswith(token)]
+            alone = [one.inbox[0] for one in held if one.alone == token]
+            return _claimed(taken, alone, now)
+        if only:
+            self._leave_queue(self.turns[only])
+            if self._startable(self.turns[only], now):
+                taken.append(self._take(self.turns[only], worker, token, lease_ms, now))
+        for queue in () if only else queues:
+            left: list[Turn] = []
+            waiting = self.queues.get(queue, [])
+            while waiting and len(taken) + len(alone) < most:
+                turn = waiting.pop(0)
+                if not self._startable(turn, now):
+                    continue
+                if app and app in turn.record.text("lacking"):
+                    left.append(turn)
+                elif turn.record.number("crashes") < ALONE_AFTER:
+                    taken.append(self._take(turn, worker, token, lease_ms, now))
+                elif len(alone) < most_alone:
+                    turn.session.alone, turn.session.look_at = token, now + max(lease_ms, START_ALONE_MS)
+                    turn.session.record.put(holder=worker)
+                    self._tokens[worker] = token
+                    alone.append(turn)
+                else:
+                    left.append(turn)
+            waiting[:0] = left
+        return _claimed(taken, alone, now)
+
+    def _startable(self, turn: Turn, now: int) -> bool:
+        """Whether a worker can take the turn: it is its session's head, which nobody holds."""
+        due = turn.status == "queued" or (turn.status == "retrying" and turn.record.number("retry_at") <= now)
+        return due and turn.session.inbox[:1] == [turn] and not turn.session.record.get("fence")
+
+    def _take(self, turn: Turn, worker: str, token: str, lease_ms: int, now: int) -> Turn:
+        session, record = turn.session, turn.record
+        self._fences += 1
+        fence, self._tokens[worker] = f"{self._fences}-{token}", token
+        session.look_at = now + lease_ms
+        session.record.put(
+            fence=fence,
+            holder=worker,
+            lease=now + lease_ms,
+            turn=turn.id,
+            batch=0,
+            stop=record.get("cancel", b""),
+        )
+        record.put(attempt=record.number("attempt") + 1)
+        event = turn.event("turn_started", "attempt", "step", worker=worker)
+        seq = self._publish(session, now, event)
+        record.setdefault("first_seq", str(seq).encode())
+        record.setdefault("started_at", str(now).encode())
+        record.put(status="running", worker=worker, execution=fence)
+        return turn
+
+    def renew(self, worker: str, lease_ms: int, *leases: str) -> Answer:
+        """Renew leases, and return which turns are to stop."""
+        now, answers = self.clock(), []
+        for session_id, fence in zip(leases[::2], leases[1::2], strict=True):
+            session = self._held(session_id, fence)
+            if session is not None:
+                session.look_at = now + lease_ms
+                session.record.put(lease=session.look_at)
+            answers.append(b"SUPERSEDED" if session is None else session.record.get("stop", b""))
+        return [b"RENEWED", answers]
+
+    def emit(self, *windows: Any) -> Answer:
+        """Log and publish a window of events for each of several sessions."""
+        now, answers, at = self.clock(), [], 0
+        while at < len(windows):
+            session_id, fence, batch, count = windows[at : at + 4]
+            session = self._held(session_id, fence)
+            if session is not None and batch > session.record.number("batch"):
+                self._publish(session, now, *windows[at + 4 : at + 4 + count])
+                session.record.put(batch=batch)
+            answers.append(b"SUPERSEDED" if session is None else session.record.get("stop", b""))
+            at += 4 + count
+        return [b"EMITTED", answers]
+
+    def append_step(
+        self,
+        session_id: str,
+        turn_id: str,
+        fence: str,
+        length: int,
+        step: int,
+        usage: bytes,
+        count: int,
+        *rest: bytes,
+    ) -> Answer:
+        """Append to a turn's journal and publish the events for it. ``length`` names the call."""
+        session = self._held(session_id, fence)
+        if session is None:
+            return [b"SUPERSEDED"]
+        turn, stop = self.turns[turn_id], session.record.get("stop", b"")
+        answer = [b"STEER" if not stop and session.record.text("steer") == turn_id else b"OK", stop]
+        if len(turn.journal) == length + count:
+            return answer
+        if len(turn.journal) != length:
+            return [b"CONFLICT", len(turn.journal)]
+        turn.journal += rest[:count]
+        turn.record.put(step=step)
+        if usage:
+            turn.record.put(session_usage=usage)
+        if rest[count:]:
+            self._publish(session, self.clock(), *rest[count:])
+        return answer
+
+    def steer(
+        self, session_id: str, turn_id: str, fence: str, length: int, step: int, keep_events: int
+    ) -> Answer:
+        """Let a running turn take the input of the turns that were submitted to steer it; those turns end."""
+        session = self._held(session_id, fence)
+        if session is None:
+            return [b"SUPERSEDED"]
+        turn, stop = self.turns[turn_id], session.record.get("stop", b"")
+        if len(turn.journal) < length:
+            return [b"CONFLICT", len(turn.journal)]
+        if len(turn.journal) == length and not stop:
+            for other in session.inbox[1:]:
+                if other.record.text("steers") == turn_id and other.status == "waiting":
+                    self._take_input(turn, other, step, keep_events)
+            session.record.drop("steer")
+        return [b"OK", stop, turn.journal[length:]]
+
+    def _take_input(self, turn: Turn, other: Turn, step: int, keep_events: int) -> None:
+        now, record = self.clock(), other.record
+        entry = b'{"type":"steered","version":2,"turn_id":"%s","created":%s,"request":%s}' % (
+            other.id.encode(), record["created"], record["request"],
+        )  # fmt: skip
+        turn.journal.append(entry)
+        turn.record.put(steered=turn.record.get("steered", b"") + entry + b"\n")
+        record.put(steered_into=turn.id)
+        self._publish(
+            turn.session,
+            now,
+            turn.event("turn_steered", "attempt", step=step, steered_id=other.id, **other.input_shown),
+        )
+        end = other.event("turn_finished", steered_into=turn.id)
+        self._conclude(other, "finished", now, [end], keep_events, left=True)
+
+    def finish(
+        self, session_id: str, turn_id: str, fence: str, status: str, response: bytes, error_code: str, error: str,
+        service: bytes, variables: bytes, window: str, summary: bytes, kept: Any, keep_events: int, calls: str,
+        usage: bytes, memories: str, count: int, *rest: bytes,
+    ) -> Answer:  # fmt: skip
+        """End a run: its messages become history, its terminal event is published, the session's next turn starts."""
+        turn = self.turns.get(turn_id)
+        if turn is not None and turn.record.text("done") == fence:
+            return [b"OK"]
+        session = self._held(session_id, fence)
+        if session is None or turn is None:
+            return [b"SUPERSEDED"]
+        if (stop := session.record.get("stop")) and status != "cancelled":
+            return [b"STOPPED", stop]
+        if kept != "" and len(session.history) > kept:
+            session.record.put(shortened=1)
+            session.cut(kept)
+        session.history += rest[:count]
+        if service:
+            turn.record.put(service=service)
+        for name, value in {
+            "variables": variables,
+            "window": window,
+            "summary": summary,
+            "usage": usage,
+        }.items():
+            if value:
+                session.record.put(**{name: value})
+        if calls == "told":
+            session.record.drop("untold")
+        if calls == "untold":
+            session.note_untold(turn, MOST_UNTOLD)
+        now, left = self.clock(), status == "finished" or count > 0
+        turn.record.put(done=fence, response=response, error_code=error_code, error=error)
+        self._conclude(turn, status, now, list(rest[count:]), keep_events, left=left)
+        session.let_go()
+        self._ready(session, now)
+        return [b"OK"]
+
+    def give_back(
+        self, session_id: str, turn_id: str, fence: str, cause: str, delay_ms: int, reason: str, code: str,
+        service: bytes, lacking: str, *workers: str,
+    ) -> Answer:  # fmt: skip
+        """Requeue an unfinished turn, perhaps after a delay. Only an error counts as one, and as an attempt."""
+        turn = self.turns[turn_id]
+        if turn.record.text("given_back") == fence:
+            return [b"OK"]
+        session = self._held(session_id, fence)
+        if session is None:
+            return [b"SUPERSEDED"]
+        if stop := session.record.get("stop"):
+            return [b"STOPPED", stop]
+        now, record = self.clock(), turn.record
+        record.put(given_back=fence)
+        if lacking:
+            record.put(lacking=lacking)
+        session.let_go()
+        self._retry(turn, now, delay_ms, reason, code, service)
+        if cause != "drain" and record.text("failing").partition(" ")[0] != record.text("step"):
+            record.put(failing=f"{record.text('step')} {now}")
+        counted = "errors" if cause == "error" else "attempt"
+        record.put(**{counted: record.number(counted) + (1 if cause == "error" else -1)})
+        return [b"OK"]
+
+    def suspend(
+        self, session_id: str, turn_id: str, fence: str, aside: bytes, count: int, *rest: Any
+    ) -> Answer:
+        """Suspend a turn until its pending calls are decided. With ``aside``, the session's next turns overtake it."""
+        turn = self.turns[turn_id]
+        if turn.record.text("given_back") == fence:
+            return [b"OK"]
+        session = self._held(session_id, fence)
+        if session is None:
+            return [b"SUPERSEDED"]
+        if stop := session.record.get("stop"):
+            return [b"STOP", stop]
+        now, record = self.clock(), turn.record
+        record.put(given_back=fence)
+        calls, soonest = turn.wait_for(rest[: 5 * count], now, LONGEST_WAIT_MS)
+        step = record.number("step", 1) - 1
+        event = turn.event("turn_suspended", "attempt", step=step, calls=msgspec.Raw(calls))
+        self._publish(session, now, *rest[5 * count :], event)
+        record.put(status="suspended", suspended_at=now, calls=calls)
+        session.let_go()
+        look_at = min(soonest, now + LOOK_AGAIN_MS)
+        if not aside:
+            session.look_at = look_at
+            return [b"OK"]
+        turn.aside = look_at
+        session.record.put(aside=session.record.number("aside") + 1)
+        record.drop("first_seq", "session_usage")
+        record.put(own_usage=aside)
+        session.inbox.remove(turn)
+        self._ready(session, now)
+        return [b"OK"]
+
+    def decide(self, turn_id: str, call_id: str, op: str, kind: str, json: bytes, keep_events: int) -> Answer:
+        """Decide about a pending call of a suspended turn. When the last one is decided, the turn is queued."""
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            return [b"TURN_NOT_FOUND"]
+        now = self.clock()
+        call = next((one for one in turn.calls if one.id == call_id), None)
+        if call is not None and call.decision:
+            return [b"DECIDED"] if call.op == op else [b"ALREADY", call.decision]
+        if turn.status != "suspended":
+            return [b"NOT_SUSPENDED", turn.status.encode()]
+        if call is None:
+            return [b"UNKNOWN_CALL"]
+        if kind not in ("reject", "result" if call.kind == "tool" else "approve"):
+            return [b"OTHER_KIND", call.kind.encode()]
+        turn.decide(call, op, json, now)
+        if turn.decided:
+            self._resume(turn, now)
+        return [b"DECIDED"]
+
+    def cancel(self, turn_id: str, reason: str, keep: str, keep_events: int) -> Answer:
+        """Cancel a turn: at once if no worker runs it; otherwise its holder is told."""
+        turn = self.turns.get(turn_id)
+        if turn is None:
+            return [b"TURN_NOT_FOUND"]
+        if turn.status in ENDED:
+            return [b"ALREADY", turn.status.encode()]
+        if reason in ("", "SUPERSEDED", "STEER"):
+            reason = "cancelled"
+        turn.due = None
+        ended = self._stop(turn, reason, keep, self.clock(), keep_events)
+        return [b"CANCELLED" if ended else b"REQUESTED"]
+
+    def reap(
+        self, holder: str, limit: int, crash_limit: int, keep_events: int, code: str, reason: str, spare: str,
+        *queues: str,
+    ) -> Answer:  # fmt: skip
+        """Start what is due: retries, delayed turns, time limits; and recover what a dead holder held."""
+        now, acts = self.clock(), []
+
+        def act(turn: Turn, what: str) -> None:
+            acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
+
+        if holder:
+            self._tokens.pop(holder, None)
+            sessions = [one for one in self.sessions.values() if one.record.text("holder") == holder]
+        else:
+            sessions = _due(self.sessions.values(), "look_at", now, limit * 10 if spare == "1" else limit)
+        for session in sessions:
+            if not session.record.get("fence"):
+                if session.record.get("holder"):
+                    session.let_go()
+                self._look(session.inbox[0], now, keep_events, act)
+            elif holder or spare != "1":
+                self._crashed(session.inbox[0], now, crash_limit, keep_events, code, reason, act)
+        if holder:
+            return [b"REAPED", acts]
+        for turn in _due(self.turns.values(), "due", now, limit):
+            turn.due = None
+            self._enter(turn, now)
+            act(turn, "due")
+        for turn in _due(self.turns.values(), "aside", now, limit):
+            if look_at := self._watch(turn, now, keep_events, act):
+                turn.aside = look_at
+        return [b"REAPED", acts]
+
+    def _look(self, turn: Turn, now: int, keep_events: int, act: Callable[[Turn, str], None]) -> None:
+        """Check the head of a session without a holder: it must be claimable, or due later."""
+        session, record = turn.session, turn.record
+        if turn.status == "suspended":
+            if look_at := self._watch(turn, now, keep_events, act):
+                session.look_at = look_at
+        elif turn.status == "retrying" and record.number("retry_at") > now:
+            session.look_at = record.number("retry_at")
+        elif turn.status == "queued" and turn in self.queues.get(record.text("queue"), ()):
+            record.drop("lacking")
+            session.look_at = now + LOOK_AGAIN_MS
+        else:
+            what = "retried" if turn.status == "retrying" else "repaired"
+            self._offer(turn, now, front=True)
+            act(turn, what)
+
+    def _watch(self, turn: Turn, now: int, keep_events: int, act: Callable[[Turn, str], None]) -> int | None:
+        """Look at a suspended turn: time limits decide, or end the turn. Returns when to look again, if it waits."""
+        for call in turn.calls:
+            if call.until > now or call.decision:
+                continue
+            if call.at_limit == "fail":
+                self._stand_up(turn)
+                self._give_up(turn, now, "not_decided", NOT_DECIDED, keep_events)
+                return act(turn, "not_decided")
+            json = encode({"call_id": call.id, "kind": call.at_limit, "reason": BY_LIMIT})
+            turn.decide(call, "limit", json, now)
+        if turn.decided:
+            self._resume(turn, now)
+            return act(turn, "resumed")
+        return min(now + LOOK_AGAIN_MS, *(call.until for call in turn.calls if not call.decision))
+
+    def _crashed(
+        self, turn: Turn, now: int, crash_limit: int, keep_events: int, code: str, reason: str,
+        act: Callable[[Turn, str], None],
+    ) -> None:  # fmt: skip
+        """Recover a turn whose holder has died: it continues, or it ends if its holders have died too often."""
+        crashes = turn.record.number("crashes") + 1
+        turn.record.put(crashes=crashes)
+        turn.session.let_go()
+        if crashes < crash_limit:
+            self._retry(turn, now, 0, reason, code, b"")
+            return act(turn, "recovered")
+        if cancel := turn.record.get("cancel"):
+            turn.record.put(error=cancel)
+            self._count_usage(turn)
+            self._keep_journal(turn)
+            keep = turn.record.text("keep") or "steps"
+            end = turn.event("turn_cancelled", reason=cancel.decode(), keep=keep)
+            self._conclude(turn, "cancelled", now, [end], keep_events)
+            self._ready(turn.session, now)
+            return act(turn, "cancelled")
+        message, failed = f"The turn was given up after {crashes} crashes of its worker.", "worker_crashed"
+        if code != "worker_died":
+            message, failed = f"{message} {reason}", code
+        self._give_up(turn, now, failed, message, keep_events)
+        return act(turn, "failed")
+
+    def _give_up(self, turn: Turn, now: int, code: str, message: str, keep_events: int) -> None:
+        head = turn.session.inbox[:1] == [turn]
+        turn.record.put(error=message, error_code=code)
+        self._count_usage(turn)
+        self._keep_journal(turn)
+        end = turn.event("turn_failed", code=code, message=message)
+        self._conclude(turn, "failed", now, [end], keep_events)
+        if head:
+            self._ready(turn.session, now)
+
+    def _count_usage(self, turn: Turn) -> None:
+        """Of a turn that others have overtaken, only its own usage is known until a worker resumes it."""
+        usage, own = turn.record.get("session_usage"), turn.record.get("own_usage")
+        if usage is None and own is not None:
+            with suppress(msgspec.MsgspecError):
+                total = msgspec.json.decode(turn.session.record.get("usage") or b"{}", type=Usage)
+                usage = encode(total + msgspec.json.decode(own, type=Usage))
+        if usage is not None:
+            turn.session.record.put(usage=usage)
+
+
+def _kept_by(
+    session: Session, queue: str, agent: bytes, agent_queue: str, ttl_ms: Any, tenant: str, now: int
+) -> str:
+    """Let a session keep what its first turns bring, and return the queue that it had before."""
+    kept = session.record
+    home = kept.text("queue") or agent_queue or kept.text("agent_queue")
+    if agent and "agent" not in kept:
+        kept.put(agent=agent, **({"agent_queue": agent_queue} if agent_queue else {}))
+    if queue and not home:
+        kept.put(queue=queue)
+    if ttl_ms != "":
+        kept.put(ttl=ttl_ms)
+    if tenant and "tenant" not in kept:
+        kept.put(tenant=tenant)
+    kept.setdefault("created", str(now).encode())
+    return home
+
+
+def _refused(session: Session, tenant: str, busy: str, cursor: Any, inbox_limit: int) -> Answer | None:
+    """Why a session does not take a new turn."""
+    kept, length = session.record, len(session.inbox)
+    if tenant and (kept.text("tenant") or ("" if "created" in kept else tenant)) != tenant:
+        return [b"OTHER_TENANT"]
+    if "closed" in kept:
+        return [b"SESSION_CLOSED"]
+    if length and busy == "reject":
+        return [b"SESSION_BUSY", session.inbox[0].id.encode()]
+    seq = kept.number("seq") if "created" in kept else 0
+    if cursor != "" and seq != int(cursor):
+        return [b"SESSION_CHANGED", str(seq).encode()]
+    return [b"INBOX_FULL", length] if length >= inbox_limit else None
+
+
+def _due(found: Iterable[T], name: str, now: int, limit: int) -> list[T]:
+    """Those whose time has come, the earliest first."""
+    timed = [(at, one.id, one) for one in found if (at := getattr(one, name)) is not None and at <= now]
+    return [one for *_, one in sorted(timed, key=itemgetter(0, 1))[:limit]]
+
+
+def _claimed(taken: Sequence[Turn], alone: Sequence[Turn], now: int) -> Answer:
+    return [
+        b"CLAIMED",
+        [turn.loaded(now) for turn in taken],
+        [],
+        [turn.id.encode() for turn in alone],
+        [],
+        [],
+    ]
