@@ -106,7 +106,7 @@ OWNERS = {
     "pydantic": ["antiphon.input.schema", "antiphon.ext.*"],
     "pydantic_core": [
         "antiphon.ext.pydantic_ai",
-        "antiphon_worker.loop.answers",
+        "antiphon.input.json_schema",
         "antiphon_worker.loop.output",
     ],
     "starlette": ["antiphon_gateway.*"],

@@ -490,3 +490,50 @@ def test_a_result_that_json_cannot_say_is_an_error_for_the_model(value):
 )
 def test_docstrings_are_read(text, expected):
     assert read_docstring(text) == expected
+
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+}
+
+
+def test_a_tool_may_be_declared_by_a_schema():
+    @tool(name="forecast", description="Forecast.", parameters=CITY)
+    def call(context: Context, **arguments):
+        return [context.call_id, arguments]
+
+    assert (call.parameters, call.description) == (CITY, "Forecast.")
+    assert called(call, city="Paris", days=2) == ["call", {"city": "Paris", "days": 2}]
+    with pytest.raises(ToolArgumentsInvalid, match=r"forecast: .*city"):
+        called(call, days=2)
+    with pytest.raises(ToolArgumentsInvalid, match="days"):
+        called(call, city="Paris", days="two")
+    assert called(call, city="Paris", context="forged")[0] == "call"
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "says"),
+    [
+        (lambda **arguments: 0, {"type": "string"}, "schema of an object"),
+        (lambda **arguments: 0, {"type": "object", "properties": []}, "schema of an object"),
+        (lambda **arguments: 0, "an object", "is not a JSON schema"),
+        (lambda **arguments: 0, {"type": object}, "is not a JSON schema"),
+        (lambda city: 0, CITY, "does not accept 'days'"),
+    ],
+)
+def test_a_schema_that_no_tool_can_have_is_refused(function, parameters, says):
+    with pytest.raises(InvalidTool, match=says):
+        Tool(function, name="forecast", parameters=parameters)
+
+
+def test_a_method_may_be_declared_by_a_schema():
+    class Shop:
+        city = "Rome"
+
+        @tool(parameters=CITY)
+        def forecast(self, city, days=1):
+            return [self.city, city, days]
+
+    assert called(Shop().forecast, city="Paris") == ["Rome", "Paris", 1]

@@ -11,7 +11,9 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 import msgspec
 
-from antiphon.errors import InvalidTool, ToolArgumentsInvalid
+from antiphon.errors import InvalidTool, ToolArgumentsInvalid, UsageError
+from antiphon.input.json_schema import misfits
+from antiphon.input.limits import check_depth
 from antiphon.input.schema import NotStrict, Shape, strict_schema
 from antiphon.model import AtLimit, File, Image, Text
 from antiphon.tools.approval import ToolRule, tool_rule
@@ -108,6 +110,7 @@ class ToolOptions(TypedDict, total=False):
 
     name: str | None
     description: str | None
+    parameters: Mapping[str, Any] | None
     timeout: float | None
     at_most_once: bool
     strict: bool
@@ -119,9 +122,10 @@ class ToolOptions(TypedDict, total=False):
 class Tool(Generic[P, R]):
     """A function that a model can call. Python code can still call it like the function itself.
 
-    ``parameters`` is the JSON schema of its arguments. ``timeout`` is in seconds; None uses the worker's. With
-    ``at_most_once``, a call is never started a second time, even after a worker crash. With ``strict``, the model
-    service enforces the schema.
+    ``parameters`` is the JSON schema of its arguments, by default that of the function's parameters. A function whose
+    schema is given is called with keywords; their values are checked, and not converted. ``timeout`` is in seconds;
+    None uses the worker's. With ``at_most_once``, a call is never started a second time, even after a worker crash.
+    With ``strict``, the model service enforces the schema.
 
     With ``approval``, a call waits until somebody approves it: every call, or those for which a function of the
     arguments returns True. After ``approval_timeout`` seconds without a decision, ``approval_at_limit`` says what
@@ -134,6 +138,7 @@ class Tool(Generic[P, R]):
         *,
         name: str | None = None,
         description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         at_most_once: bool = False,
         strict: bool = False,
@@ -142,8 +147,8 @@ class Tool(Generic[P, R]):
         approval_at_limit: AtLimit = "reject",
     ) -> None:
         self._options = ToolOptions(
-            name=name, description=description, timeout=timeout, at_most_once=at_most_once, strict=strict,
-            approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
+            name=name, description=description, parameters=parameters, timeout=timeout, at_most_once=at_most_once,
+            strict=strict, approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
         )  # fmt: skip
         self.function = function
         self.name = _checked_name(function, name)
@@ -155,8 +160,9 @@ class Tool(Generic[P, R]):
         self.description = description if description is not None else about
         self._unbound = _is_method(function)
         self._context: list[str] = []
+        self._given = None if parameters is None else _object_schema(parameters, self.name)
         self._offered = self._read_signature(arguments)
-        self.parameters = self._schema()
+        self.parameters = self._given or self._schema()
         update_wrapper(self, _plain(function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -176,6 +182,10 @@ class Tool(Generic[P, R]):
         """Return the arguments for the function from those of the model. Raises ``ToolArgumentsInvalid``."""
         if self._unbound:
             raise ToolArgumentsInvalid(f"{self.name} is a method: give the agent the tool of an instance.")
+        if self._given is not None:
+            if reasons := misfits(arguments, self._given):
+                raise ToolArgumentsInvalid(f"The arguments do not match {self.name}: {'; '.join(reasons)}.")
+            return [], {**arguments, **dict.fromkeys(self._context, context)}
         unknown = [name for name in arguments if name not in self.parameters["properties"]]
         missing = [p.name for p in self._offered if p.required and p.name not in arguments]
         problems = [f"there is no argument {name!r}" for name in unknown]
@@ -202,10 +212,15 @@ class Tool(Generic[P, R]):
 
     def _read_signature(self, arguments: dict[str, str]) -> list[_Parameter]:
         offered: list[_Parameter] = []
-        for parameter in _signature(self.function, self.name).values():
+        signature = _signature(self.function, self.name)
+        if self._given is not None:
+            _check_accepts(signature, self._given, self.name)
+        for parameter in signature.values():
             annotation = parameter.annotation
             if annotation is Context or Context in get_args(annotation):
                 self._context.append(parameter.name)
+                continue
+            if self._given is not None:
                 continue
             shape = _shape_of(parameter, self.name)
             description = arguments.get(parameter.name) or _annotated_text(annotation)
@@ -251,6 +266,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
     at_most_once: bool = False,
     strict: bool = False,
@@ -260,18 +276,50 @@ def tool(
 ) -> Any:
     """Turn a function into a tool. Raises ``InvalidTool`` if its signature has no JSON schema.
 
+    The keywords are those of ``Tool``. ``parameters`` makes a tool from a JSON schema, for functions of an OpenAPI
+    document or of another server.
+
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
     ...     "Add two numbers."
     ...     return a + b
     >>> add(2), add.name, add.parameters["required"]
     (3, 'add', ['a'])
+    >>> schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    >>> weather = tool(name="weather", parameters=schema)(lambda **arguments: f"Sun in {arguments['city']}")
+    >>> weather.parameters["required"]
+    ['city']
     """
     options = ToolOptions(
-        name=name, description=description, timeout=timeout, at_most_once=at_most_once, strict=strict,
-        approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
+        name=name, description=description, parameters=parameters, timeout=timeout, at_most_once=at_most_once,
+        strict=strict, approval=approval, approval_timeout=approval_timeout, approval_at_limit=approval_at_limit,
     )  # fmt: skip
     return partial(Tool, **options) if function is None else Tool(function, **options)
+
+
+def _object_schema(parameters: Any, name: str) -> dict[str, Any]:
+    """Return a copy of the schema that a tool is declared with. Raises ``InvalidTool``."""
+    try:
+        schema = msgspec.json.decode(msgspec.json.encode(parameters), type=dict[str, Any])
+        check_depth(schema, "The schema")
+    except (TypeError, ValueError, RecursionError, UsageError, msgspec.MsgspecError) as exc:
+        raise InvalidTool(f"parameters= of the tool {name} is not a JSON schema: {exc}") from exc
+    if schema.get("type") != "object" or not isinstance(schema.get("properties", {}), dict):
+        raise InvalidTool(
+            f'parameters= of the tool {name} must be the JSON schema of an object: {{"type": "object", …}}.'
+        )
+    return schema
+
+
+def _check_accepts(signature: Mapping[str, inspect.Parameter], schema: Mapping[str, Any], name: str) -> None:
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.values()):
+        return
+    refused = [one for one in schema.get("properties", {}) if one not in signature]
+    if refused:
+        raise InvalidTool(
+            f"The function of the tool {name} does not accept {refused[0]!r}, which its schema has: add this "
+            "parameter, or **arguments."
+        )
 
 
 def _checked_timeout(timeout: float | None, name: str) -> float | None:

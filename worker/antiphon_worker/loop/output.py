@@ -6,10 +6,10 @@ from typing import Any
 
 from antiphon.errors import InvalidOutput, LimitReached
 from antiphon.events import OutputDelta
+from antiphon.input.json_schema import misfits
 from antiphon.input.limits import check_depth
 from antiphon.input.request import OutputSpec
 from antiphon.input.schema import WRAPPED, read_json
-from antiphon_worker.loop.answers import misfits
 from antiphon_worker.loop.step_events import Sink, StepEvents
 from antiphon_worker.providers.base import Increment, TextPiece
 

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from antiphon.errors import ToolArgumentsInvalid, UnknownTool
 from antiphon.events import ToolResultEvent
+from antiphon.input.json_schema import misfits
 from antiphon.input.values import now_ms
 from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, Text, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
-from antiphon_worker.loop.answers import misfits
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import CallsOpened, Journal, Step, ToolFinished, ToolStarted, plain_variables
 from antiphon_worker.loop.toolbox import AnyTool, RunningCall, ToolBox, is_stop, shorten

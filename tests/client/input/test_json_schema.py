@@ -8,8 +8,8 @@ import msgspec
 import pydantic
 import pytest
 
+from antiphon.input.json_schema import MOST_REASONS, misfits
 from antiphon.input.schema import output_schema
-from antiphon_worker.loop.answers import MOST_REASONS, misfits
 
 SCHEMA = {
     "type": "object",
