@@ -458,7 +458,7 @@ class AsyncClient:
         ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all that is kept, or None for what is
         new. A cell keeps the last 100,000 from the first call on, until a week passes without a reader. Raises
         ``StreamGap`` if events after the cursor are no longer kept. The iteration does not end; it reconnects as
-        ``subscribe`` does, and takes its ``heartbeat``.
+        ``subscribe`` does, and takes its ``heartbeat``, whose first one comes after Redis has answered.
 
         >>> beginning = (await anext(client.subscribe_all(heartbeat=0.01))).cursor
         >>> again = await client.submit("user-123", "Hello again", agent=agent)

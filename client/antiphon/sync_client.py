@@ -497,7 +497,7 @@ class Client(Synchronous[AsyncClient]):
         ``turn_cancelled`` and ``turn_suspended``. ``after`` is a cursor, 0 for all that is kept, or None for what is
         new. A cell keeps the last 100,000 from the first call on, until a week passes without a reader. Raises
         ``StreamGap`` if events after the cursor are no longer kept. The iteration does not end; it reconnects as
-        ``subscribe`` does, and takes its ``heartbeat``.
+        ``subscribe`` does, and takes its ``heartbeat``, whose first one comes after Redis has answered.
 
         >>> beginning = next(client.subscribe_all(heartbeat=0.01)).cursor
         >>> again = client.submit("user-123", "Hello again", agent=agent)

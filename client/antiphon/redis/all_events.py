@@ -243,6 +243,7 @@ class AllEvents:
         await self._notices.aclose()
 
     async def __anext__(self) -> FollowedEvent:
+        await self.start()  # before the first heartbeat, so that each has a cursor
         timer = asyncio.timeout(self._heartbeat)
         try:
             async with timer:
@@ -254,7 +255,6 @@ class AllEvents:
         return FollowedEvent(event, self.cursor)
 
     async def _following(self) -> Event:
-        await self.start()
         while True:
             while self._ready:
                 event, name, entry = self._ready.popleft()

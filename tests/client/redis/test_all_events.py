@@ -183,6 +183,19 @@ async def _until(events, kind):
 
 
 @pytest.mark.one_server
+async def test_the_first_heartbeat_has_a_cursor_even_if_redis_is_slow(redis_url, redis_server):
+    with Proxy(redis_server.port) as proxy:
+        proxy.delay(0.05)
+        async with AsyncClient(proxy.url) as client, AsyncClient(redis_url) as submitter:
+            event, cursor = await anext(client.subscribe_all(heartbeat=0.001))
+            proxy.heal()
+            assert event.type == "heartbeat"
+            turn = await submitter.submit("s", "x", queue="nowhere")
+            await turn.cancel()
+            assert (await anext(client.subscribe_all(after=cursor))).event.turn_id == turn.id
+
+
+@pytest.mark.one_server
 async def test_several_cells_are_followed_with_one_cursor():
     with RedisServer() as one, RedisServer() as two:
         async with AsyncClient([one.url, two.url]) as client:
