@@ -37,7 +37,7 @@ from antiphon_gateway.interface.openapi import openapi
 from antiphon_gateway.openai import chat, compaction, conversations, models, responses, websocket
 from antiphon_gateway.openai.errors import openai_error
 from antiphon_gateway.page import files
-from antiphon_gateway.problems import Refused, problem_response
+from antiphon_gateway.problems import Draining, Refused, problem_response
 from antiphon_gateway.settings import Limits
 
 log = logging.getLogger("antiphon.gateway")
@@ -109,7 +109,8 @@ class Gateway:
     def drain(self) -> None:
         """End every stream at a cursor from which its reader can resume at another replica.
 
-        Requests that wait for a turn are answered at once. ``antiphon serve`` does this on SIGTERM.
+        Requests that wait for a turn are refused with 503: another replica answers their repetition. ``antiphon serve``
+        does this on SIGTERM.
 
         >>> app.drain()
         """
@@ -241,7 +242,7 @@ async def show_document(call: Call[None, None]) -> dict[str, Any]:
 async def show_health(call: Call[None, None]) -> dict[str, str]:
     """Return whether this process takes requests: 503 while it drains"""
     if call.services.stopping.began:
-        raise Refused(503, "draining", "This gateway is draining: use another one.", retry_after=1)
+        raise Draining
     return {"status": "ok"}
 
 

@@ -80,6 +80,14 @@ class Refused(Exception):
         self.retry_after, self.limit, self.headers = retry_after, limit, headers or {}
 
 
+class Draining(Refused):
+    """This process ends: what the request waits for continues, and another gateway has it."""
+
+    def __init__(self, detail: str = "", *, headers: dict[str, str] | None = None) -> None:
+        detail = detail or "This gateway is draining: send the same request again."
+        super().__init__(503, "draining", detail, retry_after=1, headers=headers)
+
+
 def problem_of(error: Exception) -> Problem:
     """Return the problem for an error. What the server alone may know stays in its log."""
     if isinstance(error, Refused):

@@ -322,13 +322,13 @@ async def test_a_gateway_that_drains_ends_its_streams_without_an_end(redis_url, 
 
         reading, polling = (
             asyncio.create_task(read()),
-            asyncio.create_task(api.get(f"/turns/{turn}/result?wait=20")),
+            asyncio.create_task(api.get(f"/turns/{turn}/result?wait=20", 503)),
         )
         await wait_until_async(lambda: any("text_delta" in line for line in seen))
         app.drain()
         await asyncio.wait_for(reading, 5)
         assert not any(line.startswith("event: end") for line in seen)
-        assert (await asyncio.wait_for(polling, 5))["status"] == "running"
+        assert (await asyncio.wait_for(polling, 5))["code"] == "draining"
         assert (await api.get("/health", 503))["code"] == "draining"
         ensemble.stage.open("g")
         cursor = [line.partition(": ")[2] for line in seen if line.startswith("id:")][-1]

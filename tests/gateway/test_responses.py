@@ -194,6 +194,33 @@ async def test_a_response_in_the_background_is_cancelled_and_a_failed_one_says_w
         contract(await api.get(f"/v1/responses/{failed.id}"))
 
 
+async def test_a_response_that_waits_for_an_approval_returns_that_and_continues_after_it(
+    redis_url, tmp_path, contract
+):
+    async with stand(redis_url, tmp_path) as (_, api, client):
+        asks = {"model": "stage", "input": "tool:guarded"}
+        made = await client.responses.create(**asks)
+        path = f"/v1/responses/{made.id}"
+        assert (made.status, made.incomplete_details.reason) == ("in_progress", "approval_required")
+        assert (made.output[-1].type, made.output[-1].name) == ("function_call", "guarded")
+        assert await api.get(path) == made.to_dict(mode="json")
+        contract(await api.get(path))
+        decide = f"/turns/{made.id.removeprefix('resp_')}/calls/{made.output[-1].call_id}"
+        await api.post(f"{decide}/approve", {}, 204)
+        await api.result(made.id.removeprefix("resp_"))
+        ended = await client.responses.retrieve(made.id)
+        assert (ended.status, ended.incomplete_details, len(ended.output)) == ("completed", None, 3)
+        seen = []
+        async for event in await client.responses.create(**asks, stream=True):
+            seen.append(event)
+            contract(event.to_dict(mode="json"))
+            if event.type == "response.in_progress" and event.response.incomplete_details:
+                call, turn = event.response.output[-1].call_id, event.response.id.removeprefix("resp_")
+                await api.post(f"/turns/{turn}/calls/{call}/reject", {"reason": "No."}, 204)
+        assert (seen[-1].type, seen[-1].response.incomplete_details) == ("response.completed", None)
+        assert [one.sequence_number for one in seen] == list(range(len(seen)))
+
+
 async def test_tools_of_the_caller_end_a_response_and_their_results_begin_the_next(redis_url, contract):
     tools = [
         {

@@ -36,7 +36,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from antiphon.client import AsyncClient
-from antiphon.errors import TurnNotFound, WrongTenant
+from antiphon.errors import SessionBusy, TurnNotFound, WrongTenant
 from antiphon.input.ids import new_session_id
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
@@ -68,7 +68,7 @@ class CountedStream(EventStream):
         self._counting.sent(message, self._began)
 
 
-BODY_SECONDS = 30.0
+BODY_SECONDS = PATIENCE_SECONDS = 30.0
 
 
 async def read_body(request: Request, kind: Any, most: int) -> Any:
@@ -211,6 +211,13 @@ class Call(Generic[Q, B]):
                 if len(found) == limit or looked_at == most:
                     break
         return found
+
+    async def patiently(self, work: Awaitable[T]) -> T:
+        """Wait for a session's turns, but not forever. Raises ``SessionBusy``, and ``Draining``."""
+        try:
+            return await self.services.stopping.within(PATIENCE_SECONDS, work)
+        except TimeoutError:
+            raise SessionBusy("The session still has turns: cancel them, or try again later.") from None
 
     async def turn(self, turn: str | None = None) -> AsyncTurn:
         """Return this turn, or that of the path. One of another tenant, or of another session, is not found.

@@ -24,6 +24,7 @@ from antiphon.errors import AgentError
 from antiphon.events import Heartbeat
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import Published
+from antiphon_gateway.problems import Draining
 
 T = TypeVar("T")
 
@@ -45,12 +46,18 @@ class Stopping:
     async def wait(self) -> None:
         await self._event.wait()
 
-    async def first(self, work: Awaitable[T], seconds: float) -> T | None:
-        """Return what ``work`` returns, or None if it takes longer than ``seconds`` or the gateway drains first."""
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """Return what ``work`` returns. Raises ``Draining`` if the gateway drains first, and ``TimeoutError``."""
         task, drains = asyncio.ensure_future(work), asyncio.ensure_future(self.wait())
         try:
-            await asyncio.wait([task, drains], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
+            ended, _ = await asyncio.wait(
+                [task, drains], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not ended:
+                raise TimeoutError
+            if task not in ended:
+                raise Draining
+            return task.result()
         finally:
             task.cancel()
             drains.cancel()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -33,8 +31,6 @@ from antiphon_gateway.interface.bodies import (
     SnapshotQuery,
 )
 from antiphon_gateway.problems import Refused
-
-PATIENCE_SECONDS = 30.0
 
 
 def session_of(call: Call[Any, Any]) -> AsyncSession:
@@ -106,20 +102,18 @@ async def change_session(call: Call[None, Changes]) -> None:
     session, asked = session_of(call), call.body
     if not (asked.metadata or asked.variables or asked.remove):
         raise Refused(400, "invalid_body", "The body changes nothing: name metadata, variables or remove.")
-    async with _patience():
-        if asked.metadata:
-            await session.set_metadata(asked.metadata)
-        if asked.variables or asked.remove:
-            await session.set_variables(asked.variables, remove=asked.remove)
+    if asked.metadata:
+        await call.patiently(session.set_metadata(asked.metadata))
+    if asked.variables or asked.remove:
+        await call.patiently(session.set_variables(asked.variables, remove=asked.remove))
 
 
 @operation("DELETE", "/sessions/{session}", right="admin", status=204)
 async def delete_session(call: Call[None, None]) -> None:
     """Delete a session, and cancel its turns"""
     session = session_of(call)
-    async with _patience():
-        if not await session.delete():
-            raise SessionNotFound(session_id=session.session_id)
+    if not await call.patiently(session.delete()):
+        raise SessionNotFound(session_id=session.session_id)
 
 
 @operation("POST", "/sessions/{session}/close", right="write", status=204)
@@ -128,8 +122,7 @@ async def close_session(call: Call[None, None]) -> None:
 
     Waits for the session's turns, at most 30 seconds: then it is refused with 409.
     """
-    async with _patience():
-        await session_of(call).close()
+    await call.patiently(session_of(call).close())
 
 
 @operation("POST", "/sessions/{session}/fork", right="write", status=201)
@@ -202,16 +195,6 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
         return None if text is None else msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Refused(400, "invalid_query", "metadata must be a JSON object.") from None
-
-
-@asynccontextmanager
-async def _patience() -> AsyncGenerator[None]:
-    """Give up waiting for the session's turns after a while, as no connection waits for ever."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            yield
-    except TimeoutError:
-        raise SessionBusy("The session still has turns: cancel them, or try again later.") from None
 
 
 OPERATIONS = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.client import FailedTurn
-from antiphon.errors import AgentError, ResultTimeout, TurnCancelled
+from antiphon.errors import AgentError, TurnCancelled
 from antiphon.input.options import PageSize, given, json_fields
 from antiphon.model import TERMINAL
 from antiphon.redis.failed import FILTERS
@@ -105,9 +106,8 @@ async def show_result(call: Call[WaitQuery, None]) -> Answer[TurnResult]:
     status = await turn.status()
     if status in TERMINAL or wait:
         most = READ_SECONDS if status in TERMINAL else wait
-        found = await call.services.stopping.first(result_of(turn, most), most)
-        if found is not None:
-            return Answer(found)
+        with suppress(TimeoutError):
+            return Answer(await call.services.stopping.within(most, result_of(turn)))
         status = await turn.status()
     return Answer(TurnResult(turn.id, turn.session_id, status), 202)
 
@@ -128,13 +128,11 @@ async def requeue_turn(call: Call[None, None]) -> None:
     await (await call.turn()).requeue()
 
 
-async def result_of(turn: TurnHandle, seconds: float) -> TurnResult | None:
-    """Return what became of a turn, or None if it has not ended within ``seconds``. Raises errors of Redis."""
+async def result_of(turn: TurnHandle) -> TurnResult:
+    """Wait for the end of a turn, and return what became of it. Raises errors of Redis."""
     where = turn.id, turn.session_id
     try:
-        return TurnResult(*where, "finished", await turn.result(seconds))
-    except ResultTimeout:
-        return None
+        return TurnResult(*where, "finished", await turn.result())
     except AgentError as exc:
         if exc.turn_id != turn.id:
             raise

@@ -23,7 +23,7 @@ from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.openai.errors import NO_RETRY, error_of, refused, turn_failure
 from antiphon_gateway.openai.items import read_messages
 from antiphon_gateway.openai.requests import agent_of, check_metadata, chosen, function_tools
-from antiphon_gateway.openai.submission import LONGEST_SECONDS, STATELESS_SECONDS, key_of, later
+from antiphon_gateway.openai.submission import STATELESS_SECONDS, awaited, key_of
 from antiphon_gateway.problems import Refused
 from antiphon_gateway.turn_stream import Part, TurnStream
 
@@ -393,19 +393,17 @@ async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[s
     if given.stream:
         events = turn.stream()
         return cast("Answer[dict[str, Any]]", _stream(call, events, turn, made))
-    if not await call.services.stopping.first(_follow(turn, made), LONGEST_SECONDS):
-        raise later()
+    await awaited(call, turn, _follow(turn, made))
     return Answer(made.whole())
 
 
-async def _follow(turn: AsyncTurn, made: Completion) -> bool:
+async def _follow(turn: AsyncTurn, made: Completion) -> None:
     async with turn.stream() as events:
         async for event in events:
             made.of(event)
             if made.over:
                 await _let_go(turn, made)
-                return True
-    return False
+                return
 
 
 def _stream(call: Call[Any, Any], events: EventIterator, turn: AsyncTurn, made: Completion) -> HTTPResponse:

@@ -26,7 +26,6 @@ from antiphon_gateway.openai.items import (
 from antiphon_gateway.openai.requests import check_metadata
 from antiphon_gateway.openai.submission import key_of, summary_of
 
-PATIENCE_SECONDS = 30.0
 MOST_ITEMS = 20
 
 
@@ -105,9 +104,7 @@ async def update_conversation(call: Call[None, UpdateConversation]) -> Conversat
 async def delete_conversation(call: Call[None, None]) -> DeletedConversation:
     """Delete a conversation with its session, and cancel its turns"""
     await _shown(call)
-    deleted = await call.services.stopping.first(_session(call).delete(), PATIENCE_SECONDS)
-    if deleted is None:
-        raise SessionBusy("The session still has turns: try again later.")
+    await call.patiently(_session(call).delete())
     return DeletedConversation(call.path["session"])
 
 

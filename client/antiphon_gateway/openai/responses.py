@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Annotated, Any, cast
 
 from msgspec import Meta, Struct
@@ -18,7 +19,7 @@ from antiphon_gateway.openai.errors import error_of
 from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
 from antiphon_gateway.openai.requests import CreateResponse
 from antiphon_gateway.openai.stream import DONE, ResponseStream, encode, resource, response_id
-from antiphon_gateway.openai.submission import LONGEST_SECONDS, submitted, turn_of
+from antiphon_gateway.openai.submission import awaited, submitted, turn_of
 
 READ_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
@@ -49,10 +50,9 @@ async def create_response(call: Call[None, CreateResponse]) -> Answer[dict[str, 
     turn, part = await submitted(call, given)
     if given.stream:
         return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, None))
-    made = None
-    if not given.background:
-        made = await call.services.stopping.first(_made(turn, part), LONGEST_SECONDS)
-    return Answer(made or await _resource(call, turn, part))
+    if given.background:
+        return Answer(await _resource(call, turn, part))
+    return Answer(await awaited(call, turn, _made(turn, part)) or await _resource(call, turn, part))
 
 
 @operation("GET", "/v1/responses/{response}", right="read")
@@ -68,8 +68,7 @@ async def show_response(call: Call[ResponseQuery, None]) -> Answer[dict[str, Any
 async def cancel_response(call: Call[None, None]) -> Answer[dict[str, Any]]:
     """Cancel a response that is being made"""
     turn, part = await _stored(call, call.path["response"])
-    await turn.cancel(keep="partial")
-    await call.services.stopping.first(turn.ended(), CANCEL_SECONDS)
+    await _cancelled(call, turn)
     return Answer(await _resource(call, turn, part))
 
 
@@ -83,8 +82,7 @@ async def delete_response(call: Call[None, None]) -> Deleted:
     name = call.path["response"]
     turn, _ = await _stored(call, name)
     if await turn.status() not in TERMINAL:
-        await turn.cancel(keep="partial")
-        await call.services.stopping.first(turn.ended(), CANCEL_SECONDS)
+        await _cancelled(call, turn)
     await forget_turn(call.client.connections.cell_of_turn(turn.id), turn.id)
     return Deleted(name)
 
@@ -97,6 +95,13 @@ async def show_input_items(call: Call[ItemQuery, None]) -> ItemList:
     if part:
         return page_of(await _results(turn, part), call.query)
     return page_of(input_items(info.input, info.turn_id), call.query)
+
+
+async def _cancelled(call: Call[Any, Any], turn: AsyncTurn) -> None:
+    """Cancel a turn, and wait a little for its end."""
+    await turn.cancel(keep="partial")
+    with suppress(TimeoutError):
+        await call.services.stopping.within(CANCEL_SECONDS, turn.ended())
 
 
 async def _results(turn: AsyncTurn, part: int) -> list[dict[str, Any]]:
@@ -124,39 +129,33 @@ async def _stored(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
 async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
     """Return a response as it is now."""
     info = await turn.info()
-    if part and not await call.services.stopping.first(_was_asked(call, turn, part), READ_SECONDS):
-        raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
     if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
-        made = await call.services.stopping.first(_made(turn, part), READ_SECONDS)
-        if made is None and part and info.status in TERMINAL:
+        made = ResponseStream(resource(info), turn.id, part)
+        with suppress(TimeoutError):
+            await call.services.stopping.within(READ_SECONDS, _read(call, turn, made))
+        if not made.begun:
             raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
-        return made or {
-            **resource(info),
-            "id": response_id(turn.id, part),
-            "status": "in_progress",
-            "output": [],
-        }
+        return made.response()
     return resource(info, await turn.result(READ_SECONDS) if info.status == "finished" else None)
 
 
-async def _was_asked(call: Call[Any, Any], turn: AsyncTurn, part: int) -> bool:
-    """Return whether the turn has asked the caller's tools so often that a response of this part may follow."""
+async def _read(call: Call[Any, Any], turn: AsyncTurn, made: ResponseStream) -> None:
+    """Read the events of a response so far."""
     async with call.client.subscribe(turn.session_id) as now, turn.stream() as events:
         async for event in events:
-            part -= event.type == "turn_suspended" and any(one.kind == "tool" for one in event.calls)
-            if not part or event.seq >= (now.cursor or 0):
+            made.of(event)
+            if made.over or event.seq >= (now.cursor or 0):
                 break
-    return not part
 
 
 async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:
-    """Wait for the end of a response, and return it; None if the turn ends before it begins."""
+    """Wait until a response ends or waits for an approval, and return it; None if the turn ends before it begins."""
     made = ResponseStream(resource(await turn.info()), turn.id, part)
     async with turn.stream() as events:
         async for event in events:
-            found = made.of(event)
-            if made.over and found:
-                return found[-1]["response"]
+            made.of(event)
+            if made.over or made.for_approval:
+                return made.response()
     return None if part else resource(await turn.info())
 
 

@@ -28,6 +28,7 @@ STATUS = {
     "queued": "queued", "waiting": "queued", "running": "in_progress", "retrying": "in_progress",
     "suspended": "in_progress", "finished": "completed", "failed": "failed", "cancelled": "cancelled",
 }  # fmt: skip
+FOR_APPROVAL = "approval_required"
 INCOMPLETE = {"max_tokens": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -98,7 +99,8 @@ class ResponseStream(TurnStream[dict[str, Any]]):
     """Converts the events of one turn. ``response`` is its resource when the turn was submitted.
 
     A turn that waits for results of the caller's tools ends a response; the next one continues after them. ``part`` is
-    how often that has happened before. ``over`` is true after the last event.
+    how often that has happened before. ``over`` is true after the last event, and ``for_approval`` while the turn waits
+    for a person.
     """
 
     KINDS: ClassVar = {"text_delta": "text", "refusal_delta": "refusal", "reasoning_delta": "reasoning"}
@@ -111,7 +113,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         }  # fmt: skip
         if part:
             self._response["previous_response_id"] = response_id(turn_id, part - 1)
-        self.over = False
+        self.over = self.for_approval = False
         self._turn, self._part_number, self._skips = turn_id, part, part
         self._theirs = set[str]()  # calls of the caller's tools that the turn waits for, or has waited for
         self._waits = False
@@ -126,6 +128,15 @@ class ResponseStream(TurnStream[dict[str, Any]]):
             one["sequence_number"] = self._number
             self._number += 1
         return found
+
+    @property
+    def begun(self) -> bool:
+        """Whether this response has begun: the results that it follows were given."""
+        return not self._skips
+
+    def response(self) -> dict[str, Any]:
+        """Return the response as it is after the events so far."""
+        return {**self._response} if self.over else {**self._response, "output": [*self._done]}
 
     def broken(self, error: dict[str, Any]) -> dict[str, Any]:
         """Return the event after which the rest is unknown, as events are no longer kept."""
@@ -155,7 +166,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
             case "turn_started":
                 self._response["status"] = "in_progress"
                 return [self._snapshot("response.in_progress")]
+            case "turn_resumed" if self.for_approval:
+                self.for_approval, self._response["incomplete_details"] = False, None
+                return [self._snapshot("response.in_progress")]
             case "turn_finished" | "turn_failed" | "turn_cancelled":
+                self._response["incomplete_details"] = None
                 return [*self.close(whole=False), self._outcome(event)]
             case _:
                 return []
@@ -209,9 +224,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
     def asked(self, event: TurnSuspended) -> list[dict[str, Any]]:
         """Waiting for the caller's tools ends the response, with the calls of these."""
         self._suspend(event)
-        if not self._waits:
-            return []
         found = [*self.close(), *super().asked(event)]
+        if not self._waits:
+            self.for_approval = True
+            self._response["incomplete_details"] = {"reason": FOR_APPROVAL}
+            return [*found, {"type": "response.in_progress", "response": self.response()}]
         self.over = True
         self._response |= {"status": "completed", "output": self._done, "usage": usage_of(self.usage)}
         return [*found, self._snapshot("response.completed")]

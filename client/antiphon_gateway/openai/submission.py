@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,11 +16,13 @@ from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.keys import PREFIX
 from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Call
-from antiphon_gateway.openai.errors import RefusedField, refused, turn_failure
+from antiphon_gateway.openai.errors import NO_RETRY, RefusedField, refused, turn_failure
 from antiphon_gateway.openai.items import Content, messages_of, results_of
 from antiphon_gateway.openai.requests import CreateResponse, check, conversation_of, echo_of, options_of
 from antiphon_gateway.openai.stream import ResponseStream, resource, turn_and_part
-from antiphon_gateway.problems import Refused
+from antiphon_gateway.problems import Draining, Refused
+
+T = TypeVar("T")
 
 LONGEST_SECONDS = 600.0
 STATELESS_SECONDS = 3600.0
@@ -49,24 +51,36 @@ async def submitted(call: Call[Any, Any], given: CreateResponse) -> tuple[AsyncT
 
 
 async def result_of(call: Call[Any, Any], turn: AsyncTurn) -> Response:
-    """Return the response of a turn. Raises ``Refused``, also where the gateway drains or the turn takes too long."""
+    """Return the response of a turn. Raises ``Refused``."""
     try:
-        found = await call.services.stopping.first(turn.result(), LONGEST_SECONDS)
+        return await awaited(call, turn, turn.result())
     except AgentError as exc:
         if exc.turn_id != turn.id:
             raise
         raise turn_failure(str(exc.code), exc.message) from exc
-    if found is None:
-        raise later()
-    return found
 
 
-def later() -> Refused:
-    """Return the error for a request that could not wait for its turn."""
-    return Refused(
-        503, "draining", "The turn goes on: repeat the request with its Idempotency-Key to get the answer.",
-        retry_after=1,
-    )  # fmt: skip
+async def awaited(call: Call[Any, Any], turn: AsyncTurn, work: Awaitable[T]) -> T:
+    """Return what a request waits for. Raises ``Refused`` if the gateway drains or the turn takes too long.
+
+    Without a key, the same request would run a second turn: clients are told not to repeat it by themselves.
+    """
+    where = (
+        f"GET /turns/{turn.id}/result returns its answer. With an Idempotency-Key, a request can be repeated."
+    )
+    repeats = key_of(call) is not None
+    detail = (
+        "The turn continues: repeat the request to get its answer."
+        if repeats
+        else f"The turn continues: {where}"
+    )
+    headers = {} if repeats else NO_RETRY
+    try:
+        return await call.services.stopping.within(LONGEST_SECONDS, work)
+    except Draining:
+        raise Draining(detail, headers=headers) from None
+    except TimeoutError:
+        raise Refused(504, "still_running", detail, headers=headers) from None
 
 
 def key_of(call: Call[Any, Any]) -> str | None:

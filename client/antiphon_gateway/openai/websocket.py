@@ -22,7 +22,7 @@ from antiphon_gateway.openai.requests import CreateResponse
 from antiphon_gateway.openai.responses import response_events
 from antiphon_gateway.openai.stream import ResponseStream, resource
 from antiphon_gateway.openai.submission import submitted
-from antiphon_gateway.problems import Refused
+from antiphon_gateway.problems import Draining, Refused
 
 LONGEST_SECONDS = 3600.0
 STALL_SECONDS = 60.0
@@ -58,7 +58,7 @@ async def _until_the_end(peer: WebSocket, call: Call[Any, Any]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if ended is drains:
-        await _close(peer, RESTART, Refused(503, "draining", "This process drains: connect again."))
+        await _close(peer, RESTART, Draining("This gateway is draining: connect again."))
     elif ended is None:
         sentence = "A connection lasts an hour at most, and no longer than its token: connect again."
         await _close(peer, GOING_AWAY, Refused(408, "websocket_connection_limit_reached", sentence))
