@@ -25,7 +25,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 # line. Rooms of one line do not know each other.
 CLIENT_ORDER = [
     "cli ext",
-    "telemetry status client",
+    "metrics telemetry status client",
     "sync_client",
     "async_client agent",
     "redis",

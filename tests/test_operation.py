@@ -18,10 +18,12 @@ from support import forks
 from support.offenders import for_each
 from support.ports import free_port
 from support.processes import COMMAND
+from support.prometheus import ALERTS
 from support.servers import RedisServer
 from support.source_tree import ROOT
 
 from antiphon import Agent
+from antiphon import metrics as shared
 from antiphon.cli.main import main
 from antiphon.client import Client
 from antiphon_gateway.observing.metrics import GAUGES, GatewayMetrics
@@ -36,11 +38,6 @@ KUBERNETES = {
     for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
     for one in yaml.safe_load_all(path.read_text())
 }
-ALERTS = [
-    rule
-    for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
-]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "antiphon.json").read_text())
 UNIT = (DEPLOY / "systemd" / "antiphon-worker.service").read_text()
 OVERRIDE = yaml.safe_load((DEPLOY / "compose.acl.yml").read_text())["services"]
@@ -53,10 +50,12 @@ VARIABLES = {Settings.variable(known.name) for known in Settings.declared()} | {
 
 def known_series() -> dict[str, set[str]]:
     """Every series that workers and gateways serve, with its labels."""
-    found: dict[str, set[str]] = {"antiphon_redis_up": set(), "antiphon_publish_lag_seconds": {"worker"}}
-    for table, labels in ((metrics._QUEUE, {"queue"}), (metrics._COUNTS, set())):
-        found |= {name: set(labels) for name, _ in table.values()}
+    found: dict[str, set[str]] = {name: {"cell"} for name in shared.CELL}
+    found |= {name: {"cell", "queue"} for name, _ in shared.QUEUE.values()}
     found |= {name: set() for name in GAUGES}
+    found[shared.PUBLISH_LAG[0]] = {"cell", "worker"}
+    found[f"{metrics.DEATHS[0]}_total"] = {"code"}
+    found["antiphon_build_info"] = {"version", "python"}
     for value in [*vars(metrics).values(), *vars(GatewayMetrics()).values()]:
         if isinstance(value, metrics.Counter):
             found[f"{value._name}_total"] = {*value._labelnames}
@@ -67,21 +66,23 @@ def known_series() -> dict[str, set[str]]:
 
 
 SERIES = known_series()
+OF_PROMETHEUS = {"up": {"job", "instance"}}
 
 
 def wrong(expression: str) -> list[str]:
     """What an expression of PromQL names that no worker serves."""
-    used = re.findall(r"(antiphon_\w+)(?:\{([^}]*)\})?", expression)
+    used = re.findall(r"(antiphon_\w+|\bup\b)(?:\{([^}]*)\})?", expression)
     labels = {
         label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")
     }
-    known = set().union(*(SERIES.get(name, set()) for name, _ in used))
-    unknown = [name for name, _ in used if name not in SERIES]
+    series = SERIES | OF_PROMETHEUS
+    known = set().union(*(series.get(name, set()) for name, _ in used))
+    unknown = [name for name, _ in used if name not in series]
     unknown += [
         f"{name}{{{label}}}"
         for name, selector in used
         for label in re.findall(r"(\w+)\s*[=!]", selector)
-        if label not in SERIES.get(name, set())
+        if label not in series.get(name, set())
     ]
     return unknown + sorted(labels - known) + ([] if used else ["nothing is asked for"])
 
@@ -120,7 +121,7 @@ def test_the_dashboard_shows_every_metric():
 def test_an_alert_asks_for_metrics_that_exist_and_has_its_runbook(alert):
     assert wrong(alert["expr"]) == []
     assert alert["labels"]["severity"] in ("page", "ticket")
-    page, _, anchor = alert["annotations"]["runbook"].partition("#")
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
     assert anchor == alert["alert"].lower()
     section = re.search(
         rf"^## {alert['alert']}$(.*?)(?=^## |\Z)", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
@@ -207,7 +208,7 @@ def test_the_other_objects_mean_these_deployments():
 def test_keda_scales_on_metrics_that_exist():
     scaled = KUBERNETES["ScaledObject", "antiphon-worker"]["spec"]
     assert scaled["scaleTargetRef"]["name"] == WORKER["metadata"]["name"]
-    assert scaled["minReplicaCount"] >= 1, "without a worker there are no metrics"
+    assert scaled["minReplicaCount"] >= 1, "without a worker, an alert fires"
     asked = [one["metadata"]["query"] for one in scaled["triggers"]]
     assert [wrong(query) for query in asked] == [[], []]
     assert ["depth" in asked[0], "oldest" in asked[1]] == [True, True]
@@ -308,7 +309,7 @@ def test_the_users_of_the_override_run_turns_and_nobody_else_enters(
         with Client(f"redis://client:geheim@{place}") as client:
             assert client.submit("s", "Hello", agent=Agent("scripted", "any")).result(30).text
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-            assert "antiphon_redis_up 1.0" in answer.read().decode()
+            assert f'antiphon_redis_up{{cell="{place}"}} 1.0' in answer.read().decode()
         assert main(["top", "--once", "--json", "--redis-url", f"redis://operator:geheim@{place}"]) == 0
         assert json.loads(capsys.readouterr().out)["overview"]["workers"]
         with Redis.from_url(f"redis://client:geheim@{place}") as redis, pytest.raises(NoPermissionError):

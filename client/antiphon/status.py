@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from antiphon.errors import SettingsError
+from antiphon.redis.deployment import no_turns_because
 
 log = logging.getLogger("antiphon.status")
 
 READ_SECONDS = 10
 PLAIN_TEXT = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+CHECKED_SECONDS = 1.0
+
+
+class WriteCheck:
+    """Returns why no cell takes turns, or nothing; Redis is asked once a second at most. Any thread may call it."""
+
+    def __init__(self, urls: Sequence[str], prefix: str) -> None:
+        self._urls, self._prefix = urls, prefix
+        self._lock = threading.Lock()
+        self._why, self._until = "", 0.0
+
+    def __call__(self) -> str:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._why = asyncio.run(no_turns_because(self._urls, self._prefix))
+                self._until = time.monotonic() + CHECKED_SECONDS
+            return self._why
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -17,6 +17,7 @@ import uvicorn
 from antiphon.cli.arguments import add_json, add_redis, add_settings, command_parser, print_json, redis_urls
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
+from antiphon.redis.cells import prefix_of
 from antiphon.telemetry import set_up_logging
 from antiphon_gateway.access.caller import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
@@ -53,7 +54,7 @@ def serve(argv: list[str]) -> int:
     urls = redis_urls(options.redis_url)
     with asyncio.Runner(loop_factory=_quicker_loop()) as runner:
         client = AsyncClient(urls, prefix=options.prefix, archive=settings.archive or None)
-        runner.run(_serve(settings, client, urls))
+        runner.run(_serve(settings, client, urls, prefix_of(options.prefix)))
     return 0
 
 
@@ -66,10 +67,10 @@ def _quicker_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]) -> None:
+async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str], prefix: str) -> None:
     access = settings.access()
     async with client:
-        status = _Status(settings)
+        status = _Status(settings, urls, prefix)
         app = gateway(
             client, access=access, limits=settings.limits, cors=settings.origins, metrics=status.metrics,
             traces=_traces(settings),
@@ -96,14 +97,18 @@ async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]
 class _Status:
     """The status port of this process, if it has one."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, urls: list[str], prefix: str) -> None:
         self._settings = settings
+        self._urls, self._prefix = urls, prefix
         self._lag = LoopLag()
         self.metrics: Any = None
         if settings.status_port and importlib.util.find_spec("prometheus_client") is not None:
+            from antiphon.metrics import CellMetrics, ProcessMetrics
             from antiphon_gateway.observing.metrics import GatewayMetrics
 
             self.metrics = GatewayMetrics()
+            self.metrics.registry.register(CellMetrics(urls, prefix))
+            self.metrics.registry.register(ProcessMetrics("gateway"))
 
     @contextmanager
     def served(self, app: Gateway) -> Generator[None]:
@@ -111,15 +116,16 @@ class _Status:
         if not self._settings.status_port:
             yield
             return
-        from antiphon.status import serving_status
+        from antiphon.status import WriteCheck, serving_status
 
+        refused = WriteCheck(self._urls, self._prefix)
         if self.metrics is not None:
             self.metrics.read(lambda: app.streams, lambda: self._lag.seconds)
         with (
             self._lag.watched(),
             serving_status(
                 self._settings.status_host, self._settings.status_port, self._unhealthy,
-                lambda: "It drains." if app.draining else "", self.metrics and self.metrics.app(),
+                lambda: "It drains." if app.draining else refused(), self.metrics and self.metrics.app(),
             ),
         ):  # fmt: skip
             yield

@@ -120,7 +120,7 @@ def worker(argv: list[str]) -> int:
     if keyring_of_process():  # and so are keys that are not valid
         app.memories.refuse_keys()
     supervisor = Supervisor(settings)
-    with serving_worker_status(settings, supervisor.unhealthy, supervisor.unready):
+    with serving_worker_status(settings, supervisor):
         asyncio.run(supervisor.run())
     return 0
 

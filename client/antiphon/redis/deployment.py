@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon.errors import UsageError
+from antiphon.errors import AgentError, StoreUnavailable, UsageError
 from antiphon.input.values import is_a
+from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
@@ -22,6 +25,10 @@ from antiphon.wire.lists.workers import (
     turn_rows,
     worker_rows,
 )
+from antiphon.wire.preflight import memory_of, write_refusal
+
+READ_SECONDS = 5.0
+"""How long the state of a cell may take to read."""
 
 
 class QueueState(Struct):
@@ -39,21 +46,20 @@ class QueueState(Struct):
     workers: int = 0
     oldest_seconds: float | None = None
 
-    def add(self, row: QueueRow, now: int) -> None:
+    def add(self, row: QueueRow) -> None:
         """Count the turns in this queue of one cell."""
         for name in ("queued", "running", "waiting", "delayed", "failed", "workers"):
             setattr(self, name, getattr(self, name) + getattr(row, name))
-        if row.oldest is not None:
-            self.oldest_seconds = max(self.oldest_seconds or 0.0, (now - row.oldest) / 1000, 0.0)
+        if row.oldest_seconds is not None:
+            self.oldest_seconds = max(self.oldest_seconds or 0.0, row.oldest_seconds)
 
 
 async def list_queues(connections: Connections) -> list[QueueState]:
     """Read the queues of all cells, by name. Raises ``StoreError``."""
     found: dict[str, QueueState] = {}
     for cell in connections.cells:
-        rows, now = await queue_rows(cell)
-        for row in rows:
-            found.setdefault(row.name, QueueState(row.name)).add(row, now)
+        for row in await queue_rows(cell):
+            found.setdefault(row.name, QueueState(row.name)).add(row)
     return [found[name] for name in sorted(found)]
 
 
@@ -85,6 +91,58 @@ async def overview(connections: Connections, limit: int = 200) -> Overview:
             setattr(total, name, getattr(total, name) + getattr(found, name))
     at = await next(iter(connections.cells)).server_ms()
     return Overview(at, await list_queues(connections), await list_workers(connections), turns, total)
+
+
+class CellState(Struct):
+    """One cell as its monitoring sees it. ``up`` is whether its Redis answers, ``writable`` whether it takes turns.
+
+    ``memory`` is what Redis uses and its ``maxmemory`` (0 is no limit) in bytes; None if its user may not read them.
+    """
+
+    name: str
+    up: bool = False
+    writable: bool = False
+    memory: tuple[int, int] | None = None
+    counts: Counts | None = None
+    queues: list[QueueRow] = field(default_factory=list)
+    workers: list[WorkerRow] | None = None
+
+
+async def cell_states(urls: Sequence[str], prefix: str) -> list[CellState]:
+    """Read all cells concurrently, on connections of their own. What cannot be read of one stays at its default."""
+    cells = open_cells(list(urls), prefix=prefix, retries=0)
+    try:
+        return await asyncio.gather(*(_cell_state(name, cell) for name, cell in cells.named()))
+    finally:
+        for cell in cells:
+            await cell.redis.aclose()
+
+
+async def _cell_state(name: str, cell: Cell) -> CellState:
+    state = CellState(name)
+    with suppress(AgentError, TimeoutError):
+        async with asyncio.timeout(READ_SECONDS):
+            refusal = await write_refusal(cell)
+            state.up, state.writable = not isinstance(refusal, StoreUnavailable), refusal is None
+            state.workers = await worker_rows(cell)
+            state.queues = await queue_rows(cell)
+            state.counts = await counts(cell)
+            state.memory = await memory_of(cell)
+    return state
+
+
+async def no_turns_because(urls: Sequence[str], prefix: str) -> str:
+    """Return why no cell takes turns now, or nothing if one does."""
+    cells = open_cells(list(urls), prefix=prefix, retries=0)
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            refusals = await asyncio.gather(*map(write_refusal, cells))
+    except TimeoutError:
+        return f"Redis has not answered within {READ_SECONDS:g} s."
+    finally:
+        for cell in cells:
+            await cell.redis.aclose()
+    return "" if None in refusals else str(refusals[0])
 
 
 MOST = {"in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000}

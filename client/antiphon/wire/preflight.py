@@ -9,9 +9,9 @@ from msgspec import Struct
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from antiphon.errors import StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
 from antiphon.wire.cell import Cell
-from antiphon.wire.errors import store_error
+from antiphon.wire.errors import asked, store_error
 from antiphon.wire.keys import PREFIX, Keys
 
 OLDEST = (6, 2)
@@ -73,6 +73,27 @@ async def read_redis(redis: Redis, prefix: str = PREFIX) -> RedisFacts:
         replicas=int(info.get("connected_slaves", 0)),
         publishes=publishes,
     )
+
+
+async def write_refusal(cell: Cell) -> StoreError | None:
+    """Return why this cell takes no turns now, or None. Nothing is written.
+
+    Redis checks memory, disk, role and replicas before it runs a command that may write; this one adds an empty text.
+    """
+    try:
+        await asked(cell.redis.setrange(cell.keys.fence, 0, ""))
+    except StoreError as exc:
+        return exc
+    return None
+
+
+async def memory_of(cell: Cell) -> tuple[int, int] | None:
+    """Return what Redis uses and its ``maxmemory`` in bytes; None if its user may not read them."""
+    try:
+        info: dict[str, Any] = await asked(cell.redis.info("memory"))
+    except StoreUnsupported:
+        return None
+    return int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
 
 
 async def wait_for_disk(cell: Cell, patience_ms: int = 2000) -> bool:

@@ -22,13 +22,13 @@ from support.stage import Stage, make_app
 from antiphon.client import AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import AgentError
-from antiphon.input.request import decode_request
+from antiphon.input.request import AgentSpec, decode_request
 from antiphon.telemetry import FIELDS, JSONFormatter, TextFormatter
+from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.observing import metrics
 from antiphon_worker.observing import observer as observing
 from antiphon_worker.observing.traces import Traces
 from antiphon_worker.process.publisher import TurnSink
-from antiphon_worker.settings import Settings
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 
@@ -52,7 +52,7 @@ def values(metrics):
 
 @pytest.mark.main_path
 def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, processes, tmp_path):
-    stage, port = Stage(tmp_path / "stage"), free_port()
+    stage, port, place = Stage(tmp_path / "stage"), free_port(), redis_url.removeprefix("redis://")
     worker = processes.worker(
         redis_url, "--status-port", str(port), "--log-format", "json", "--retry-delay", "0.01", env=stage.env
     )
@@ -67,20 +67,27 @@ def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, pro
             client.submit("s", f"fail:rejected {SECRET}", agent=agent).result(30)
         assert client.submit("s", f"fail:limited*1 {SECRET}", agent=agent).result(60).text
         lonely = client.submit("s", SECRET, agent=agent, queue="lonely")
-        wait_until(lambda: 'antiphon_queue_depth{queue="lonely"} 1.0' in get(port, "/metrics")[1], 10)
+        depth = f'antiphon_queue_depth{{cell="{place}",queue="lonely"}} 1.0'
+        wait_until(lambda: depth in get(port, "/metrics")[1], 10)
         assert lonely.cancel() == "cancelled"
     status, text = get(port, "/metrics")
     found = values(text)
     assert status == 200
-    assert found['antiphon_turns_total{code="",outcome="finished"}'] == 2
-    assert found['antiphon_turns_total{code="provider_rejected",outcome="failed"}'] == 1
+
+    def turns(outcome, code=""):
+        return f'antiphon_turns_total{{agent="stage",cell="{place}",code="{code}",outcome="{outcome}"}}'
+
+    assert found[turns("finished", "")] == 2
+    assert found[turns("failed", "provider_rejected")] == 1
     assert found['antiphon_provider_errors_total{code="provider_rate_limited",provider="stage"}'] == 1
     assert found['antiphon_tool_calls_total{result="ok"}'] == 1
-    assert found['antiphon_tokens_total{direction="output",model="stage-1"}'] == 3
+    assert found['antiphon_tokens_total{agent="stage",direction="output",model="stage-1"}'] == 3
     assert found["antiphon_first_delta_seconds_count"] == 4
-    assert found['antiphon_redis_seconds_count{command="EVALSHA"}'] > 5
-    assert found["antiphon_redis_up"] == 1
-    assert found['antiphon_queue_workers{queue="antiphon"}'] == 1
+    waited = f'antiphon_accepted_to_first_delta_seconds_count{{agent="stage",cell="{place}"}}'
+    assert found[waited] == 4, "once for each attempt, and not again when a tool has returned"
+    assert found[f'antiphon_redis_seconds_count{{cell="{place}",command="EVALSHA"}}'] > 5
+    assert found[f'antiphon_redis_up{{cell="{place}"}}'] == 1
+    assert found[f'antiphon_queue_workers{{cell="{place}",queue="antiphon"}}'] == 1
     assert SECRET not in text
     records = [json.loads(line) for line in worker.output.splitlines()]
     assert all([*record][: len(FIELDS)] == [*FIELDS] for record in records)
@@ -90,7 +97,12 @@ def test_a_worker_shows_what_it_does_and_nothing_that_users_wrote(redis_url, pro
     before = worker.workers()
     os.kill(before[0], signal.SIGKILL)  # what it has counted stays counted
     wait_until(lambda: worker.workers() not in ([], before), 20, "another process takes its place")
-    assert values(get(port, "/metrics")[1])['antiphon_turns_total{code="",outcome="finished"}'] == 2
+    found = values(get(port, "/metrics")[1])
+    assert found[turns("finished")] == 2
+    assert found['antiphon_worker_deaths_total{code="worker_died"}'] == 1
+    assert found['antiphon_worker_deaths_total{code="loop_stalled"}'] == 0
+    processes_shown = {name for name in found if name.startswith("process_resident_memory_bytes{")}
+    assert len(processes_shown) == 2, "the supervisor and the process that took the place of the dead one"
 
 
 def test_a_worker_that_drains_is_alive_and_not_ready(redis_url, processes, tmp_path):
@@ -122,7 +134,7 @@ def test_without_a_setting_nothing_watches_and_nothing_is_imported(redis_url):
         "import antiphon_worker.process.worker, antiphon_worker.commands\n"
         "from antiphon_worker.settings import Settings\n"
         "from antiphon_worker.observing.observer import observer_of\n"
-        "assert observer_of(Settings()) is None"
+        "assert observer_of(Settings(), 'a') is None"
     )
     assert "antiphon_worker.process.worker" in found
     assert [name for name in found if name.startswith(("prometheus", "wsgiref"))] == []
@@ -142,12 +154,15 @@ class _Broken:
     def command(self, name, seconds):
         """Redis is not its business."""
 
+    def opened(self, agent, known):
+        raise RuntimeError(SECRET)
+
     def end(self, outcome, code, provider):
         raise RuntimeError(SECRET)
 
 
 async def test_a_watcher_that_fails_does_not_harm_a_turn(redis_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda _: _Broken())
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda *_: _Broken())
     async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
         assert (await (await client.submit("s", "Hello", agent="stage")).result(30)).text
 
@@ -166,7 +181,7 @@ async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool
 ):
     monkeypatch.setenv(KEYS_VARIABLE, keys)
     tracer, exporter = spans
-    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda _: Traces(tracer))
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda *_: Traces(tracer))
     async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
         with tracer.start_as_current_span("request of a user") as root:
             turn = await client.submit("s", f"tool:note {SECRET}", agent="stage", key="1")
@@ -238,14 +253,8 @@ def test_a_service_that_names_its_models_anew_each_time_makes_no_series(monkeypa
     assert [metrics._name(odd) for odd in ("", "a b", "x" * 101, 'a"}', "a\nb")] == ["other"] * 5
 
 
-async def test_turns_for_queues_that_nobody_knows_make_few_series(client, redis_url):
-    turns = [
-        await client.submit(f"s{number}", "Hello", agent="any", queue=f"q{number}")
-        for number in range(metrics.MOST_QUEUES + 20)
-    ]
-    found = await metrics.Gauges(Settings(redis_url=redis_url))._read()
-    assert len(found.queues) > metrics.MOST_QUEUES
-    for family in metrics._metrics(found):
-        assert len(family.samples) <= metrics.MOST_QUEUES
-    for turn in turns:
-        await turn.cancel()
+@pytest.mark.parametrize(("known", "label"), [(True, "mine"), (False, "inline")])
+def test_an_agent_that_comes_with_a_turn_has_no_label_of_its_own(known, label):
+    watch = metrics._Watch(ClaimedTurn, "a")
+    watch.opened(AgentSpec("stage", "any", name="mine"), known)
+    assert watch._agent == label

@@ -6,11 +6,12 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from antiphon.events import Event
+from antiphon.input.request import AgentSpec
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.settings import Settings
@@ -21,6 +22,10 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 class TurnWatch(Protocol):
     """Watches one attempt at a turn."""
+
+    def opened(self, agent: AgentSpec, known: bool) -> None:
+        """See which agent runs the turn; ``known`` is whether it is one of the App."""
+        ...
 
     def event(self, event: Event) -> None:
         """See an event before it is published; of the pieces of a delta only the first, without its text."""
@@ -54,6 +59,10 @@ class _Several:
         for one in self._watchers:
             one.command(name, seconds)
 
+    def opened(self, agent: AgentSpec, known: bool) -> None:
+        for one in self._watchers:
+            one.opened(agent, known)
+
     def event(self, event: Event) -> None:
         for one in self._watchers:
             one.event(event)
@@ -63,13 +72,13 @@ class _Several:
             one.end(outcome, code, provider)
 
 
-def observer_of(settings: Settings) -> Observer | None:
-    """Return what watches this process, or None if the settings ask for nothing. Raises ``MissingPackage``."""
+def observer_of(settings: Settings, cell: str) -> Observer | None:
+    """Return what watches a process of this cell, or None if no setting asks for it. Raises ``MissingPackage``."""
     watchers: list[Observer] = []
     if os.environ.get(METRICS_FOLDER) and settings.status_port:
         from antiphon_worker.observing.metrics import Metrics
 
-        watchers.append(Metrics())
+        watchers.append(Metrics(cell))
     if settings.traces:
         from antiphon.telemetry import tracer_of_environment
 
@@ -100,30 +109,41 @@ def watch_redis(cell: Cell, observer: Observer | None) -> Cell:
     return cell
 
 
+class Supervised(Protocol):
+    """What a supervisor knows of its processes. Any thread may ask."""
+
+    deaths: Mapping[str, int]
+
+    def unhealthy(self) -> str: ...
+    def unready(self) -> str: ...
+    def processes(self) -> Mapping[str, int]: ...
+
+
 @contextmanager
-def serving_worker_status(
-    settings: Settings, healthy: Callable[[], str], ready: Callable[[], str]
-) -> Generator[None]:
+def serving_worker_status(settings: Settings, supervised: Supervised) -> Generator[None]:
     """Serve the status while this lasts, if there is a ``status_port``. Raises ``SettingsError``.
 
-    ``healthy`` and ``ready`` return why the worker is not, or nothing. They are called from other threads.
     With ``antiphon[metrics]``, processes that are started meanwhile count what their turns do.
     """
     if not settings.status_port:
         yield
         return
-    from antiphon.status import serving_status
+    from antiphon.status import WriteCheck, serving_status
 
+    refused = WriteCheck(settings.redis_urls, settings.prefix)
     with tempfile.TemporaryDirectory(prefix="antiphon-metrics-") as folder:
-        metrics = _metrics_app(settings, folder)
+        metrics = _metrics_app(settings, supervised, folder)
         try:
-            with serving_status(settings.status_host, settings.status_port, healthy, ready, metrics):
+            with serving_status(
+                settings.status_host, settings.status_port, supervised.unhealthy,
+                lambda: supervised.unready() or refused(), metrics,
+            ):  # fmt: skip
                 yield
         finally:
             os.environ.pop(METRICS_FOLDER, None)
 
 
-def _metrics_app(settings: Settings, folder: str) -> Any:
+def _metrics_app(settings: Settings, supervised: Supervised, folder: str) -> Any:
     """The app of prometheus_client over all processes, or None without the package."""
     if importlib.util.find_spec("prometheus_client") is None:
         return None
@@ -131,9 +151,12 @@ def _metrics_app(settings: Settings, folder: str) -> Any:
     from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.multiprocess import MultiProcessCollector
 
-    from antiphon_worker.observing.metrics import Gauges
+    from antiphon.metrics import CellMetrics, ProcessMetrics
+    from antiphon_worker.observing.metrics import WorkerDeaths
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry, folder)
-    registry.register(Gauges(settings))
+    registry.register(CellMetrics(settings.redis_urls, settings.prefix))
+    registry.register(ProcessMetrics("supervisor", supervised.processes))
+    registry.register(WorkerDeaths(supervised.deaths))
     return make_wsgi_app(registry)

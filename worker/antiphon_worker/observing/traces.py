@@ -11,6 +11,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from antiphon.events import Event, ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
+from antiphon.input.request import AgentSpec
 from antiphon.wire.records import ClaimedTurn
 
 _NAME = re.compile(r"[\w.:/@+-]{1,100}")
@@ -61,6 +62,9 @@ class _Spans:
         self._calls: list[
             tuple[trace.Span, int]
         ] = []  # that have returned, and when: their provider is told later
+
+    def opened(self, agent: AgentSpec, known: bool) -> None:
+        """Spans are made of what the attempt does."""
 
     def event(self, event: Event) -> None:
         match event:

@@ -14,7 +14,7 @@ import msgspec
 from antiphon.errors import AgentError, ProviderError, UnknownAgent, UnknownProvider, UnknownTool
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent, TurnFinished, VariablesChanged
 from antiphon.input.history_cuts import Revision
-from antiphon.input.request import TurnRequest, check_request, decode_request
+from antiphon.input.request import AgentSpec, TurnRequest, check_request, decode_request
 from antiphon.model import Decision, Message, Response, ServiceAnswer, encode
 from antiphon.model.usage import Usage
 from antiphon.redis.cells import Cells
@@ -251,8 +251,7 @@ class _Run:
             decisions = self._decisions()
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
-            agent = app.agent(asked_agent(turn, request), brought, bool(turn.system))
-            self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
+            agent = self._opened(app.agent(asked_agent(turn, request), brought, bool(turn.system)))
             provider = await app.provider(agent.provider)
             before = variables_of_session(turn)
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
@@ -290,6 +289,14 @@ class _Run:
             done.summary.to_field() if done.summary else b"",
             done.variables if done.variables != before else None,
         )
+
+    def _opened(self, agent: AgentSpec) -> AgentSpec:
+        """Note which agent runs the turn."""
+        self.provider, self._tries.retry, self._agent = agent.provider, agent.retry, agent.name
+        if self.watch is not None:
+            with suppress(Exception):
+                self.watch.opened(agent, agent.name in self._runner.app.agents)
+        return agent
 
     async def _conclude(self, outcome: Outcome) -> bool:
         """Write the outcome. Returns False if another fence is in force."""

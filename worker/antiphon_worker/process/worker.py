@@ -81,11 +81,11 @@ class Worker:
         1. stop taking turns  2. let turns finish until the deadline  3. stop the rest at a safe point, then at once
         4. give them back  5. stop renewing and publishing  6. close the connections
         """
-        observer = observer_of(self.settings)
-        cell = watch_redis(self._open_cell(), observer)
-        feed, publisher = LiveFeed(cell.redis), Publisher(cell)
+        cell = self._open_cell()
+        observer = observer_of(self.settings, cell.name)
+        watch_redis(cell, observer)
+        feed, publisher, gate = LiveFeed(cell.redis), Publisher(cell), RateLimits(cell)
         keeper = LeaseKeeper(self._open_cell, self.name, self.settings.lease, self.settings.stall_timeout)
-        gate = RateLimits(cell)
         cells = self._open_cells() if len(self.settings.cell_urls) > 1 else Cells([cell])
         runner = TurnRunner(cell, publisher, self._app, self.settings, gate, cells, observer)
         alone = IsolatedTurns(self.settings, self._url, self.name, self._open_cell, self._spare)

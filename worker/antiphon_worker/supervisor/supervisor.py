@@ -68,6 +68,7 @@ class Supervisor:
         self._children: dict[str, Started] = {}
         self._alone: dict[str, Started] = {}
         self._giving: set[asyncio.Task[None]] = set()
+        self.deaths = {WORKER_DIED[0]: 0, LOOP_STALLED[0]: 0}  # so far, by the code of how they ended
         self._patience = Patience(settings.stall_timeout, settings.lease)
         self._draining = False
         self._last = time.monotonic()  # when a child began or ended last
@@ -103,6 +104,10 @@ class Supervisor:
             return "It drains."
         ready = [child.page.begun for child in [*self._children.values()]]
         return "" if ready and (all(ready) or not self._settings.stall_timeout) else "Its processes start."
+
+    def processes(self) -> dict[str, int]:
+        """The ids of the processes that run turns, by name. Any thread may ask."""
+        return {name: child.process.pid for name, child in [*self._children.items(), *self._alone.items()]}
 
     def drain(self) -> None:
         """Drain the children; a second call aborts them. Those that do not end in time are killed."""
@@ -223,8 +228,11 @@ class Supervisor:
         tell(worker.line, f"ended {name} {turns}")
 
     async def _hand_back(self, url: str, name: str, child: Started) -> int:
-        cell = Cell(open_redis(url), prefix=self._settings.prefix)
-        return await hand_back(cell, name, self._settings, LOOP_STALLED if child.stalled else WORKER_DIED)
+        cause = LOOP_STALLED if child.stalled else WORKER_DIED
+        self.deaths[cause[0]] += 1
+        return await hand_back(
+            Cell(open_redis(url), prefix=self._settings.prefix), name, self._settings, cause
+        )
 
 
 def killed_after(settings: Settings) -> float:

@@ -55,10 +55,11 @@ _FIELDS = ("birth", "last_heartbeat", "queues", "pid", "hostname", "state", "ver
 
 
 class QueueRow(Struct):
-    """A queue of a cell. ``queued`` turns may be claimed at once, the oldest of them since ``oldest`` (ms since 1970).
+    """A queue of a cell. ``queued`` turns may be claimed at once; the oldest of them has waited ``oldest_seconds``.
 
     ``waiting`` turns wait behind others of their session or tenant, or for a decision; ``delayed`` ones for their time
-    or their next attempt. ``workers`` serve the queue now.
+    or their next attempt. ``retrying_seconds`` is for how long the model service has failed a turn that is retried: the
+    longest of the first ``FRONT`` delayed turns. ``workers`` serve the queue now.
     """
 
     name: str
@@ -68,7 +69,8 @@ class QueueRow(Struct):
     delayed: int
     failed: int
     workers: int
-    oldest: int | None
+    oldest_seconds: float | None = None
+    retrying_seconds: float | None = None
 
 
 class WorkerRow(Struct):
@@ -96,8 +98,8 @@ class WorkerRow(Struct):
     lag: float = 0.0
 
 
-async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
-    """Read all queues of a cell by name, and the server's time in ms. Raises ``StoreError``."""
+async def queue_rows(cell: Cell) -> list[QueueRow]:
+    """Read all queues of a cell by name. Raises ``StoreError``."""
     stem = rq_key("rq_queue", "")
     names = sorted(
         _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
@@ -106,30 +108,53 @@ async def queue_rows(cell: Cell) -> tuple[list[QueueRow], int]:
     for name in names:
         pipe.llen(rq_key("rq_queue", name))
         pipe.lrange(rq_key("rq_queue", name), 0, FRONT - 1)
+        pipe.zrange(rq_key("rq_scheduled", name), 0, FRONT - 1)
         for registry in _REGISTRIES:
             pipe.zcard(rq_key(registry, name))
-    found, size = await asked(pipe.execute(raise_on_error=False)), 2 + len(_REGISTRIES)
+    found, size = await asked(pipe.execute(raise_on_error=False)), 3 + len(_REGISTRIES)
     serving = [queue for worker in await worker_rows(cell) for queue in worker.queues]
+    now = await cell.server_ms()
     rows: list[QueueRow] = []
     for at, name in enumerate(names):
-        queued, front, *counts = found[at * size : (at + 1) * size]
-        running, waiting, delayed, failed = map(_count, counts)
-        oldest = await _oldest(cell, [] if isinstance(front, Exception) else front)
+        queued, front, delayed, *counts = found[at * size : (at + 1) * size]
+        running, waiting, later, failed = map(_count, counts)
         rows.append(
-            QueueRow(name, _count(queued), running, waiting, delayed, failed, serving.count(name), oldest)
+            QueueRow(
+                name,
+                _count(queued),
+                running,
+                waiting,
+                later,
+                failed,
+                serving.count(name),
+                (await _longest(cell, front, now))[0],
+                (await _longest(cell, delayed, now))[1],
+            )
         )
-    return rows, await cell.server_ms()
+    return rows
 
 
-async def _oldest(cell: Cell, turns: Sequence[bytes]) -> int | None:
-    """Return when the oldest of these turns was queued, ignoring entries of other jobs."""
-    if not turns:
-        return None
+async def _longest(
+    cell: Cell, turns: Sequence[bytes] | Exception, now: int
+) -> tuple[float | None, float | None]:
+    """Return for how many seconds one of these turns has waited, and one has failed, ignoring entries of other jobs."""
+    if isinstance(turns, Exception) or not turns:
+        return None, None
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
-        pipe.hget(cell.keys.turn(_text(turn)), "queued_at")
-    times = [_number(at) for at in await asked(pipe.execute(raise_on_error=False)) if isinstance(at, bytes)]
-    return min((at for at in times if at), default=None)
+        pipe.hmget(cell.keys.turn(_text(turn)), "queued_at", "failing", "status")
+    waited: list[int] = []
+    failing: list[int] = []
+    for answer in await asked(pipe.execute(raise_on_error=False)):
+        queued, failed, status = (None, None, None) if isinstance(answer, Exception) else answer
+        waited += [at] if (at := _number(queued or b"")) else []
+        since = (failed or b"").rpartition(b" ")[2]  # the step, and since when
+        failing += [at] if status == b"retrying" and (at := _number(since)) else []
+    return _age(waited, now), _age(failing, now)
+
+
+def _age(times: Sequence[int], now: int) -> float | None:
+    return max((now - min(times)) / 1000, 0.0) if times else None
 
 
 async def worker_rows(cell: Cell) -> list[WorkerRow]:
