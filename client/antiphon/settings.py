@@ -31,7 +31,7 @@ def one_of(*words: str) -> Rule:
 
 
 ABOVE_ZERO = Rule(lambda value: value > 0, "must be greater than 0")
-PORT = Rule(lambda value: 0 <= value < 65536, "must be a port, or 0 for none")
+PORT = Rule(lambda value: 0 <= value < 65536, "must be a port from 1 to 65535, or 0")
 
 
 def setting(default: Any, doc: str, rule: Rule | None = None, *, shown: bool = True, kind: str = "") -> Any:
@@ -97,7 +97,7 @@ class DeclaredSettings:
         try:
             return cls.parse(known, value)
         except (ValueError, UsageError) as exc:
-            raise SettingsError(f"{cls.named(known.name)} cannot be read: {exc}") from exc
+            raise SettingsError(f"{cls.named(known.name)} cannot be read: {str(exc).rstrip('.')}.") from exc
 
     @classmethod
     def parse(cls, known: Field[Any], text: str) -> Any:
@@ -108,7 +108,7 @@ class DeclaredSettings:
             case "TIME":
                 return parse_seconds(text)
             case "N":
-                return type(known.default)(text)
+                return _number(type(known.default), text)
             case _:
                 return text
 
@@ -138,6 +138,13 @@ class CommandSettings(DeclaredSettings):
     @classmethod
     def named(cls, name: str) -> str:
         return f"{cls.variable(name)} (--{name.replace('_', '-')})"
+
+
+def _number(kind: type[Any], text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a {'whole ' if kind is int else ''}number") from None
 
 
 def parse_seconds(text: str) -> float:

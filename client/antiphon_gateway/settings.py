@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from antiphon.errors import SettingsError
 from antiphon.input.limits import LIMITS
-from antiphon.settings import ABOVE_ZERO, CommandSettings, Rule, setting
+from antiphon.settings import ABOVE_ZERO, PORT, CommandSettings, Rule, setting
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import read_keys
 from antiphon_gateway.access.tokens import JwtSettings
@@ -39,7 +39,7 @@ class GatewaySettings(CommandSettings):
     VARIABLE: ClassVar[str] = "ANTIPHON_GATEWAY_{}"
 
     host: str = setting("127.0.0.1", "The address to listen on; without keys, only a local one")
-    port: int = setting(8700, "The port to listen on")
+    port: int = setting(8700, "The port to listen on; 0 for any that is free", PORT)
     keys: str = setting("", "A file with the hashes of API keys; separate several with commas")
     secret: str = setting(
         "", "Signs stream tokens; 32 bytes or more, the same for every replica", LONG_SECRET

@@ -19,6 +19,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import UsageError
 from antiphon.input.request import AgentSpec
 from antiphon.redis.cells import PREFIX_VARIABLE
+from antiphon.redis.failed import FILTERS
 from antiphon.session.work import OPTIONS, options_of
 from antiphon.settings import CommandSettings
 
@@ -38,6 +39,9 @@ EXIT_CODES = {
     NOBODY_READS: "the reader of the output has closed it, as after `antiphon history … \\| head`",
 }
 """What every command returns, for scripts."""
+
+NARROWING = ("tenant", "metadata", *FILTERS)
+"""Options that select from a list."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -188,18 +192,31 @@ def form_of(kind: Any, *, forever: bool = False) -> dict[str, Any]:
         case "boolean":
             return {"action": "store_true"}
         case "number":
-            return {"metavar": "SECONDS", "type": _lifetime if forever else float}
+            return {"metavar": "SECONDS", "type": _seconds_or_none if forever else _seconds}
         case "integer":
-            return {"metavar": "N", "type": int}
+            return {"metavar": "N", "type": _whole}
         case "string":
             return {"metavar": "TEXT"}
         case _:
             return {"metavar": "JSON", "type": json_value}
 
 
-def _lifetime(text: str) -> float | None:
-    """Read a number of seconds, or ``none``."""
-    return None if text == "none" else float(text)
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
+def _seconds_or_none(text: str) -> float | None:
+    return None if text == "none" else _seconds(text)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def json_value(text: str) -> Any:
@@ -268,7 +285,8 @@ def print_found(
     if options.json:
         print_json([*found])
     else:
-        print_table(head.split(", "), rows, nothing)
+        narrowed = any(getattr(options, name, None) is not None for name in NARROWING)
+        print_table(head.split(", "), rows, "Nothing matches these options." if narrowed else nothing)
     return 0
 
 

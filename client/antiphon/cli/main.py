@@ -9,6 +9,7 @@ its docstring. The entry-point group ``antiphon.commands`` adds commands of othe
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -66,9 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _forget_output()
         return NOBODY_READS
     except AgentError as exc:
-        sys.stderr.write(printable(f"{said_by}: {exc.message}\n"))
+        sys.stderr.write(printable(f"{said_by}: {_in_flags(exc.message, arguments)}\n"))
         return 2 if isinstance(exc, UsageError) else 1
     return code
+
+
+def _in_flags(message: str, arguments: Sequence[str]) -> str:
+    """Name options as the command line does: those that were given, and those that the message advises."""
+    flags = [one.partition("=")[0] for one in arguments if one.startswith("--")]
+    for flag in flags:
+        message = re.sub(rf"(?<![\w(.]){flag[2:].replace('-', '_')}= ?", f"{flag} ", message)
+    message = re.sub(r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]))", lambda found: "--" + found[1].replace("_", "-"), message)
+    message = re.sub(r"(?<![\w(.])(\w+)= ", r"\1 ", message)
+    return message.replace(" or a timedelta", "").replace(" None,", " none,")
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -178,42 +178,6 @@ def test_the_version_is_that_of_the_package():
     assert output("--version") == f"antiphon {version('antiphon')}\n"
 
 
-def test_a_misspelt_command_is_told_what_was_meant():
-    assert "Did you mean 'history'?" in complaint(2, "histroy")
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["submit", "only-a-session"], "required: text"),
-        (["submit", "s", "hello", "--model", "m"], "--model needs --provider"),
-        (["submit", "s", "hello", "--provider", "openai"], "--provider needs --model"),
-        (["submit", "s", "hello", "--agent", "a", *ECHO], "--agent names an agent"),
-        (["submit", "s", "  "], "non-blank"),
-        (["submit", "s\n", "hello"], "control characters"),
-        (["submit", "s", "hello", "--queue", "a:b"], "A queue name"),
-        (["cancel", "no turn id"], "A turn id must be"),
-        (["tail", "s", "--after", "soon"], "after="),
-        (["sessions", "--limit", "0"], "not a number above 0"),
-        (["history", "s", "--redis-url", "http://localhost"], "must begin with redis://"),
-        (["worker", "--lease", "soon"], "ANTIPHON_LEASE (--lease)"),
-        (["worker", "--processes", "0"], "ANTIPHON_PROCESSES (--processes)"),
-        (["worker", "--queues", "a b"], "ANTIPHON_QUEUES (--queues)"),
-        (["worker", "--colour", "red"], "Unrecognized arguments: --colour red"),
-        (["run", "hello", "--provider", "nobody", "--model", "m"], "no provider 'nobody'"),
-        (["redis", "--port", "99999"], "not a port"),
-        (["demo", "--pace", "0"], "words per second"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_what_is_asked_for_wrongly_is_answered_with_one_sentence(argv, says, capsys):
-    assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"antiphon {argv[0]}: ")
-    assert says in said
-    assert said.count("\n") == 1
-
-
 def test_an_app_that_does_not_exist_ends_a_worker_before_it_begins():
     assert "ANTIPHON_APP (--app)" in complaint(2, "worker", "--app", "no.such.module:app")
 
@@ -429,7 +393,10 @@ def test_the_same_key_submits_once(redis_url):
 def test_a_worker_that_was_killed_does_not_count_as_one_that_serves(redis_url, processes):
     process = processes.worker(redis_url)
     process.wait_for_output("takes turns")
-    assert antiphon("submit", "s", "hello", *ECHO, url=redis_url).stderr == ""
+    served = antiphon("submit", "s", "hello", *ECHO, url=redis_url)
+    assert served.stderr == ""
+    with Client(redis_url) as client:
+        client.turn(served.stdout.strip()).result()
     process.kill()
     with Redis.from_url(redis_url) as redis:
         for key in redis.smembers("rq:workers"):

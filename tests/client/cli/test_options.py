@@ -49,22 +49,6 @@ def test_numbers_words_and_json_become_options_of_the_turn(redis_url, tmp_path, 
     assert request["output"]["schema"]["type"] == "object"
 
 
-WRONG = [
-    (["--timeout", "-1"], "timeout"),
-    (["--metadata", "[1]"], "metadata= must be a dictionary"),
-    (["--schema", "@nowhere.json"], "must be JSON, or @FILE"),
-    (["--if-busy", "wait"], "invalid choice"),
-    (["--retry-failed"], "retry_failed= needs key="),
-    (["--delay", "5", "--if-busy", "steer"], "delay="),
-]
-
-
-@pytest.mark.parametrize(("options", "why"), WRONG, ids=[" ".join(options) for options, _ in WRONG])
-def test_a_wrong_option_is_wrong_usage(options, why, redis_url, capsys):
-    assert submitted(redis_url, *options) == 2
-    assert why in capsys.readouterr().err
-
-
 def test_a_batch_that_gives_no_further_options_keeps_the_keys_of_its_lines(tmp_path):
     """An interrupted batch of the release before goes on with this one."""
     (tmp_path / "in").write_text('{"text": "Hello"}\n')
