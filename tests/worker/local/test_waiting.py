@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
+import pytest
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, tool
+from antiphon.errors import ProviderRejected
 from antiphon.model import ToolCall
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script
@@ -42,9 +46,35 @@ async def test_nobody_looks_for_the_worker_of_a_turn_of_this_process(monkeypatch
     assert looked == []
 
 
-def test_a_finished_turn_does_not_keep_its_agent():
-    runtime, session = local_runtime(), Agent("scripted", "any").session("s")
-    before = len(runtime._carried)
-    for _ in range(3):
-        session.run("a")
-    wait_until(lambda: len(runtime._carried) == before)
+def used(agent):
+    """End turns in every way after which they cannot run again."""
+    session = agent.session("s")
+    session.run("finished")
+    session.submit("cancelled", delay=3600).cancel()
+    for _ in range(2):
+        session.submit("repeated", key="k").result(timeout=20)
+    return weakref.ref(agent)
+
+
+def test_turns_that_cannot_run_again_do_not_keep_their_agent():
+    agent = used(Agent("scripted", "any"))
+
+    def is_gone():
+        gc.collect()
+        return agent() is None
+
+    wait_until(is_gone)
+
+
+def test_a_failed_turn_keeps_its_agent_to_run_again():
+    turn = Agent(script(ProviderRejected("no"), "yes"), "any").session("s").submit("a")
+    with pytest.raises(ProviderRejected):
+        turn.result(timeout=20)
+    gc.collect()
+    turn.requeue()
+    assert turn.result(timeout=20).text == "yes"
+
+
+def test_a_cancelled_turn_leaves_nothing_that_waits_for_its_time():
+    Agent("scripted", "any").session("s").submit("a", delay=3600).cancel()
+    wait_until(lambda: not local_runtime()._servers)

@@ -76,6 +76,16 @@ class MemoryCell(Cell):
         known = [at for at in times if at is not None]
         return max(min(known) - self.transitions.clock(), 0) / 1000 if known else None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all its turns have ended."""
+        return all(turn.status in ENDED for turn in list(self.transitions.turns.values()))
+
+    def forget_worker(self, name: str) -> None:
+        """Forget the last claim of a worker that does not come back."""
+        with self.lock:
+            self.transitions.tokens.pop(name, None)
+
     def after_fork(self) -> None:
         """Forget the open turns in the child of a fork, which does not have the parent's threads and tasks."""
         self.lock = threading.RLock()

@@ -21,7 +21,7 @@ FOR_EVER_MS = 100 * 365 * 86_400_000
 KEEP_TURN_MS = 7 * 86_400_000
 SWEEP_MS = 60_000
 ALONE_AFTER, START_ALONE_MS = 2, 2_000
-KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 20, 16, 1300
+KEPT_ENDED, KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 1000, 20, 16, 1300
 KEPT_EVENTS = 10_000
 ENDED = ("finished", "failed", "cancelled")
 NOT_DECIDED = "Nobody decided about a tool call of this turn within its time limit."
@@ -31,8 +31,9 @@ BY_LIMIT = "Nobody decided within the time limit."
 class Moves:
     """All sessions and turns of one cell. Not thread-safe: ``MemoryCell`` makes one call at a time.
 
-    ``published`` is called with a session's new events, ``woken`` with a turn that can be claimed or has another
-    time to wait for, and ``stopping`` with a running turn that is to stop, why, and what is to stay of it.
+    ``accepted`` is called with a new turn, ``published`` with a session's new events, ``woken`` with a turn that can be
+    claimed, has another time to wait for, or has ended while it waited, and ``stopping`` with a running turn that is to
+    stop, why, and what is to stay of it.
     """
 
     def __init__(self, clock: Callable[[], int] = now_ms, most_events: int = KEPT_EVENTS) -> None:
@@ -41,22 +42,29 @@ class Moves:
         self.sessions: dict[str, Session] = {}
         self.turns: dict[str, Turn] = {}
         self.queues: dict[str, list[Turn]] = {}
+        self.accepted: Callable[[Turn], None] = lambda turn: None
         self.published: Callable[[str, list[bytes]], None] = lambda session, events: None
         self.woken: Callable[[Turn], None] = lambda turn: None
         self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
+        self.tokens: dict[str, str] = {}  # of the last claim of each worker
         self._fences = 0
-        self._tokens: dict[str, str] = {}  # of the last claim of each worker
+        self._ended: dict[str, Turn] = {}  # in the order of their ends
         self._swept = clock()
 
     def find(self, session_id: str) -> Session | None:
         """Return a session that exists. One that was not used for its time to live does not."""
         session, now = self.sessions.get(session_id), self.clock()
         if session is not None and session.expires is not None and session.expires <= now:
-            del self.sessions[session_id]
+            self.drop_session(session)
             session = None
         if now - self._swept > SWEEP_MS:
             self._sweep(now)
         return session
+
+    def drop_session(self, session: Session) -> None:
+        """Remove a session from memory."""
+        del self.sessions[session.id]
+        session.clear()
 
     def outside(self, session: Session) -> list[Turn]:
         """The open turns of a session that are not in its inbox: delayed ones, and those that others pass by."""
@@ -133,12 +141,19 @@ class Moves:
         left: bool = False,
     ) -> None:
         """The end of a run. A turn without messages in the history keeps its place there."""
-        session, record = turn.session, turn.record
+        session, record, ran = turn.session, turn.record, turn.status == "running"
         seq = self._publish(session, now, *bodies)
         if not left:
             record.put(place=len(session.history))
         record.put(status=status, ended_at=now, last_seq=seq)
         turn.journal = []
+        if status != "failed":  # which can run again
+            turn.carried = None
+        if not ran:
+            self.woken(turn)
+        self._ended[turn.id] = turn
+        if len(self._ended) > KEPT_ENDED:
+            self._drop(next(iter(self._ended.values())))
         if turn in session.inbox:
             session.inbox.remove(turn)
         going_on = [turn, *session.inbox[:1]]
@@ -161,7 +176,7 @@ class Moves:
             session.expires = now + ttl + max(0, record.number("due_until") - now)
 
     def _drop(self, turn: Turn) -> None:
-        self.turns.pop(turn.id, None)
+        del self.turns[turn.id], self._ended[turn.id]
         if turn in turn.session.turns:
             turn.session.turns.remove(turn)
 
@@ -170,9 +185,9 @@ class Moves:
         self._swept = now
         for session in list(self.sessions.values()):
             if session.expires is not None and session.expires <= now:
-                del self.sessions[session.id]
-        for turn in list(self.turns.values()):
-            if turn.status in ENDED and turn.record.number("ended_at") + KEEP_TURN_MS <= now:
+                self.drop_session(session)
+        for turn in list(self._ended.values()):
+            if turn.record.number("ended_at") + KEEP_TURN_MS <= now:
                 self._drop(turn)
 
     def _stand_up(self, turn: Turn) -> bool:

@@ -62,6 +62,10 @@ class Session:
         self.look_at: int | None = None
         self.expires: int | None = None
 
+    def clear(self) -> None:
+        """Drop all contents: turns that have ended still refer to a session that is gone."""
+        self.history, self.events, self.turns = [], [], []
+
     def let_go(self) -> None:
         """Release the lease."""
         self.alone = ""
@@ -95,7 +99,8 @@ class Session:
 class Turn:
     """A turn: its fields and its journal. ``due`` is when a delayed turn enters the inbox.
 
-    ``aside`` is when to look at a suspended turn that others pass by.
+    ``aside`` is when to look at a suspended turn that others pass by, and ``carried`` what its caller has handed over
+    that cannot be written down.
     """
 
     def __init__(self, turn_id: str, session: Session) -> None:
@@ -105,6 +110,7 @@ class Turn:
         self.journal: list[bytes] = []
         self.due: int | None = None
         self.aside: int | None = None
+        self.carried: Any = None
 
     @property
     def status(self) -> str:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -31,6 +34,7 @@ from antiphon.testing import Script
 from antiphon.tools.threads import Threads
 from antiphon.wire.cell import DEFAULT_QUEUE
 from antiphon_worker.local.cell import MemoryCell
+from antiphon_worker.local.moves import ENDED
 from antiphon_worker.local.own_app import OwnApp
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.serving import Server
@@ -38,6 +42,8 @@ from antiphon_worker.local.stored import StoredCell
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import BUILT_IN
 from antiphon_worker.providers.scripted import ScriptedProvider
+
+RECENT_STORES = 32
 
 
 class MemoryConnections(Connections):
@@ -68,8 +74,27 @@ class MemoryConnections(Connections):
 class Carried(Struct):
     """What a turn has that cannot be written down: its agent with its functions, and the event loop that it runs on."""
 
-    agent: AgentLike | str | None
-    loop: asyncio.AbstractEventLoop | None
+    agent: AgentLike | str | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_submitting: ContextVar[Sequence[Carried]] = ContextVar("submitting", default=())
+
+
+@contextmanager
+def _carrying(agent: Any, loop: asyncio.AbstractEventLoop | None = None) -> Generator[None]:
+    """Let a turn that is accepted within this have an agent of this process."""
+    carried = [Carried(agent, loop)]
+    token = _submitting.set(carried)
+    try:
+        yield
+    finally:
+        carried.clear()  # tasks that began within this keep its context
+        _submitting.reset(token)
+
+
+def _carry(turn: Turn) -> None:
+    turn.carried = next(iter(_submitting.get()), None)
 
 
 class LocalRuntime(RedisRuntime):
@@ -77,8 +102,8 @@ class LocalRuntime(RedisRuntime):
 
     def __init__(self) -> None:
         super().__init__(self._connections)
+        self._lock = threading.Lock()
         self._deployments: dict[int, MemoryConnections] = {}  # by store; 0 has the sessions without one
-        self._carried: dict[str, Carried] = {}
         self._servers: dict[str, Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._agents: WeakValueDictionary[str, AgentLike] = WeakValueDictionary()
@@ -89,19 +114,32 @@ class LocalRuntime(RedisRuntime):
 
     def cell(self, store: SessionStore | None = None) -> MemoryCell:
         """Return the cell of the sessions of a store, or of those without one."""
-        known = self._deployments.get(id(store) if store is not None else 0)
-        if known is None:
-            cell = MemoryCell() if store is None else StoredCell(store)
-            cell.transitions.woken = lambda turn: self._wake(cell, turn)
-            cell.transitions.stopping = self._stop
-            known = self._deployments.setdefault(
-                id(store) if store is not None else 0, MemoryConnections(cell)
-            )
-        return known.cell
+        return self._deployment(store).cell
 
     async def _connections(self, store: SessionStore | None = None) -> Connections:
-        self.cell(store)
-        return self._deployments[id(store) if store is not None else 0]
+        return self._deployment(store)
+
+    def _deployment(self, store: SessionStore | None) -> MemoryConnections:
+        place = 0 if store is None else id(store)
+        with self._lock:
+            known = self._deployments.pop(place, None)
+            if known is None:
+                known = MemoryConnections(self._opened(MemoryCell() if store is None else StoredCell(store)))
+                self._drop_idle()
+            self._deployments[place] = known  # the last one is that of the last use
+            return known
+
+    def _opened(self, cell: MemoryCell) -> MemoryCell:
+        cell.transitions.accepted = _carry
+        cell.transitions.woken = lambda turn: self._wake(cell, turn)
+        cell.transitions.stopping = self._stop
+        return cell
+
+    def _drop_idle(self) -> None:
+        """Drop the sessions of the store that was not used for longest from memory: they can be loaded again."""
+        idle = [place for place, one in self._deployments.items() if place and one.cell.is_idle]
+        if len(idle) >= RECENT_STORES:
+            del self._deployments[idle[0]]
 
     # Turns
 
@@ -110,23 +148,17 @@ class LocalRuntime(RedisRuntime):
         turn_id, agent = connections.turn_id_of(session, work), work.agent
         if agent is not None and not isinstance(agent, str) and agent.name:
             self._agents[agent.name] = agent
-        carried = Carried(agent, asyncio.get_running_loop() if owned else None)
-        self._carried.setdefault(turn_id, carried)
-        try:
-            described = agent if agent is None or isinstance(agent, str) else agent.described()
+        described = agent if agent is None or isinstance(agent, str) else agent.described()
+        with _carrying(agent, asyncio.get_running_loop() if owned else None):
             await connections.submit(session, work, described, turn_id)
-        except BaseException:
-            if self._carried.get(turn_id) is carried:
-                del self._carried[turn_id]
-            raise
         return AsyncTurn(connections, turn_id, session.id, work.schema)
 
     async def turn(self, session: SessionRef, turn_id: TurnId, agent: Any) -> AsyncTurn:
         cell = self.cell(session.store)
         await self._found(session, 1, 0)
         if turn_id not in cell.transitions.turns and isinstance(cell, StoredCell):
-            self._carried.setdefault(turn_id, Carried(agent, None))
-            cell.take_up(session.id, turn_id)
+            with _carrying(agent):
+                cell.take_up(session.id, turn_id)
         found = cell.transitions.turns.get(turn_id)
         if found is None or found.session.id != session.id:
             raise TurnNotFound(session_id=session.id, turn_id=turn_id)
@@ -141,25 +173,29 @@ class LocalRuntime(RedisRuntime):
         if server is not None:
             server.wake()
             return
-        carried = self._carried.get(turn.id) or Carried(None, None)
+        if turn.status in ENDED:
+            return
+        carried: Carried = turn.carried or Carried()
         app = OwnApp(self._agent(carried.agent), self._provider, self._threads)
         server = self._servers[turn.id] = Server(cell, turn, app)
         if carried.loop is None:
-            spawn(self._serve(turn, server))
+            spawn(self._serve(cell, turn, server))
         else:
-            task = carried.loop.create_task(self._serve(turn, server), name=f"turn {turn.id}")
+            task = carried.loop.create_task(self._serve(cell, turn, server), name=f"turn {turn.id}")
             carried.loop = None
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, turn: Turn, server: Server) -> None:
+    async def _serve(self, cell: MemoryCell, turn: Turn, server: Server) -> None:
         try:
             await server.run()
         finally:
-            if self._servers.get(turn.id) is server:
-                del self._servers[turn.id]
-            if turn.status == "finished":  # others can be retried
-                self._carried.pop(turn.id, None)
+            with cell.lock:
+                if self._servers.get(turn.id) is server:
+                    del self._servers[turn.id]
+        with cell.lock:
+            if turn.status not in ENDED and turn.id not in self._servers:
+                self._wake(cell, turn)  # it was requeued in the meantime
 
     def _stop(self, turn_id: str, reason: str, keep: Any) -> None:
         if (server := self._servers.get(turn_id)) is not None:
@@ -224,7 +260,6 @@ class LocalRuntime(RedisRuntime):
     def forget(self) -> None:
         """Remove all sessions from the memory of this process, for tests. Sessions in stores stay."""
         self._deployments.clear()
-        self._carried.clear()
         self._servers.clear()
 
     async def aclose(self) -> None:
@@ -235,6 +270,7 @@ class LocalRuntime(RedisRuntime):
 
     def _after_fork(self) -> None:
         """Reset the child of a fork. It keeps the sessions, but not the running turns and their connections."""
+        self._lock = threading.Lock()
         self._providers = WeakKeyDictionary()
         self._servers.clear()
         for known in self._deployments.values():

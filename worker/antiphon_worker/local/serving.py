@@ -101,8 +101,11 @@ class Server:
                     await self._attempt(claimed)
                 elif self._turn.status not in ENDED:
                     await self._wait()
-        finally:
+        except BaseException:
             self._leave()
+            raise
+        finally:
+            self._cell.forget_worker(self._name)
 
     async def _claim(self) -> ClaimedTurn | None:
         try:

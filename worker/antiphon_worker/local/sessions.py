@@ -136,7 +136,7 @@ class SessionTransitions(Moves):
             self._keep_journal(turn)
             turn.journal = []
             self._withdraw(turn, "The session was deleted.", self.clock(), KEPT_EVENTS)
-        del self.sessions[session_id]
+        self.drop_session(session)
         return [b"DELETED", 1]
 
     def forget(self, turn_id: str) -> Answer:

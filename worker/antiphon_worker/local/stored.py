@@ -110,7 +110,7 @@ class StoredCell(MemoryCell):
                 if session.inbox:
                     self._put(session_id, SavedSession(session_id))
                 else:
-                    del self.transitions.sessions[session_id]
+                    self.transitions.drop_session(session)
 
     def _put(self, session_id: str, saved: SavedSession) -> None:
         """Let the session be as it was saved. Its open turns and its events stay."""
@@ -137,9 +137,13 @@ class StoredCell(MemoryCell):
             oldest = next(iter(self._recent))
             del self._recent[oldest]
             session = self.transitions.sessions.get(oldest)
-            if session is not None and not session.inbox and not self.transitions.outside(session):
-                del self.transitions.sessions[oldest]
-                self._stamps.pop(oldest, None)
+            if session is not None and (session.inbox or self.transitions.outside(session)):
+                self._recent[oldest] = None
+                return
+            if session is not None:
+                self.transitions.drop_session(session)
+            self._stamps.pop(oldest, None)
+            self.suspended.pop(oldest, None)
 
     # How a session is saved
 
@@ -251,6 +255,7 @@ def _resume_waiting(transitions: Transitions, session: Session, saved: SavedTurn
     calls, look_at = turn.wait_for(flat, now, 30 * 86_400_000)
     turn.record.put(calls=calls, suspended_at=now)
     session.turns.append(turn)
+    transitions.accepted(turn)
     if session.inbox:
         turn.aside = look_at
         session.record.put(aside=session.record.number("aside") + 1)

@@ -74,6 +74,7 @@ class Transitions(SessionTransitions):
             turn.record.put(tenant=whose)
         self.sessions[session_id], self.turns[turn_id] = session, turn
         self._list(turn)
+        self.accepted(turn)
         if due_in_ms > 0:
             turn.due = now + due_in_ms
             turn.record.put(due_at=turn.due)
@@ -140,6 +141,7 @@ class Transitions(SessionTransitions):
         if session is None:
             session = self.sessions[turn.session.id] = Session(turn.session.id)
         turn.session, record = session, turn.record
+        del self._ended[turn.id]
         record.put(again=again)
         turn.end_run(KEPT_RUNS)
         turn.forget_calls()
@@ -195,7 +197,7 @@ class Transitions(SessionTransitions):
     ) -> Answer:
         """Take turns: lease each session, make its fence, start and load the turn."""
         now, taken, alone = self.clock(), list[Turn](), list[Turn]()
-        if self._tokens.get(worker) == token:
+        if self.tokens.get(worker) == token:
             held = [one for one in self.sessions.values() if one.record.text("holder") == worker]
             taken = [one.inbox[0] for one in held if one.record.text("fence").endswith(token)]
             alone = [one.inbox[0] for one in held if one.alone == token]
@@ -218,7 +220,7 @@ class Transitions(SessionTransitions):
                 elif len(alone) < most_alone:
                     turn.session.alone, turn.session.look_at = token, now + max(lease_ms, START_ALONE_MS)
                     turn.session.record.put(holder=worker)
-                    self._tokens[worker] = token
+                    self.tokens[worker] = token
                     alone.append(turn)
                 else:
                     left.append(turn)
@@ -233,7 +235,7 @@ class Transitions(SessionTransitions):
     def _take(self, turn: Turn, worker: str, token: str, lease_ms: int, now: int) -> Turn:
         session, record = turn.session, turn.record
         self._fences += 1
-        fence, self._tokens[worker] = f"{self._fences}-{token}", token
+        fence, self.tokens[worker] = f"{self._fences}-{token}", token
         session.look_at = now + lease_ms
         session.record.put(
             fence=fence,
@@ -477,7 +479,7 @@ class Transitions(SessionTransitions):
             acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
 
         if holder:
-            self._tokens.pop(holder, None)
+            self.tokens.pop(holder, None)
             sessions = [one for one in self.sessions.values() if one.record.text("holder") == holder]
         else:
             sessions = _due(self.sessions.values(), "look_at", now, limit * 10 if spare == "1" else limit)
