@@ -3,10 +3,18 @@
 import asyncio
 import signal
 import threading
+import urllib.error
+import urllib.request
 from types import SimpleNamespace
 
 import pytest
+from redis import Redis
+from support.eventually import wait_until_async
+from support.ports import free_port
+from support.servers import RedisServer
+from support.stage import Stage
 
+from antiphon.client import Client
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor import supervisor as module
 from antiphon_worker.supervisor.supervisor import Supervisor
@@ -107,3 +115,61 @@ async def test_one_that_is_stopped_while_it_starts_has_not_died(code, died, capl
     lives = Stopped([code])
     await lives._keep_one("redis://any")
     assert (lives.handed_back, "died" in caplog.text) == (died, bool(died))
+
+
+def status(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as exc:
+        return exc.code
+
+
+@pytest.mark.main_path
+def test_a_worker_that_starts_before_its_redis_waits_for_it(server_kind, processes, tmp_path):
+    server, stage, port = RedisServer(server_kind), Stage(tmp_path / "stage"), free_port()
+    url = server.url.replace("://", "://default:gehe1m@")
+    worker = processes.worker(url, "--status-port", str(port), env=stage.env)
+    worker.wait_for_output("[outage_began]")
+    assert f"redis://default:***@127.0.0.1:{server.port}/0: Redis cannot be reached" in worker.output
+    assert (status(port, "/health"), status(port, "/ready")) == (200, 503)
+    with server:
+        worker.wait_for_output("[outage_ended]")
+        with Client(server.url) as client:
+            assert client.submit("s", "Hello", agent="stage").result(30).text
+        assert worker.terminate() == 0
+    assert worker.output.count("[outage_began]") == 1
+    assert "gehe1m" not in worker.output
+
+
+def test_a_cell_is_served_while_another_one_is_away(redis_url, processes, tmp_path):
+    stage = Stage(tmp_path / "stage")
+    worker = processes.worker(f"redis://127.0.0.1:{free_port()}/0,{redis_url}", env=stage.env)
+    worker.wait_for_output("takes turns")
+    with Client(redis_url) as client:
+        assert client.submit("s", "Hello", agent="stage").result(30).text
+    assert worker.terminate() == 0, "it also stops while it waits for the other one"
+
+
+def test_a_worker_that_waits_for_its_redis_is_healthy_however_long_it_takes(monkeypatch):
+    supervisor = Supervisor(Settings())
+    supervisor._last -= 3600
+    assert supervisor.unhealthy()
+    supervisor._away["redis://a"] = 1.0
+    assert not supervisor.unhealthy()
+    assert supervisor.unready() == "Its Redis is away."
+
+
+async def test_a_redis_that_is_unsuitable_when_it_answers_at_last_stops_no_other_cell(
+    server_kind, caplog, monkeypatch, pauses
+):
+    server = RedisServer(server_kind, config={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
+    supervisor = Lives([0])
+    await supervisor._check(server.url)
+    with server:
+        serving = asyncio.create_task(supervisor._serve(server.url))
+        await wait_until_async(lambda: "maxmemory-policy noeviction" in caplog.text, 20)
+        with Redis.from_url(server.url) as redis:
+            redis.config_set("maxmemory-policy", "noeviction")
+        await serving
+    assert not supervisor._away

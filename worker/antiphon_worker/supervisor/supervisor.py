@@ -13,7 +13,7 @@ import resource
 import signal
 import time
 
-from antiphon.errors import StoreError
+from antiphon.errors import StoreError, StoreUnavailable
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis, redact
 from antiphon.wire.preflight import check_redis, read_redis
@@ -53,6 +53,7 @@ async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str,
 
 WRONG_SETTINGS = 2  # the exit code
 OPEN_FILES = 65_536
+AGAIN_SECONDS = 1.0  # between two tries of a Redis that is away at the start
 START_SECONDS, STEADY_SECONDS = 1.0, 10.0
 SAFE_POINT_SECONDS, GIVE_BACK_SECONDS, LAST_SECONDS = 4.0, 3.0, 2.0  # after the drain's deadline
 ALONE_SECONDS = 15.0  # without any worker process: longer than a start and the pause before it
@@ -70,12 +71,16 @@ class Supervisor:
         self._giving: set[asyncio.Task[None]] = set()
         self.deaths = {WORKER_DIED[0]: 0, LOOP_STALLED[0]: 0}  # so far, by the code of how they ended
         self._patience = Patience(settings.stall_timeout, settings.lease)
+        self._away: dict[str, float] = {}  # Redis servers that have not answered yet, and since when
         self._draining = False
         self._last = time.monotonic()  # when a child began or ended last
         self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unsuitable Redis."""
+        """Check the Redis servers, then work until SIGTERM or SIGINT. Raises ``StoreError`` for an unsuitable Redis.
+
+        One that is unreachable is waited for, while the others are served.
+        """
         for url in self._settings.redis_urls:
             await self._check(url)
         raise_open_files_limit()
@@ -84,8 +89,7 @@ class Supervisor:
             loop.add_signal_handler(known, self.drain)
         async with asyncio.TaskGroup() as group:
             for url in self._settings.redis_urls:
-                for _ in range(self._settings.processes):
-                    group.create_task(self._keep_one(url))
+                group.create_task(self._serve(url))
             self._spares.begin()
         while self._giving:
             await asyncio.wait(self._giving)
@@ -95,13 +99,16 @@ class Supervisor:
 
     def unhealthy(self) -> str:
         """Why this worker cannot work, or nothing. Any thread may ask."""
-        alone = not self._draining and not self._children and time.monotonic() - self._last > ALONE_SECONDS
+        idle = self._draining or self._children or self._away
+        alone = not idle and time.monotonic() - self._last > ALONE_SECONDS
         return "No worker process runs." if alone else ""
 
     def unready(self) -> str:
         """Why this worker takes no turns, or nothing. Any thread may ask."""
         if self._draining:
             return "It drains."
+        if self._away and not self._children:
+            return "Its Redis is away."
         ready = [child.page.begun for child in [*self._children.values()]]
         return "" if ready and (all(ready) or not self._settings.stall_timeout) else "Its processes start."
 
@@ -133,13 +140,38 @@ class Supervisor:
             child.signal(number)
 
     async def _check(self, url: str) -> None:
+        """Check a Redis, and note whether it is away. Raises ``StoreError`` if it answers and is unsuitable."""
         redis = open_redis(url, retries=1)
         try:
             facts = await read_redis(redis, self._settings.prefix)
-            check_redis(facts, self._settings.durability)
-            log.info("%s: %s", redact(url), facts.sentence(), extra={"action": "redis_checked"})
+        except StoreUnavailable as exc:
+            if url not in self._away:
+                self._away[url] = time.monotonic()
+                log.warning(
+                    "%s: %s Its turns wait until it answers; trying again.", redact(url), exc,
+                    extra={"action": "outage_began"},
+                )  # fmt: skip
+            return
         finally:
             await redis.aclose()
+        check_redis(facts, self._settings.durability)
+        log.info("%s: %s", redact(url), facts.sentence(), extra={"action": "redis_checked"})
+        if since := self._away.pop(url, None):
+            self._last = time.monotonic()
+            seconds = self._last - since
+            log.info("%s: Redis answers after %.1f s", redact(url), seconds, extra={"action": "outage_ended"})
+
+    async def _serve(self, url: str) -> None:
+        """Keep the worker processes of a cell running, once its Redis answers."""
+        while url in self._away and not self._draining:
+            await asyncio.sleep(AGAIN_SECONDS)
+            try:
+                await self._check(url)
+            except StoreError as exc:
+                log.error("%s: %s Trying again.", redact(url), exc, extra={"action": "redis_refused"})
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._settings.processes):
+                group.create_task(self._keep_one(url))
 
     async def _keep_one(self, url: str) -> None:
         """Keep one worker process running: replace a dead one, at once if it had begun to work."""
