@@ -39,7 +39,7 @@ CLIENT_ORDER = [
     "input",
     "window events",
     "model",
-    "errors",
+    "errors text",
 ]
 WORKER_ORDER = [
     "commands jobs",
@@ -350,6 +350,64 @@ def _header(source: str) -> list[str]:
     lines = source.splitlines()
     end = next((index for index, line in enumerate(lines) if not line.startswith("--")), len(lines))
     return lines[:end]
+
+
+# Modules that decode bytes which are not read from Redis (our own, of a pipe, of a service), and `redis.fields`, whose
+# callers turn a failure into one of the record.
+DECODES_OTHERS = {
+    "antiphon.cli.terminal",
+    "antiphon.encryption.values",
+    "antiphon.ext.llama_index",
+    "antiphon.redis.fields",
+    "antiphon.redis.schedules",
+    "antiphon.tools.context",
+    "antiphon_gateway.http.operations",
+    "antiphon_worker.local.*",
+    "antiphon_worker.providers.request",
+    "antiphon_worker.process.isolated_turn",
+    "antiphon_worker.supervisor.child",
+}
+ENCODES = ("encode", "encode_saved", "encrypt", "decrypt", "to_json")
+
+
+@for_each([module for module in EVERY if not matches(module.name, DECODES_OTHERS)], named)
+def test_text_from_redis_is_read_by_one_decoder(module):
+    """``text_of`` never fails. ``.decode()`` may stand where its failure is one of the record (``readable``)."""
+    handled = {id(inner) for node in module.nodes if _handles_damage(node) for inner in ast.walk(node)}
+    wrong = [node.lineno for node in module.nodes if _decodes(node) and id(node) not in handled]
+    assert wrong == [], f"use text_of in lines {wrong}"
+
+
+def _decodes(node: ast.AST) -> bool:
+    """Whether it decodes strictly what is not the result of a function that encodes."""
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "decode"
+    ):
+        return False
+    source = node.func.value
+    encoded = isinstance(source, ast.Call) and ast.unparse(source.func).endswith(ENCODES)
+    return not node.args and not node.keywords and not encoded
+
+
+def _handles_damage(node: ast.AST) -> bool:
+    if isinstance(node, ast.With):
+        return any(ast.unparse(item).startswith(("readable(", "suppress(ValueError")) for item in node.items)
+    return isinstance(node, ast.Try) and any(
+        "ValueError" in ast.unparse(one.type or node) for one in node.handlers
+    )
+
+
+def test_the_finder_of_decodings_tells_what_is_handled():
+    source = """
+name.decode()
+json.encode(name).decode(), name.decode(errors="replace"), header.decode("ascii", "replace"), decoder.decode(name)
+with readable("A field"):
+    fields.get("a", b"").decode()
+"""
+    assert [ast.unparse(node) for node in ast.walk(ast.parse(source)) if _decodes(node)] == [
+        "name.decode()", "fields.get('a', b'').decode()",
+    ]  # fmt: skip
+    assert [_handles_damage(node) for node in ast.parse(source).body] == [False, False, True]
 
 
 def test_tests_wait_for_conditions_and_not_for_time():

@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from antiphon.wire.lists.webhooks import (
+    DamagedWebhook,
     Delivery,
     Taken,
     What,
@@ -92,6 +93,7 @@ class Hooks:
     def take(self, who: str) -> Round | None:
         taken, missed, more = run(take_webhook(self.world.cell, LEASE_MS, PAUSE_MS))
         expected = self._take()
+        require(not isinstance(taken, DamagedWebhook), "no webhook is damaged", taken)
         due = {self._number(each) for each in taken.deliveries} if taken else set[int]()
         answer = (taken.name, str(taken.fence), due, missed, more) if taken else (None, "", due, missed, more)
         self.world.done(f"{who} takes a webhook", answer, (*expected, "", False))

@@ -212,7 +212,9 @@ class Archiver:
             while True:
                 try:
                     await self.sweep()
-                except StoreError:
+                except StoreError as exc:
+                    if not exc.retryable:
+                        raise
                     await asyncio.sleep(OUTAGE_PAUSE_SECONDS)  # the consumer logs the error
                 await asyncio.sleep(PAUSE_SECONDS)
         finally:
@@ -222,7 +224,9 @@ class Archiver:
         while True:
             try:
                 return await begin_archiving(self._cell)
-            except StoreError:
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
                 await asyncio.sleep(OUTAGE_PAUSE_SECONDS)
 
     async def sweep(self) -> None:

@@ -27,5 +27,7 @@ class Scheduler:
             try:
                 if count := await self._due.submit():
                     log.info("%d scheduled turns were submitted", count, extra={"action": "schedules_due"})
-            except StoreError:
+            except StoreError as exc:
+                if not exc.retryable:
+                    raise
                 continue  # the consumer logs the error

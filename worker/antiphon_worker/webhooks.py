@@ -18,13 +18,22 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from antiphon.errors import AgentError, CorruptRecord, StoreError
+from antiphon.errors import AgentError, KeyMissing, SealBroken, StoreError
 from antiphon.events import Event
 from antiphon.model import encode
 from antiphon.redis.all_events import is_agent, read_events
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.notices import agents_of
-from antiphon.wire.lists.webhooks import Delivery, Taken, What, release_webhook, settle, take_webhook
+from antiphon.wire.lists.webhooks import (
+    DamagedWebhook,
+    Delivery,
+    Taken,
+    What,
+    release_webhook,
+    settle,
+    take_webhook,
+)
 
 if TYPE_CHECKING:
     from antiphon_worker.providers.http.posting import Posted, Poster
@@ -115,7 +124,9 @@ class Deliverer:
                         "webhooks were not told of all ends behind %s: no worker has looked for too long", missed,
                         extra={"action": "webhooks_missed"},
                     )  # fmt: skip
-                if taken is not None:
+                if isinstance(taken, DamagedWebhook):
+                    log.error("webhook %s is damaged: %s", *taken, extra={"action": "webhook_damaged"})
+                elif taken is not None:
                     task = asyncio.create_task(
                         self._deliver(self._post_office(), taken, until), name="antiphon webhook"
                     )
@@ -123,13 +134,15 @@ class Deliverer:
                     task.add_done_callback(self._done)
                 elif not more:
                     return
-        except CorruptRecord as exc:
+        except (KeyMissing, SealBroken) as exc:
             if not self._warned:
                 log.error(
                     "a webhook is left to others: %s", exc.message, extra={"action": "webhook_unreadable"}
                 )
             self._warned = True
-        except StoreError:
+        except StoreError as exc:
+            if not exc.retryable:
+                raise
             return  # the consumer logs the error
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -164,7 +177,7 @@ class Deliverer:
 
     async def _wanted(self, taken: Taken) -> list[Delivery]:
         """The deliveries of turns of the agent that the webhook asked for, if it named one."""
-        agent, due = taken.fields.get("agent", b"").decode(), taken.deliveries
+        agent, due = text_of(taken.fields.get("agent")), taken.deliveries
         if not agent:
             return due
         stored = await agents_of(self._cell, [each.notice for each in due])
@@ -179,9 +192,9 @@ class Deliverer:
         if event is None:
             await self._settle(taken, delivery, "dropped", 0, "the event is no longer kept")
             return
-        body, secrets = message_of(event), taken.fields.get("secret", b"").decode()
+        body, secrets = message_of(event), text_of(taken.fields.get("secret"))
         headers = signed_headers(secrets, f"{event.turn_id}-{event.seq}", int(time.time()), body)
-        url, private = taken.fields.get("url", b"").decode(), bool(taken.fields.get("private"))
+        url, private = text_of(taken.fields.get("url")), bool(taken.fields.get("private"))
         posted = await poster.post(url, body, headers, private=private, timeout=TIMEOUT_SECONDS)
         what, seconds = _verdict(posted, (taken.now - delivery.at) / 1000)
         error = "" if what == "delivered" else posted.error or f"answered {posted.status}"

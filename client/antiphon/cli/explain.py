@@ -31,6 +31,7 @@ from antiphon.input.ids import turn_id
 from antiphon.model import TERMINAL
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.text import text_of
 from antiphon.wire.lists.inspection import turn_log, unserved
 from antiphon.wire.records import TurnRecord
 
@@ -256,7 +257,7 @@ class _Told:
         self._runs = runs
         self._story = story
         self._hint = hint
-        fields = {name: value.decode(errors="replace") for name, value in record.fields.items()}
+        fields = {name: text_of(value) for name, value in record.fields.items()}
         self._queue = fields.get("queue", "")
         self._tenant = fields.get("tenant") or None
         self._worker = fields.get("worker") or None

@@ -77,7 +77,9 @@ def _in_flags(message: str, arguments: Sequence[str]) -> str:
     flags = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     for flag in flags:
         message = re.sub(rf"(?<![\w(.]){flag[2:].replace('-', '_')}= ?", f"{flag} ", message)
-    message = re.sub(r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]))", lambda found: "--" + found[1].replace("_", "-"), message)
+    message = re.sub(
+        r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]))", lambda found: "--" + found[1].replace("_", "-"), message
+    )
     message = re.sub(r"(?<![\w(.])(\w+)= ", r"\1 ", message)
     return message.replace(" or a timedelta", "").replace(" None,", " none,")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antiphon.encryption.values import NEWER_THAN_UNSEALED, RAW_MARK, Opened, Sealer, member, members_of
+from antiphon.text import text_of
 
 # Of events: what readers follow a session by, and what says how a turn goes on.
 EVENT_CLEAR = ("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code")
@@ -111,7 +112,7 @@ def seal_reason(seal: Sealer, session: str, text: str) -> str:
 
 
 def open_reason(seal: Sealer, session: str, text: str) -> str:
-    return seal.open_text(session, "reason", text.encode()).decode()
+    return text_of(seal.open_text(session, "reason", text.encode()))
 
 
 def open_turn_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
@@ -125,7 +126,7 @@ def open_turn_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes
 
 def open_turn(seal: Sealer, fields: Mapping[str, bytes]) -> dict[str, bytes]:
     """Open the record of a turn, which names its session."""
-    session = fields.get("session", b"").decode()
+    session = text_of(fields.get("session"))
     return {name: open_turn_field(seal, session, name, data) for name, data in fields.items()}
 
 
@@ -138,9 +139,9 @@ def seal_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
     if name in SESSION_JSON:
         return seal.value(session, name, data)
     if name in SESSION_TEXT:
-        return seal.text(session, name, data.decode()).encode()
+        return seal.text(session, name, text_of(data)).encode()
     if name == SUMMARY:
-        messages, colon, text = data.decode().partition(":")
+        messages, colon, text = text_of(data).partition(":")
         return f"{messages}{colon}{seal.text(session, name, text)}".encode()
     return data
 

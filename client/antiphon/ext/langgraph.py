@@ -38,6 +38,7 @@ from antiphon.redis.cells import prefix_of
 from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.session.background import call, iterate
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
+from antiphon.text import text_of
 from antiphon.wire.keys import Keys
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
             async for key in cast(
                 "AsyncIterator[bytes]", cell.redis.scan_iter(match=f"{beginning}*", count=PAGE)
             ):
-                async for one in self._of_thread(key.decode()[len(beginning) :], None):
+                async for one in self._of_thread(text_of(key)[len(beginning) :], None):
                     yield one
 
     async def _of_thread(self, thread: str, space: str | None) -> AsyncIterator[tuple[str, str, str]]:
@@ -272,7 +273,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         while True:
             names = await redis.zrevrangebylex(self._keys.graph_index(thread), high, low, start=0, num=PAGE)
             for name in names:
-                _, found, checkpoint_id = name.decode().split(END)
+                _, found, checkpoint_id = text_of(name).split(END)
                 yield thread, found, checkpoint_id
             if len(names) < PAGE:
                 return
@@ -312,7 +313,7 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
 
     def _opened(self, thread: str, data: bytes) -> bytes:
         """Open what was sealed; msgpack of ours never begins as that does."""
-        return self._seal.open_bytes(thread, KIND, data.decode()) if data.startswith(SEALED) else data
+        return self._seal.open_bytes(thread, KIND, text_of(data)) if data.startswith(SEALED) else data
 
     def _dumped(self, value: Any) -> tuple[str, bytes]:
         return self.serde.dumps_typed(value)
@@ -343,7 +344,7 @@ def _within(*parts: str) -> tuple[bytes, bytes]:
 
 
 def _last_part(name: bytes) -> str:
-    return name.decode().rpartition(END)[2]
+    return text_of(name).rpartition(END)[2]
 
 
 GIVEN = "antiphon-"  # begins the ids of the messages that a run is given

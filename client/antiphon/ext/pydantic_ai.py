@@ -53,6 +53,7 @@ from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, To
 from antiphon.redis.cells import prefix_of
 from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 
@@ -387,7 +388,7 @@ class AntiphonConversationStore(ConversationStore):
                 break
             pipe = cell.redis.pipeline(transaction=False)
             for name in names:
-                pipe.hget(keys.pydantic_record(name.decode()), "record")
+                pipe.hget(keys.pydantic_record(text_of(name)), "record")
             found += [
                 _RECORDS.validate_json(data) for data in await asked(pipe.execute()) if data is not None
             ]
@@ -459,7 +460,7 @@ class AntiphonConversationStore(ConversationStore):
             case [b"ENTRIES", *found]:
                 return [_entry(*each) for each in reversed(found)]
             case [b"MISSING", entry]:
-                raise LookupError(f"There is no entry {entry.decode()!r}.")
+                raise LookupError(f"There is no entry {text_of(entry)!r}.")
             case answer:
                 raise unexpected("conversations/history", answer)
 
@@ -474,7 +475,7 @@ class AntiphonConversationStore(ConversationStore):
         """Return the revision of the stored record, or None."""
         cell = await self._cell()
         found = await asked(cell.redis.hget(cell.keys.pydantic_record(conversation_id), "revision"))
-        return None if found is None else found.decode()
+        return None if found is None else text_of(found)
 
     async def _cell(self) -> Cell:
         """The one cell of all conversations: an entry does not say of which one it is."""
@@ -501,4 +502,4 @@ def _dumped(entry: ConversationEntry) -> bytes:
 
 def _entry(entry_id: bytes, parent: bytes, data: bytes) -> ConversationEntry:
     (message,) = ModelMessagesTypeAdapter.validate_json(data)
-    return ConversationEntry(id=entry_id.decode(), parent_id=parent.decode() or None, message=message)
+    return ConversationEntry(id=text_of(entry_id), parent_id=text_of(parent) or None, message=message)

@@ -18,6 +18,7 @@ from antiphon.redis.connections import Connections, Patience
 from antiphon.redis.fields import decode_field
 from antiphon.redis.turn import terminal_event
 from antiphon.session.runtime import agent_name
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.lists.notices import (
@@ -98,7 +99,7 @@ class CellNotices:
             await self.patiently(self._ask)
         try:
             message = await self._listener.get(self.patiently.left(SILENCE_SECONDS))
-            self._behind = message == RESYNC or place(message.decode()) > place(self.cursor)
+            self._behind = message == RESYNC or place(text_of(message)) > place(self.cursor)
         except TimeoutError:
             self._behind = self._silent = True
         self.patiently.heard = time.monotonic()

@@ -26,6 +26,7 @@ from antiphon.session.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
 from antiphon.stores.urls import store_at
+from antiphon.text import text_of
 from antiphon.tools.threads import Threads
 from antiphon.wire.archiving import Refusal, Restored, is_deleted, restore_session
 from antiphon.wire.cell import Cell
@@ -291,7 +292,7 @@ def _is_restored(found: Snapshot | None) -> bool:
 
 
 def _origin(found: Snapshot | None) -> str:
-    return "" if found is None else found.fields.get("origin", b"").decode(errors="replace")
+    return "" if found is None else text_of(found.fields.get("origin"))
 
 
 def _same(one: Snapshot | None, other: Snapshot | None) -> bool:

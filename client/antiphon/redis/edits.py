@@ -23,6 +23,7 @@ from antiphon.model import Message, decode_history, decode_message, encode
 from antiphon.redis.fields import decode_field, encode_field, encode_fields
 from antiphon.session.runtime import Edit, Opening, SessionRef
 from antiphon.session.saved import FIELDS, SavedSession, same_messages
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import (
     Busy,
@@ -73,8 +74,7 @@ class Found(Struct):
         return self.value("children")
 
     def text(self, name: str) -> str:
-        with readable(f"The {name} of a session"):
-            return self.fields.get(name, b"").decode()
+        return text_of(self.fields.get(name))
 
     def value(self, name: str) -> Any:
         """Return a field of the session. Raises ``CorruptRecord``."""

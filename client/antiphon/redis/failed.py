@@ -23,6 +23,7 @@ from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.session.runtime import agent_name
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists.inspection import Place, agents_of_sessions, failed_places, queues_of
 from antiphon.wire.lists.notices import turn_records
@@ -215,7 +216,7 @@ async def _told(cell: Cell, jobs: Sequence[str]) -> list[FailedTurn]:
 
 def _failed(record: TurnRecord) -> FailedTurn:
     fields = msgspec.structs.asdict(turn_info(record))
-    queue = record.fields.get("queue", b"").decode(errors="replace")
+    queue = text_of(record.fields.get("queue"))
     return FailedTurn(**fields, queue=queue, tenant=record.tenant, runs=runs_of(record))
 
 

@@ -22,6 +22,7 @@ from antiphon.redis.connections import Connections
 from antiphon.redis.edits import found_in
 from antiphon.session.runtime import SessionRef
 from antiphon.session.work import OPTIONS, ClientSubmitOptions, work_of_client
+from antiphon.text import text_of
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.keys import PREFIX
 from antiphon.wire.lists.schedules import (
@@ -217,7 +218,7 @@ class AsyncSchedules:
         return cell, found[0]
 
     def _check_own(self, found: StoredSchedule) -> None:
-        if self._tenant is not None and found.fields.get("tenant", b"").decode() != self._tenant:
+        if self._tenant is not None and text_of(found.fields.get("tenant")) != self._tenant:
             raise other_tenant(found.id.partition(":")[2], self._tenant)
 
     async def _write(self, name: str, due: str) -> None:
@@ -326,6 +327,6 @@ def _shown(cell: Cell, found: StoredSchedule) -> Schedule:
         plan.tz,
         found.due,
         plan.tenant or None,
-        found.fields.get("turn", b"").decode(errors="replace") or None,
+        text_of(found.fields.get("turn")) or None,
         found.error(cell) or None,
     )

@@ -27,6 +27,7 @@ from antiphon.input.values import parse_cursor
 from antiphon.model import TERMINAL
 from antiphon.redis.connections import Patience
 from antiphon.session.streams import EventIterator, typed_event
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener, LiveFeed
 from antiphon.wire.records import Published, TurnRecord, decode_published, readable
@@ -272,9 +273,7 @@ class Subscription(EventIterator):
         if not whose:
             return
         created, tenant = whose
-        with readable("The tenant of a session", session_id=self.session_id):
-            named = tenant.decode() if tenant else None
-        check_tenant(self.session_id, self._tenant, bool(created), named)
+        check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
         self._allowed = bool(created)
 
 

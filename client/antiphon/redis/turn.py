@@ -31,6 +31,7 @@ from antiphon.redis.subscription import Subscription, TurnEvents
 from antiphon.redis.turn_records import response_of, runs_of, service_of, turn_info
 from antiphon.session.background import own_turns, waits_for_itself
 from antiphon.session.turn_info import TurnInfo, TurnRun
+from antiphon.text import text_of
 from antiphon.tools.approval import approval_of, rejection_of, result_of
 from antiphon.wire.records import TurnRecord, readable
 from antiphon.wire.suspension import decide
@@ -126,7 +127,7 @@ class AsyncTurn:
             async with asyncio.timeout(seconds):
                 record = await self.ended()
                 if into := record.fields.get("steered_into"):
-                    other = AsyncTurn(self._connections, TurnId(into.decode()), self.session_id)
+                    other = AsyncTurn(self._connections, TurnId(text_of(into)), self.session_id)
                     return await other.result()
                 return response_to(self, record)
         except TimeoutError:
@@ -316,7 +317,7 @@ def terminal_event(record: TurnRecord) -> Event:
         "seq": record.last_seq, "at": ended, "session_id": record.session_id, "turn_id": record.turn_id,
         "run": record.run, "attempt": record.attempt,
     }  # fmt: skip
-    into = record.fields.get("steered_into", b"").decode(errors="replace")
+    into = text_of(record.fields.get("steered_into"))
     match record.status:
         case "finished":
             return TurnFinished(response=None if into else response_of(record), steered_into=into, **where)

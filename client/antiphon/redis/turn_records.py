@@ -28,6 +28,7 @@ from antiphon.redis.archived import ArchiveReader, whole_snapshot
 from antiphon.redis.fields import decode_field
 from antiphon.session.runtime import SessionRef, agent_name
 from antiphon.session.turn_info import LeftNothing, TurnInfo, TurnRun, in_place, shown
+from antiphon.text import text_of
 from antiphon.tools.results import at_the_end, noted
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import TurnRecord, readable
@@ -86,14 +87,14 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             record.turn_id, record.session_id, record.status, request.messages,  # type: ignore[arg-type]
             agent=agent_name(agent) if agent is None or isinstance(agent, str) else agent.name,
             metadata=request.metadata,
-            key=fields.get("key", b"").decode() or None,
+            key=text_of(fields.get("key")) or None,
             created=int(fields.get("created") or fields.get("queued_at") or 0),
             due=_time(record, "due_at"), run=record.run, attempt=record.attempt,
             started=_time(record, "started_at"), ended=_time(record, "ended_at"),
             **_why(record),
             usage=response.usage, messages=response.messages,
             calls=calls if record.status == "suspended" else [], decisions=decisions,
-            steered_into=fields.get("steered_into", b"").decode() or None,
+            steered_into=text_of(fields.get("steered_into")) or None,
         )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _why(record: TurnRecord) -> dict[str, Any]:
     """Why the turn failed or was cancelled, or why it waits to be tried again."""
     code, error, service = record.error_code, record.error, "service"
     if record.status == "retrying":
-        code, error = (record.fields.get(name, b"").decode() for name in ("retry_code", "retry_reason"))
+        code, error = (text_of(record.fields.get(name)) for name in ("retry_code", "retry_reason"))
         service = "retry_service"
     return {"code": code or None, "error": error or None, "service": service_of(record, service)}
 

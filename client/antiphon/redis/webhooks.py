@@ -16,6 +16,7 @@ from antiphon.input.ids import tenant_id
 from antiphon.input.values import is_a
 from antiphon.redis.all_events import check_types
 from antiphon.redis.connections import Connections
+from antiphon.text import text_of
 from antiphon.wire.lists.webhooks import StoredWebhook, stored_webhooks, write_webhook
 
 PREFIX = "whsec_"
@@ -209,4 +210,4 @@ def _together(first: Webhook, other: Webhook) -> Webhook:
 
 
 def _text(one: StoredWebhook, field: str) -> str:
-    return one.fields.get(field, b"").decode(errors="replace")
+    return text_of(one.fields.get(field))

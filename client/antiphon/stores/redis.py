@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from antiphon.errors import SettingsError
 from antiphon.input.values import is_a
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.text import text_of
 from antiphon.wire.errors import store_error
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ def _milliseconds(ttl: float | timedelta | None) -> int | None:
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return text_of(value) if isinstance(value, bytes) else value
 
 
 def _explained(act: Callable[[], T]) -> T:

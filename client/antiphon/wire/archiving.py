@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from antiphon.encryption.records import open_fields, open_messages, seal_messages
 from antiphon.input.ids import Fence, SessionId
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.editing import FieldChange, flat_fields
 from antiphon.wire.errors import asked, store_error, unexpected
@@ -77,13 +78,13 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
     while True:
         match await cell.run("archiving/take", 0):
             case [b"FORGET", session]:
-                return Forget(SessionId(session.decode()))
+                return Forget(SessionId(text_of(session)))
             case [b"UNASKED", session]:
-                return Unasked(SessionId(session.decode()))
+                return Unasked(SessionId(text_of(session)))
             case [b"LATE", session]:
-                return Late(SessionId(session.decode()))
+                return Late(SessionId(text_of(session)))
             case [b"ENDING", session, version, left_ms, fields, history]:
-                return Ending(SessionId(session.decode()), version, int(left_ms), pairs(fields), history)
+                return Ending(SessionId(text_of(session)), version, int(left_ms), pairs(fields), history)
             case [b"NOTHING"]:
                 return None
             case [b"MORE"]:

@@ -32,6 +32,7 @@ from antiphon.errors import (
 from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, IfBusy, Keep, Priority, check_keep
+from antiphon.text import text_of
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import (
@@ -320,7 +321,7 @@ class Cell:
             case [b"REQUESTED"]:
                 return "requested"
             case [b"ALREADY", status]:
-                return status.decode()
+                return text_of(status)
             case [b"TURN_NOT_FOUND"]:
                 raise TurnNotFound(turn_id=turn_id)
             case answer:
@@ -348,11 +349,11 @@ class Cell:
             case [b"OK"]:
                 return
             case [b"NOT_FAILED", status]:
-                raise UsageError(f"Turn {turn_id} is {status.decode()}: only failed turns can be requeued.")
+                raise UsageError(f"Turn {turn_id} is {text_of(status)}: only failed turns can be requeued.")
             case [b"SESSION_CLOSED", session]:
-                raise UsageError("The session is closed.", session_id=session.decode(), turn_id=turn_id)
+                raise UsageError("The session is closed.", session_id=text_of(session), turn_id=turn_id)
             case [b"OTHER_TENANT", session]:
-                raise begun_by_another(session.decode())
+                raise begun_by_another(text_of(session))
             case [b"TURN_NOT_FOUND"]:
                 raise TurnNotFound(
                     f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
@@ -400,12 +401,12 @@ class Cell:
             raise TurnNotFound(
                 f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
             )
-        return found.decode()
+        return text_of(found)
 
     async def keep_of(self, turn_id: TurnId) -> Keep:
         """Return what the cancel of a turn wants to stay in the history."""
         found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "keep"))
-        keep = (found or b"").decode(errors="replace")
+        keep = text_of(found)
         return check_keep(keep) if keep in get_args(Keep) else "steps"
 
     async def session_fields(self, session_id: SessionId, *names: str) -> list[bytes | None]:
@@ -454,7 +455,7 @@ class Cell:
         ids = await asked(self.redis.lrange(self.keys.turns(session_id), -most, -1))
         if not ids:
             return [], []
-        names = [TurnId(turn.decode(errors="replace")) for turn in ids]
+        names = [TurnId(text_of(turn)) for turn in ids]
         pipe = self.redis.pipeline(transaction=False)
         pipe.zmscore(self.keys.due, ids)
         for turn in names:
@@ -497,7 +498,7 @@ class Cell:
 
     def stop_word(self, session_id: str, word: bytes) -> str:
         """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
-        return opened_or(self.seal, session_id, word.decode(), "cancelled")
+        return opened_or(self.seal, session_id, text_of(word), "cancelled")
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
@@ -506,4 +507,4 @@ class Cell:
 
 
 def _number(value: bytes | str | None) -> int:
-    return int(value) if value and len(value) < 20 and value.isdigit() else 0
+    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0

@@ -13,6 +13,7 @@ from antiphon.encryption.records import seal_event, seal_events, seal_field, sea
 from antiphon.errors import SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.limits import LIMITS
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import full, unexpected
 from antiphon.wire.scripts import given
@@ -69,13 +70,13 @@ async def change_session(
         case [b"OK", *_]:
             return True
         case [b"BUSY", turn]:
-            return Busy(TurnId(turn.decode()))
+            return Busy(TurnId(text_of(turn)))
         case [b"CONFLICT"]:
             return False
         case [b"SESSION_CLOSED"]:
             raise UsageError("The session is closed.", session_id=session_id)
         case [b"FULL", limit]:
-            raise full(limit.decode(), session_id)
+            raise full(text_of(limit), session_id)
         case _:
             raise unexpected("edit", answer)
 
@@ -124,7 +125,7 @@ async def fork_session(
         case [b"SESSION_EXISTS"]:
             raise SessionExists(f"The session {fork_id!r} already exists.", session_id=fork_id)
         case [b"FULL", limit]:
-            raise full(limit.decode(), fork_id)
+            raise full(text_of(limit), fork_id)
         case _:
             raise unexpected("fork", answer)
 
@@ -135,7 +136,7 @@ async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
         case [b"DELETED", count]:
             return int(count) > 0
         case [b"BUSY", turn]:
-            return Busy(TurnId(turn.decode()))
+            return Busy(TurnId(text_of(turn)))
         case answer:
             raise unexpected("delete", answer)
 
@@ -146,7 +147,7 @@ async def forget_turn(cell: Cell, turn_id: TurnId) -> None:
         case [b"DELETED"]:
             return
         case [b"OPEN", status]:
-            raise UsageError(f"Turn {turn_id} is {status.decode()}: cancel it first.", turn_id=turn_id)
+            raise UsageError(f"Turn {turn_id} is {text_of(status)}: cancel it first.", turn_id=turn_id)
         case [b"MISSING"]:
             raise TurnNotFound(turn_id=turn_id)
         case answer:

@@ -25,6 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
+from antiphon.text import text_of
 
 _FULL = "Redis has no memory left (maxmemory): nothing was written. Raise maxmemory or free memory."
 _READ_ONLY = (
@@ -144,7 +145,7 @@ def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) ->
         case [b"KEY_REUSED"]:
             return KeyReused(session_id=session_id, turn_id=turn_id)
         case [b"SESSION_BUSY", turn]:
-            known = turn.decode()
+            known = text_of(turn)
             said = f"The session is running the turn {known}: try again when it has ended."
             return SessionBusy(said, session_id=session_id, turn_id=known)
         case [b"SESSION_CHANGED", seq]:
@@ -157,9 +158,9 @@ def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) ->
         case [b"OTHER_TENANT"]:
             return other_tenant(session_id, tenant) if tenant else begun_by_another(session_id)
         case [b"FULL", limit]:
-            return full(limit.decode(), session_id)
+            return full(text_of(limit), session_id)
         case [b"TENANT_LIMIT", limit, number, wait_ms]:
-            return tenant_limit(limit.decode(), number, wait_ms / 1000, session_id)
+            return tenant_limit(text_of(limit), number, wait_ms / 1000, session_id)
         case [b"OUT_OF_RANGE"]:
             return UsageError("delay= and ttl= must be at most 100 years.", session_id=session_id)
         case _:

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from antiphon.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error
 from antiphon.wire.keys import PREFIX, Keys
@@ -127,7 +128,7 @@ async def seconds_up(redis: Redis) -> float:
         told = cast("str | bytes | None", await redis.execute_command("INFO server"))
     except (RedisError, OSError) as exc:
         raise store_error(exc) from exc
-    found = re.search(r"uptime_in_seconds:(\d+)", told if isinstance(told, str) else (told or b"").decode())
+    found = re.search(r"uptime_in_seconds:(\d+)", told if isinstance(told, str) else text_of(told))
     return float(found[1]) if found else 0.0
 
 

@@ -23,6 +23,7 @@ from antiphon.encryption.values import MARK, RAW_MARK, TEXT_MARK, Sealer
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event
 from antiphon.input.ids import Fence, SessionId, TurnId
+from antiphon.text import text_of
 
 
 class Published(NamedTuple):
@@ -200,8 +201,7 @@ class TurnRecord(Struct):
     @property
     def tenant(self) -> str | None:
         """The tenant of its session when it was accepted."""
-        with readable("The tenant of a turn", turn_id=self.turn_id):
-            return self.fields.get("tenant", b"").decode() or None
+        return text_of(self.fields.get("tenant")) or None
 
 
 def claims(
@@ -210,19 +210,18 @@ def claims(
 ) -> Claims:  # fmt: skip
     """Read the answer of the claim script. A turn that cannot be read is damaged: its lease will expire."""
     found: list[ClaimedTurn] = []
-    broken = [Damaged(*(value.decode(errors="replace") for value in one)) for one in damaged]
+    broken = [Damaged(*(text_of(value) for value in one)) for one in damaged]
     for fields in turns:
         try:
             found.append(claimed_turn(fields))
         except (ValueError, AttributeError, TypeError) as exc:
-            session, turn = (value.decode(errors="replace") for value in fields[:2])
+            session, turn = (text_of(value) for value in fields[:2])
             broken.append(Damaged(session, turn, f"It cannot be read: {exc}"))
     jobs = [
-        ForeignJob(job.decode(errors="surrogateescape"), queue.decode(errors="replace"), data)
-        for job, queue, data in foreign
+        ForeignJob(job.decode(errors="surrogateescape"), text_of(queue), data) for job, queue, data in foreign
     ]
-    ids = [TurnId(turn.decode(errors="replace")) for turn in alone]
-    theirs = [(queue.decode(errors="replace"), prefix.decode(errors="replace")) for queue, prefix in others]
+    ids = [TurnId(text_of(turn)) for turn in alone]
+    theirs = [(text_of(queue), text_of(prefix)) for queue, prefix in others]
     return Claims(found, jobs, ids, broken, others=theirs)
 
 
@@ -235,13 +234,16 @@ def claimed_turn(fields: list[Any]) -> ClaimedTurn:
     (
         request, run, attempt, crashes, errors, step, queue, queued_seq, created, queued_at, lacking, failing, spent,
     ) = turn_fields  # fmt: skip
+    session_id, turn_id = SessionId(text_of(session)), TurnId(text_of(turn))
+    if (session_id.encode(), turn_id.encode()) != (session, turn):
+        raise ValueError("its id or that of its session is not UTF-8")
     return ClaimedTurn(
-        SessionId(session.decode()), TurnId(turn.decode()), Fence(fence.decode()), (stop or b"").decode(),
-        system, variables, agent, (window or b"").decode(), request,
+        session_id, turn_id, Fence(text_of(fence)), text_of(stop),
+        system, variables, agent, text_of(window), request,
         int(run), int(attempt), int(crashes), int(errors), int(step),
-        queue.decode(), journal, history, length, summary, (restored or b"").decode(), (refused or b"").decode(),
+        text_of(queue), journal, history, length, summary, text_of(restored), text_of(refused),
         int(queued_seq or 0), int(created or queued_at or 0), None if failing == b"" else int(failing), int(spent),
-        untold.decode() if untold else "", usage, (lacking or b"").decode(), decisions, steer == turn,
+        text_of(untold), usage, text_of(lacking), decisions, steer == turn,
     )  # fmt: skip
 
 
@@ -250,36 +252,36 @@ def snapshot(
     turns: list[list[Any]], order: list[bytes],
 ) -> Snapshot:  # fmt: skip
     """Read a session from the answer of the snapshot script."""
-    first = TurnId(head.decode()) if head else None
+    first = TurnId(text_of(head)) if head else None
     records: list[TurnRecord] = []
     for turn, found_fields in turns:
         with suppress(*DAMAGE):  # one that is damaged or gone must not hide the session
-            records.append(_turn_record(TurnId(turn.decode()), pairs(found_fields)))
+            records.append(_turn_record(TurnId(text_of(turn)), pairs(found_fields)))
     return Snapshot(int(cursor), first, length, history, pairs(fields), _ids(inbox), records, _ids(order))
 
 
 def _ids(turns: list[bytes]) -> list[TurnId]:
-    return [TurnId(turn.decode()) for turn in turns]
+    return [TurnId(text_of(turn)) for turn in turns]
 
 
 def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
     """Read what the reaper has done with one session."""
     return Reaped(
-        SessionId(session.decode(errors="surrogateescape")),
-        TurnId(turn.decode(errors="surrogateescape")),
-        what.decode(),
+        SessionId(text_of(session)),
+        TurnId(text_of(turn)),
+        text_of(what),
     )
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """Read a hash, which scripts return as a flat list."""
-    return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+    return {text_of(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
 
 
 def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnRecord:
     """Read a turn from its hash. Raises ``CorruptRecord``."""
     with readable("The record of a turn", turn_id=turn_id):
-        fields = {name.decode(): value for name, value in raw.items()}
+        fields = {text_of(name): value for name, value in raw.items()}
         return _turn_record(turn_id, open_turn(seal, fields))
 
 
@@ -367,14 +369,14 @@ def _turn_record(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:
 
     return TurnRecord(
         turn_id,
-        SessionId(fields["session"].decode()),
-        fields["status"].decode(),
+        SessionId(text_of(fields["session"])),
+        text_of(fields["status"]),
         number("run"),
         number("attempt"),
         number("queued_seq"),
         number("last_seq"),
         fields.get("response", b""),
-        fields.get("error_code", b"").decode(),
-        fields.get("error", b"").decode(),
+        text_of(fields.get("error_code")),
+        text_of(fields.get("error")),
         fields,
     )

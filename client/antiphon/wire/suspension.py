@@ -12,6 +12,7 @@ from antiphon.encryption.records import open_decision, open_turn_field, seal_cal
 from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
+from antiphon.text import text_of
 from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
 from antiphon.wire.errors import asked, unexpected
@@ -93,7 +94,7 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
             first = open_decision(cell.seal, session, data)
             raise AlreadyDecided(decision=decisions_of([first], turn_id)[0], turn_id=turn_id)
         case [b"NOT_SUSPENDED", status]:
-            said = status.decode()
+            said = text_of(status)
             why = f"Turn {turn_id} is {said}: it is not suspended, so there is nothing to decide."
             raise NotSuspended(why, status=said, turn_id=turn_id)
         case [b"UNKNOWN_CALL"]:
@@ -161,10 +162,10 @@ def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
         status, session, since, queue, tenant, calls = fields
         if status != b"suspended":
             return None
-        calls = open_turn_field(cell.seal, session.decode(), "calls", calls)
+        calls = open_turn_field(cell.seal, text_of(session), "calls", calls)
         opened = msgspec.json.decode(calls, type=list[OpenCall])
         return SuspendedTurn(
-            turn, session.decode(), int(since), opened, queue.decode(), tenant.decode() if tenant else None
+            turn, text_of(session), int(since), opened, text_of(queue), text_of(tenant) if tenant else None
         )
     except (CorruptRecord, *DAMAGE):
         return None

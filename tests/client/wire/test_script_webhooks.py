@@ -218,6 +218,35 @@ async def test_many_notices_are_handed_out_in_pages(cell):
     assert await cell.redis.zcard("ant:deliveries:hook") == 750
 
 
+@pytest.mark.parametrize("name", [b"gone", b"\xff"])
+async def test_a_name_without_a_webhook_is_removed(cell, name):
+    await write_webhook(cell, "hook", EVERY)
+    await cell.redis.zadd("ant:webhooks", {name: 0})
+    await ended(cell, "t1")
+    assert await due(cell) == []
+    assert await due(cell) == ["t1"]
+    assert await cell.redis.zrange("ant:webhooks", 0, -1) == [b"hook"]
+
+
+@pytest.mark.parametrize("key", ["ant:webhook:bad", "ant:deliveries:bad"])
+async def test_a_damaged_webhook_delays_no_other_one_and_goes_on_when_it_is_repaired(cell, key):
+    for name in ("bad", "hook"):
+        await write_webhook(cell, name, EVERY)
+    await cell.redis.zadd("ant:webhooks", {"bad": 0})
+    before = await cell.redis.dump(key)
+    await cell.redis.set(key, "x")
+    await ended(cell, "t1")
+    damaged, *_ = await take_webhook(cell, LEASE_MS, PAUSE_MS)
+    assert (damaged.name, "WRONGTYPE" in damaged.why) == ("bad", True)
+    assert await due(cell) == ["t1"]
+    await cell.redis.delete(key, "ant:deliveries:hook")
+    if before:
+        await cell.redis.restore(key, 0, before)
+    await cell.wait(60_000)
+    await ended(cell, "t2")
+    assert [await due(cell), await due(cell)] == [["t2"], ["t2"]]
+
+
 async def test_what_is_missed_is_named_and_what_is_left_is_told(cell):
     await write_webhook(cell, "hook", EVERY)
     before = (await cell.redis.get("ant:dispatched")).decode()

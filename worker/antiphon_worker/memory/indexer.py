@@ -60,7 +60,9 @@ class Indexer:
             while True:
                 try:
                     worked = await self.index_some()
-                except StoreError:
+                except StoreError as exc:
+                    if not exc.retryable:
+                        raise
                     worked = False  # the consumer logs the error
                 if not worked:
                     await asyncio.sleep(PAUSE_SECONDS)

@@ -59,9 +59,11 @@ class Reaper:
                     spare=time.monotonic() < self._quiet_until,
                     queues=self._settings.queues,
                 )
-            except StoreError:
-                self._wait(self._settings.lease)  # the consumer logs the error
-                continue
+            except StoreError as exc:
+                self._wait(self._settings.lease)
+                if not exc.retryable:
+                    raise
+                continue  # the consumer logs the error
             for act in acts:
                 log.log(
                     logging.INFO if act.what in ORDINARY else logging.WARNING,

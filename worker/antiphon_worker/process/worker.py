@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antiphon.redis.cells import Cells, open_cells
@@ -22,6 +23,7 @@ from antiphon_worker.process.control import Control
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.process.publisher import Publisher
 from antiphon_worker.process.reaper import Reaper
+from antiphon_worker.process.service import Service
 from antiphon_worker.process.turn import TurnRunner
 from antiphon_worker.providers.http.limits import Gate
 from antiphon_worker.resilience import RateLimits
@@ -34,7 +36,8 @@ from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
 from antiphon_worker.webhooks import Deliverer
 
 if TYPE_CHECKING:
-    from antiphon_worker.memory.indexer import Indexer
+    from antiphon.memory.declaration import Memory
+    from antiphon_worker.memory.plan import Work
 
 log = logging.getLogger("antiphon.worker")
 
@@ -102,19 +105,19 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
 
-                def start(service: Callable[[], object], what: str) -> asyncio.Task[None]:
-                    return group.create_task(service(), name=f"{self.name} {what}")  # type: ignore[arg-type]
+                def start(service: Callable[[], Awaitable[None]], what: str) -> asyncio.Task[None]:
+                    return group.create_task(Service(service, what).run(), name=f"{self.name} {what}")
 
                 lasting = [
                     start(keeper.run, "lease keeper"), start(publisher.run, "publisher"),
                     start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
                     start(presence.run, "presence"), start(lambda: gate.run(feed), "rate limits"),
-                    start(Scheduler(cell).run, "scheduler"), start(Deliverer(cell).run, "deliverer"),
-                    *[start(one.run, "indexer") for one in self._indexers(cells, gate)],
+                    start(Scheduler(cell).run, "scheduler"), start(lambda: Deliverer(cell).run(), "deliverer"),
+                    *[start(index, "indexer") for index in self._indexers(cells, gate)],
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
-                if runner.archive is not None:
-                    taking.append(start(Archiver(self._open_cell(), runner.archive).run, "archiver"))
+                if (archive := runner.archive) is not None:
+                    taking.append(start(lambda: Archiver(self._open_cell(), archive).run(), "archiver"))
                 self._say_that_it_begins()
                 await self._draining.wait()
                 await _cancel(taking)
@@ -161,19 +164,23 @@ class Worker:
         finally:
             aborting.cancel()
 
-    def _indexers(self, cells: Cells, gate: Gate) -> list[Indexer]:
+    def _indexers(self, cells: Cells, gate: Gate) -> list[Callable[[], Awaitable[None]]]:
         memories = self._app.memories
         if not [*memories]:
             return []
         from antiphon_worker.memory.facts import Distiller
-        from antiphon_worker.memory.indexer import Indexer
 
         works = [
             Distiller(memory, memory.facts, cells, self._app.provider, gate)
             for memory in memories.with_facts
             if memory.facts is not None
         ]
-        return [Indexer(self._open_cell(), work) for work in [*memories, *works]]
+        return [partial(self._index, work) for work in [*memories, *works]]
+
+    async def _index(self, work: Memory | Work) -> None:
+        from antiphon_worker.memory.indexer import Indexer
+
+        await Indexer(self._open_cell(), work).run()
 
     def _open_cell(self) -> Cell:
         return Cell(open_redis(self._url), prefix=self.settings.prefix)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from antiphon.errors import StoreUnavailable
 from antiphon.input.request import AgentSpec
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.keys import rq_key
 from antiphon.wire.lists.workers import FIELD
@@ -112,7 +113,7 @@ async def workers_with(
     stem = rq_key("rq_worker", "")
     try:
         members: set[bytes] = await cast("Any", cell.redis).smembers(rq_key("rq_workers_of", queue))
-        keys = sorted(member.decode(errors="replace") for member in members)
+        keys = sorted(text_of(member) for member in members)
         pipe = cell.redis.pipeline(transaction=False)
         for key in keys:
             pipe.hget(key, FIELD)

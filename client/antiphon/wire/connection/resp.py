@@ -14,6 +14,8 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, InvalidResponse, ReadOnlyError, RedisError
 
+from antiphon.text import text_of
+
 try:
     from hiredis import Reader, pack_command  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 except ImportError:  # the client works without it
@@ -71,7 +73,7 @@ class PlainReader:
             case b"+":
                 return said, end
             case b"-":
-                return self._error_of(said.decode(errors="replace")), end
+                return self._error_of(text_of(said)), end
             case b":":
                 return int(said), end
             case b"$":

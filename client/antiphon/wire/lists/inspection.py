@@ -12,6 +12,7 @@ from antiphon.encryption.records import open_event, open_field, open_reason
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.text import text_of
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
@@ -26,7 +27,7 @@ async def queues_of(cell: Cell) -> list[str]:
     """Return the queues of a cell."""
     stem = rq_key("rq_queue", "")
     names: Any = await asked(cell.redis.smembers(rq_key("rq_queues")))
-    return sorted(name.decode(errors="replace").removeprefix(stem) for name in names)
+    return sorted(text_of(name).removeprefix(stem) for name in names)
 
 
 async def failed_places(
@@ -44,7 +45,7 @@ async def failed_places(
                 rq_key("rq_failed", queue), highest, lowest, start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), job.decode(errors="replace")) for job, score in found]
+        places = [(int(score), text_of(job)) for job, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -161,7 +162,7 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     members = await asked(
         cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
     )
-    keys = sorted(map(_text, members))
+    keys = sorted(map(text_of, members))
     pipe = cell.redis.pipeline(transaction=False)
     for key in keys:
         pipe.hmget(key, "birth", "pid")
@@ -177,10 +178,10 @@ async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
 async def unserved(cell: Cell, turn_id: TurnId) -> str:
     """Return a warning for the caller of a turn whose queue no worker serves, or nothing."""
     status, queue = await asked(cell.redis.hmget(cell.keys.turn(turn_id), "status", "queue"))
-    if status != b"queued" or await workers(cell, _text(queue)):
+    if status != b"queued" or await workers(cell, text_of(queue)):
         return ""
-    named = "" if _text(queue) == DEFAULT_QUEUE else f" --queues {_text(queue)}"
-    return f"No worker serves the queue {_text(queue)} now: the turn waits. Start one with `antiphon worker{named}`."
+    named = "" if text_of(queue) == DEFAULT_QUEUE else f" --queues {text_of(queue)}"
+    return f"No worker serves the queue {text_of(queue)} now: the turn waits. Start one with `antiphon worker{named}`."
 
 
 async def work_left(cell: Cell, worker: str, queues: Sequence[str]) -> bool:
@@ -205,7 +206,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     for job in jobs:
         pipe.hget(cast("Any", rq_key("rq_job", "").encode() + job), "ant_prefix")
     prefixes = await asked(pipe.execute(raise_on_error=False))  # a job that is no hash is no turn
-    return [isinstance(prefix, bytes) and prefix.decode() != cell.keys.prefix for prefix in prefixes]
+    return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.prefix for prefix in prefixes]
 
 
 async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
@@ -221,7 +222,7 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
                 cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), _text(name)) for name, score in found]
+        places = [(int(score), text_of(name)) for name, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -279,7 +280,7 @@ async def turn_places(
         found = await asked(
             cell.redis.zrangebyscore(key, lowest, "+inf", start=skipped, num=count, withscores=True)
         )
-        places = [(int(score), _text(name)) for name, score in found]
+        places = [(int(score), text_of(name)) for name, score in found]
         places = [place for place in places if after is None or place > after]
         if places or len(found) < count:
             return places
@@ -306,7 +307,7 @@ async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], boo
     pipe.lrange(cell.keys.turns(session_id), 0, -1)
     pipe.hmget(cell.keys.session(session_id), "created", "tenant")
     found, (created, tenant) = await asked(pipe.execute())
-    return [TurnId(_text(turn)) for turn in reversed(found)], bool(created), _text(tenant) or None
+    return [TurnId(text_of(turn)) for turn in reversed(found)], bool(created), text_of(tenant) or None
 
 
 async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
@@ -314,29 +315,29 @@ async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hget(cell.keys.turn(turn), "status")
-    return [_text(status) for status in await asked(pipe.execute())]
+    return [text_of(status) for status in await asked(pipe.execute())]
 
 
 async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
     """Return the failed turns of all queues, newest first, with failed foreign jobs and quarantined sessions."""
     stem = rq_key("rq_queue", "")
     queues = sorted(
-        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
+        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
     )
     found = [_quarantined(*pair) for pair in (await asked(cell.redis.hgetall(cell.keys.quarantined))).items()]
     for queue in queues:
         ids = await asked(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
         pipe = cell.redis.pipeline(transaction=False)
         for job in ids:
-            pipe.hmget(cell.keys.turn(_text(job)), "session", "error_code", "error", "ended_at")
-            pipe.hmget(rq_key("rq_job", _text(job)), "exc_info")
+            pipe.hmget(cell.keys.turn(text_of(job)), "session", "error_code", "error", "ended_at")
+            pipe.hmget(rq_key("rq_job", text_of(job)), "exc_info")
         answers = await asked(pipe.execute(raise_on_error=False))
         found += [_failed(cell, job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
 
 
 def _due(due: int, turn: str, answer: Any) -> DueTurn | None:
-    session, queue, tenant, queued = map(_text, [None] * 4 if isinstance(answer, Exception) else answer)
+    session, queue, tenant, queued = map(text_of, [None] * 4 if isinstance(answer, Exception) else answer)
     return DueTurn(turn, session, due, queue, tenant or None, _number(queued)) if session else None
 
 
@@ -351,7 +352,7 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
     fields = {field: _shown(cell, name, field, value) for field, value in zip(names, values, strict=True)}
     return SessionRow(
         name, fields, _shown(cell, name, "agent", agent), _number(created or updated), _number(updated or created),
-        bool(closed), bool(fence), turns, messages, _text(last_turn), _number(due_until),
+        bool(closed), bool(fence), turns, messages, text_of(last_turn), _number(due_until),
         restored=restored == b"1",
     )  # fmt: skip
 
@@ -365,25 +366,20 @@ def _shown(cell: Cell, session: str, field: str, value: bytes) -> bytes:
 
 
 def _failed(cell: Cell, job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
-    """Decode a value; a damaged one is shown as nothing."""
-    session, code, error, ended = map(_text, [None] * 4 if isinstance(turn, Exception) else turn)
+    """Read a failed turn or job: a damaged one must not hide the others."""
+    session, code, error, ended = map(text_of, [None] * 4 if isinstance(turn, Exception) else turn)
     if not session:
-        lines = _text(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
-        return FailedTurn(_text(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
+        lines = text_of(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
+        return FailedTurn(text_of(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
     with suppress(CorruptRecord):  # then it is shown as it stands
         error = open_reason(cell.seal, session, error)
-    return FailedTurn(_text(job), session, queue, code, error, _number(ended))
+    return FailedTurn(text_of(job), session, queue, code, error, _number(ended))
 
 
 def _quarantined(name: bytes, why: bytes) -> FailedTurn:
-    since, _, reason = _text(why).partition(" ")
-    return FailedTurn("-", _text(name), "", "quarantined", reason, _number(since))
-
-
-def _text(value: bytes | None) -> str:
-    """Read a failed turn, or return None if it is damaged: one damaged record must not hide all others."""
-    return (value or b"").decode(errors="replace")
+    since, _, reason = text_of(why).partition(" ")
+    return FailedTurn("-", text_of(name), "", "quarantined", reason, _number(since))
 
 
 def _number(value: bytes | str | None) -> int:
-    return int(value) if value and len(value) < 20 and value.isdigit() else 0
+    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0

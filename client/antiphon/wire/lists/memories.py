@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from antiphon.encryption.records import open_fact, seal_fact
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.records import pairs, readable
@@ -80,11 +81,11 @@ async def read_facts(cell: Cell, scope: str) -> FactBook:
 async def read_book(cell: Cell, scope: str) -> FactBook:
     """Read the facts of a scope that can be read, and why others cannot. Raises ``StoreError``."""
     found: dict[bytes, bytes] = await asked(cell.redis.hgetall(cell.keys.facts(scope)))
-    version = found.pop(b"@version", b"").decode()
+    version = text_of(found.pop(b"@version", None))
     facts: list[StoredFact] = []
     damaged: dict[str, CorruptRecord] = {}
     for field_name, data in sorted(found.items()):
-        name = field_name.decode(errors="replace")
+        name = text_of(field_name)
         try:
             facts.append(_read(cell, scope, name, data))
         except CorruptRecord as exc:
@@ -151,7 +152,7 @@ async def take_sessions(cell: Cell, memory: str, lease_ms: int, count: int) -> l
     """Take up to ``count`` sessions that a memory is to look at. Raises ``StoreError``."""
     match await cell.run("memories/take", memory, lease_ms, count):
         case [b"TAKEN", fence, *found]:
-            return [_taken(memory, fence.decode(), each) for each in found]
+            return [_taken(memory, text_of(fence), each) for each in found]
         case answer:
             raise unexpected("memories/take", answer)
 
@@ -188,7 +189,7 @@ async def settle_session(
         case [b"UNDECIDED"]:
             return None
         case [b"SUPERSEDED", *unknown]:
-            return [turn.decode() for turn in unknown]
+            return [text_of(turn) for turn in unknown]
         case answer:
             raise unexpected("memories/settle", answer)
 
@@ -219,7 +220,7 @@ async def tenant_of(cell: Cell, session_id: SessionId, turn: TurnId) -> str | No
     pipe.hget(cell.keys.turn(turn), "tenant")
     pipe.hget(cell.keys.session(session_id), "tenant")
     own, of_session = await asked(pipe.execute())
-    return (own or of_session or b"").decode() or None
+    return text_of(own or of_session) or None
 
 
 async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, str | None]:
@@ -232,7 +233,7 @@ async def tenant_of_session(cell: Cell, session_id: SessionId) -> tuple[bool, st
         value or b"" for raw in answers for value in (raw if isinstance(raw, list) else [b"", b""])
     ]
     created, tenant, names, kept = found
-    return bool(created or names), (tenant or kept).decode(errors="replace") or None
+    return bool(created or names), text_of(tenant or kept) or None
 
 
 async def take_over(cell: Cell, memory: str, replaced: str, count: int) -> bool:
@@ -257,13 +258,13 @@ async def waiting_sessions(cell: Cell, memory: str) -> int:
 
 
 def _taken(memory: str, fence: str, raw: Any) -> TakenSession:
-    session = SessionId(raw[0].decode())
+    session = SessionId(text_of(raw[0]))
     if len(raw) == 2:
-        return TakenSession(session, fence, damage=raw[1].decode(errors="replace"))
+        return TakenSession(session, fence, damage=text_of(raw[1]))
     _, tenant, new, cut, fields = raw
     known = {
-        name.removeprefix(f"{memory}/"): value.decode(errors="replace")
+        name.removeprefix(f"{memory}/"): text_of(value)
         for name, value in pairs(fields).items()
         if name.startswith(f"{memory}/")
     }
-    return TakenSession(session, fence, tenant.decode() or None, new.decode(), cut.decode(), known)
+    return TakenSession(session, fence, text_of(tenant) or None, text_of(new), text_of(cut), known)

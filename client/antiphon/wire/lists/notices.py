@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from antiphon.encryption.records import open_event, open_field, open_turn_field
 from antiphon.errors import CorruptRecord, SealBroken, StoreError
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error, unexpected
 from antiphon.wire.records import TurnRecord, turn_record
@@ -38,7 +39,7 @@ async def follow(cell: Cell, keep_ms: int) -> str:
     """Ask for this cell's notices for a time, and return the id of the newest entry. Raises ``StoreError``."""
     match await cell.run("notices/follow", keep_ms):
         case [b"OK", newest]:
-            return newest.decode()
+            return text_of(newest)
         case answer:
             raise unexpected("follow", answer)
 
@@ -50,7 +51,7 @@ async def read_notices(cell: Cell, after: str, count: int) -> list[Notice] | Non
         if not raw or raw[0][0] != after.encode():
             return None
         raw = raw[1:]
-    return [_notice(entry_id.decode(), fields) for entry_id, fields in raw[:count]]
+    return [_notice(text_of(entry_id), fields) for entry_id, fields in raw[:count]]
 
 
 async def noticed_events(cell: Cell, notices: Sequence[Notice]) -> list[bytes | None]:
@@ -88,7 +89,7 @@ async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId
     for turn in turns:
         pipe.hmget(cell.keys.turn(turn), "status", "steered_into")
     found: list[Any] = await asked(pipe.execute())
-    return [((status or b"").decode(), TurnId((into or b"").decode())) for status, into in found]
+    return [(text_of(status), TurnId(text_of(into))) for status, into in found]
 
 
 async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord | StoreError | None]:
@@ -107,7 +108,7 @@ async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord |
 
 def _notice(entry_id: str, fields: dict[bytes, bytes]) -> Notice:
     def text(name: bytes) -> str:
-        return fields.get(name, b"").decode(errors="replace")
+        return text_of(fields.get(name))
 
     seq = text(b"seq")
     return Notice(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from antiphon.encryption.records import open_plan, open_reason, seal_plan, seal_reason
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 
@@ -29,7 +30,7 @@ class StoredSchedule(NamedTuple):
 
     def error(self, cell: Cell) -> str:
         """Return why its last turn was refused, or ''. Raises ``KeyMissing`` and ``SealBroken``."""
-        return open_reason(cell.seal, self.session_id, _text(self.fields.get("error", b"")))
+        return open_reason(cell.seal, self.session_id, text_of(self.fields.get("error", b"")))
 
 
 async def write_schedule(
@@ -62,15 +63,15 @@ async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str,
 async def due_schedules(cell: Cell, now: int, count: int, skip: int = 0) -> list[str]:
     """Return the ids of due schedules, the first one first, after skipping as many as given."""
     found = await asked(cell.redis.zrangebyscore(cell.keys.schedules, "-inf", now, skip, count))
-    return [_text(one) for one in found]
+    return [text_of(one) for one in found]
 
 
 async def schedule_ids(cell: Cell, session: str | None = None) -> list[str]:
     """Return the ids of all schedules, the next one first and paused ones last; or those of a session."""
     if session is None:
-        return [_text(one) for one in await asked(cell.redis.zrange(cell.keys.schedules, 0, -1))]
+        return [text_of(one) for one in await asked(cell.redis.zrange(cell.keys.schedules, 0, -1))]
     names = await asked(cell.redis.smembers(cell.keys.scheduled(session)))
-    return sorted(f"{_text(name)}:{session}" for name in names)
+    return sorted(f"{text_of(name)}:{session}" for name in names)
 
 
 async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
@@ -84,12 +85,8 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
         StoredSchedule(
             one,
             None if score == float("inf") else int(score),
-            {_text(name): value for name, value in raw.items()},
+            {text_of(name): value for name, value in raw.items()},
         )
         for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)
         if score is not None and raw
     ]
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="replace")

@@ -9,9 +9,11 @@ from typing import Any, Literal, NamedTuple
 from antiphon.encryption.records import open_webhook, seal_webhook
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 from antiphon.wire.lists.notices import KEEP_SECONDS, Notice
+from antiphon.wire.records import pairs
 
 What = Literal["delivered", "dropped", "skipped", "later"]
 """What became of a delivery; ``skipped``: the webhook had not asked for it."""
@@ -37,6 +39,13 @@ class Delivery(NamedTuple):
     notice: Notice
 
 
+class DamagedWebhook(NamedTuple):
+    """A webhook that cannot be taken before it is repaired, and why."""
+
+    name: str
+    why: str
+
+
 class Taken(NamedTuple):
     """A webhook that this worker holds, and what is due. ``now`` is the time of Redis, in ms."""
 
@@ -59,7 +68,9 @@ async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> Non
             raise unexpected("webhooks/write", answer)
 
 
-async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken | None, str, bool]:
+async def take_webhook(
+    cell: Cell, lease_ms: int, pause_ms: int
+) -> tuple[Taken | DamagedWebhook | None, str, bool]:
     """Take a webhook with due deliveries, after new notices were handed out. Raises ``KeyMissing`` once it has it: then
     another worker takes it at the end of the lease.
 
@@ -68,12 +79,13 @@ async def take_webhook(cell: Cell, lease_ms: int, pause_ms: int) -> tuple[Taken 
     """
     match await cell.run("webhooks/take", lease_ms, pause_ms, KEEP_MS, AT_ONCE):
         case [b"NONE", missed, more]:
-            return None, missed.decode(), more == b"1"
+            return None, text_of(missed), more == b"1"
         case [b"TAKEN", missed, more, name, fence, now, flat, due]:
-            fields = {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
-            fields = open_webhook(cell.seal, name.decode(), fields)
-            found = [_delivery(one.decode(errors="replace")) for one in due]
-            return Taken(name.decode(), int(fence), int(now), fields, found), missed.decode(), more == b"1"
+            fields = open_webhook(cell.seal, text_of(name), pairs(flat))
+            found = [_delivery(text_of(one)) for one in due]
+            return Taken(text_of(name), int(fence), int(now), fields, found), text_of(missed), more == b"1"
+        case [b"DAMAGED", missed, more, name, why]:
+            return DamagedWebhook(text_of(name), text_of(why)), text_of(missed), more == b"1"
         case answer:
             raise unexpected("webhooks/take", answer)
 
@@ -106,7 +118,7 @@ async def stored_webhooks(cell: Cell, names: Sequence[str] | None = None) -> lis
     """Read these webhooks, or all, by their names. Those that are gone are left out, and fields that do not open."""
     if names is None:
         known: list[bytes] = await asked(cell.redis.zrange(cell.keys.webhooks, 0, -1))
-        names = sorted(name.decode(errors="replace") for name in known)
+        names = sorted(text_of(name) for name in known)
     pipe = cell.redis.pipeline(transaction=True)
     for name in names:
         pipe.hgetall(cell.keys.webhook(name))
@@ -123,7 +135,7 @@ def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, byte
     found: dict[str, bytes] = {}
     for key, value in raw.items():
         with suppress(CorruptRecord):
-            found |= open_webhook(cell.seal, name, {key.decode(errors="replace"): value})
+            found |= open_webhook(cell.seal, name, {text_of(key): value})
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
@@ -102,7 +103,7 @@ async def queue_rows(cell: Cell) -> list[QueueRow]:
     """Read all queues of a cell by name. Raises ``StoreError``."""
     stem = rq_key("rq_queue", "")
     names = sorted(
-        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
+        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
     )
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
@@ -142,7 +143,7 @@ async def _longest(
         return None, None
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
-        pipe.hmget(cell.keys.turn(_text(turn)), "queued_at", "failing", "status")
+        pipe.hmget(cell.keys.turn(text_of(turn)), "queued_at", "failing", "status")
     waited: list[int] = []
     failing: list[int] = []
     for answer in await asked(pipe.execute(raise_on_error=False)):
@@ -161,7 +162,7 @@ async def worker_rows(cell: Cell) -> list[WorkerRow]:
     """Read the live workers of a cell by name. Raises ``StoreError``."""
     stem = rq_key("rq_worker", "")
     names = sorted(
-        _text(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_workers")))
+        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_workers")))
     )
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
@@ -178,9 +179,9 @@ def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> W
     """A worker according to its record; None for one that no longer exists but is still in RQ's set."""
     if isinstance(fields, Exception) or fields[0] is None:
         return None
-    values = dict(zip(_FIELDS, map(_text, fields), strict=True))
+    values = dict(zip(_FIELDS, map(text_of, fields), strict=True))
     shown: list[bytes] = [] if isinstance(executions, Exception) else [*executions]
-    turns = sorted(_text(one).rpartition(":")[0] for one in shown)
+    turns = sorted(text_of(one).rpartition(":")[0] for one in shown)
     return WorkerRow(
         name, [one for one in values["queues"].split(",") if one], values["hostname"], _number(values["pid"]),
         values["state"], values["version"], _ms(values["birth"]), _ms(values["last_heartbeat"]),
@@ -209,11 +210,7 @@ def _count(answer: Any) -> int:
 
 
 def _number(value: bytes | str) -> int:
-    return int(value) if value and len(value) < 20 and value.isdigit() else 0
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode(errors="replace")
+    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0
 
 
 _FIELDS_OF_TURNS = (
@@ -273,8 +270,10 @@ async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
         return []
     pipe = cell.redis.pipeline(transaction=False)
     for session in sessions:
-        pipe.lindex(cell.keys.inbox(_text(session)), 0)
-    heads = [_text(one) for one in await asked(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)]
+        pipe.lindex(cell.keys.inbox(text_of(session)), 0)
+    heads = [
+        text_of(one) for one in await asked(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)
+    ]
     for turn in heads:
         pipe.hmget(cell.keys.turn(turn), *_FIELDS_OF_TURNS)
     found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if heads else []
@@ -285,7 +284,7 @@ def _row(turn: str, answer: Any) -> TurnRow | None:
     """A turn according to its record; None if it no longer exists or is damaged."""
     if isinstance(answer, Exception) or not answer[0]:
         return None
-    session, status, queue, worker, attempt, step, queued, started, tenant = map(_text, answer)
+    session, status, queue, worker, attempt, step, queued, started, tenant = map(text_of, answer)
     return TurnRow(
         turn, session, status, queue, worker, _integer(attempt), _integer(step), _integer(queued), _integer(started),
         tenant or None,

@@ -41,7 +41,7 @@ local function follow_clock(now)
   if back < BACK_MS then return end
   for _, key in ipairs({key_active(), key_due(), key_aside(), key_webhooks()}) do move_scores(key, back, now) end
   for _, name in ipairs(redis.call('ZRANGE', key_webhooks(), 0, -1)) do
-    move_scores(key_deliveries(name), back, now, 'LIMIT', 0, MOST_DELIVERIES_MOVED)
+    guarded(move_scores, key_deliveries(name), back, now, 'LIMIT', 0, MOST_DELIVERIES_MOVED)
   end
   for _, session in ipairs(redis.call('ZRANGE', key_active(), 0, -1)) do guarded(move_back, session, back, now) end
   for _, turn in ipairs(redis.call('ZRANGE', key_aside(), 0, -1)) do guarded(move_waits, turn, back, now) end

@@ -46,13 +46,13 @@ local function dispatch(now, keep_ms)
   end
   local hooks = {}
   for _, name in ipairs(redis.call('ZRANGE', key_webhooks(), 0, -1)) do
-    hooks[name] = redis.call('HMGET', key_webhook(name), 'types', 'tenant', 'since')
+    guarded(function() hooks[name] = redis.call('HMGET', key_webhook(name), 'types', 'tenant', 'since') end)
   end
   for _, entry in ipairs(page) do
     local f = {}
     for i = 1, #entry[2], 2 do f[entry[2][i]] = entry[2][i + 1] end
     for name, hook in pairs(hooks) do
-      if f.turn and wants(hook, entry[1], f) then add_delivery(name, entry[1], f, now) end
+      if f.turn and wants(hook, entry[1], f) then guarded(add_delivery, name, entry[1], f, now) end
     end
   end
   local last = page[#page][1]
