@@ -227,56 +227,57 @@ class AsyncSchedules:
 
 
 class DueSchedules:
-    """The schedules of a cell that are due. The log tells once of each that cannot be read here.
+    """The schedules of a cell that are due. The log tells once of each that stays due.
 
-    That is one that is damaged, that is sealed with a key that is not here, or that has a cron text where the package
-    for it is missing. It stays due: another worker may know more.
+    That is one that cannot be read here (damaged, sealed with a key that is not here, or without the package for its
+    cron text): another worker may know more. And one whose turn is refused for now, as by a limit of its tenant: it is
+    tried again until the next time at which it is due.
     """
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        self._unreadable: set[str] = set()
+        self._left: set[str] = set()
 
     async def submit(self, count: int = PAGE) -> int:
         """Submit the turns of due schedules, once for each time, also if other workers do the same. Returns how many.
 
         A turn's id is made from the schedule and its time, so that a worker that takes over submits the same turn.
-        Schedules that cannot be read hold up no other one. Raises ``StoreError``.
+        Schedules that stay due hold up no other one. Raises ``StoreError``.
         """
         now = await self._cell.server_ms()
-        submitted, unreadable = 0, set[str]()
-        while ids := await due_schedules(self._cell, now, count, len(unreadable)):
-            before = len(unreadable)
-            for found in await stored(self._cell, ids):
-                if found.due is None or found.due > now:
+        submitted, left = 0, set[str]()
+        while ids := await due_schedules(self._cell, now, count, len(left)):
+            before = len(left)
+            found = await stored(self._cell, ids)
+            left |= {*ids} - {one.id for one in found}  # names without a schedule
+            for one in found:
+                if one.due is None or one.due > now:
                     continue
                 try:
-                    plan, later = _read_plan(self._cell, found, found.due, now)
+                    submitted += await _submit(self._cell, one, _read(self._cell, one), one.due, now)
                 except AgentError as exc:
-                    unreadable.add(found.id)
-                    self._tell(found.id, exc)
-                else:
-                    submitted += await _submit(self._cell, found, plan, found.due, later)
-            if len(unreadable) == before:
+                    if isinstance(exc, StoreError) and exc.retryable:
+                        raise
+                    left.add(one.id)
+                    self._tell(one.id, exc)
+            if len(left) == before:
                 break
-        self._unreadable = unreadable
+        self._left = left
         return submitted
 
     def _tell(self, schedule: str, exc: AgentError) -> None:
-        if schedule not in self._unreadable:
-            log.warning(
-                "schedule %s cannot be read: %s", schedule, exc, extra={"action": "schedule_unreadable"}
-            )
+        if schedule not in self._left:
+            log.warning("schedule %s stays due: %s", schedule, exc, extra={"action": "schedule_stays_due"})
 
 
-def _read_plan(cell: Cell, found: StoredSchedule, due: int, now: int) -> tuple[_Plan, int]:
-    plan = _read(cell, found)
-    return plan, next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=now)
+async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now: int) -> bool:
+    """Submit the turn of this time. Raises what refuses it for now, until the schedule is due again."""
 
+    def due_after(time: int) -> int:
+        return next_due(plan.every_ms, plan.cron, plan.tz, after=due, now=time)
 
-async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, later: int) -> bool:
     name, _, where = found.id.partition(":")
-    session, key, error = SessionId(where), f"schedule {name} {due}", ""
+    session, key, error, later = SessionId(where), f"schedule {name} {due}", "", due_after(now)
     turn = turn_id_of_key(session, key, "" if cell.keys.prefix == PREFIX else cell.keys.prefix)
     request = plan.request.encode()
     try:
@@ -288,6 +289,10 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, late
     except StoreError:
         raise
     except AgentError as exc:
+        if exc.retryable:
+            later = due_after(due)
+            if now < later:
+                raise
         error = exc.message
         log.warning(
             "schedule %s: its turn was refused: %s", found.id, error, extra={"action": "schedule_refused"}

@@ -165,6 +165,50 @@ async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(cell, redi
         await client.schedules("s").delete("tick")
 
 
+async def test_a_turn_that_is_refused_for_now_is_submitted_when_there_is_room(cell, redis_url, caplog):
+    """Until the next time at which the schedule is due, which is then tried itself."""
+    async with AsyncClient(redis_url) as client:
+        await client.set_tenant_limits("acme", waiting=1)
+        await cell.put("blocks", "other", tenant="acme")
+        await cell.put("waits", "another", tenant="acme")
+        await scheduled(client, cell, tenant="acme")
+        await client.schedules("t").set("beside", "Tick", every=10, agent=AGENT)
+        await cell.redis.zadd("ant:schedules", {"beside:t": START_MS + 10_000})
+        scheduler = DueSchedules(cell)
+        await cell.wait(10_000)
+        assert await scheduler.submit() == 1, "of the other schedule"
+        await cell.wait(9_999)
+        assert (await scheduler.submit(), await due(cell)) == (0, START_MS + 10_000)
+        assert caplog.text.count("tick:s stays due") == 1
+        await cell.wait(1)
+        await scheduler.submit()
+        assert (await turns(cell), await due(cell)) == ([], START_MS + 20_000)
+        assert "limit waiting" in (await anext(aiter(client.schedules("s")))).error
+        for turn in (await cell.take()).turns:
+            await cell.end(turn)
+        await cell.wait(5_000)
+        assert (await scheduler.submit(), len(await turns(cell))) == (1, 1)
+        assert await due(cell) == START_MS + 30_000
+        for name, where in (("tick", "s"), ("beside", "t")):
+            await client.schedules(where).delete(name)
+        await cell.redis.flushdb()
+
+
+@pytest.mark.parametrize("damage", ["wrong type", "no hash", "not UTF-8"])
+async def test_a_damaged_schedule_delays_no_other_one(cell, redis_url, damage):
+    async with AsyncClient(redis_url) as client:
+        await scheduled(client, cell)
+        if damage == "wrong type":
+            await cell.redis.set("ant:schedule:bad:s", "x")
+        await cell.redis.zadd("ant:schedules", {b"\xff" if damage == "not UTF-8" else "bad:s": float("-inf")})
+        scheduler = DueSchedules(cell)
+        for number in range(1, 3):
+            await cell.wait(10_000)
+            assert await scheduler.submit(count=1) == 1
+            assert len(await turns(cell)) == number
+        await cell.redis.flushdb()
+
+
 async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(cell, redis_url, caplog):
     async with AsyncClient(redis_url) as client:
         for number in range(7):

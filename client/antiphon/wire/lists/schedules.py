@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antiphon.encryption.records import open_plan, open_reason, seal_plan, seal_reason
 from antiphon.text import text_of
@@ -75,18 +75,18 @@ async def schedule_ids(cell: Cell, session: str | None = None) -> list[str]:
 
 
 async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
-    """Read these schedules; those that are gone are left out."""
+    """Read these schedules; those that are gone are left out, and damaged ones have no fields."""
     pipe = cell.redis.pipeline(transaction=True)
     for one in schedules:
         pipe.zscore(cell.keys.schedules, one)
         pipe.hgetall(cell.keys.schedule(one))
-    answers = await asked(pipe.execute())
+    answers: list[Any] = await asked(pipe.execute(raise_on_error=False))
     return [
         StoredSchedule(
             one,
-            None if score == float("inf") else int(score),
-            {text_of(name): value for name, value in raw.items()},
+            None if score == float("inf") else int(max(score, 0)),
+            {text_of(name): value for name, value in ({} if isinstance(raw, Exception) else raw).items()},
         )
         for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)
-        if score is not None and raw
+        if isinstance(score, float) and raw
     ]
