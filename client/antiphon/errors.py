@@ -29,7 +29,7 @@
     ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
     └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
                                     StoreReadOnly, StoreUnsupported, CorruptRecord; kinds of CorruptRecord:
-                                    KeyMissing, SealBroken
+                                    KeyMissing, SealBroken, and NotEncrypted, a kind of SealBroken
 
 ``code`` is stable across releases and is also used in events and logs. The first line of a class's docstring is its
 default message.
@@ -43,7 +43,7 @@ from typing import Any, ClassVar
 __all__ = [
     "AgentError", "AlreadyDecided", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
     "InvalidTool", "KeyMissing", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage", "NotAllowed",
-    "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
+    "NotEncrypted", "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
     "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
     "ProviderTimedOut",
     "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SealBroken", "SessionBusy", "SessionChanged",
@@ -563,3 +563,9 @@ class SealBroken(CorruptRecord):
     """Decryption failed: the record was modified, truncated or copied from elsewhere."""
 
     code = "seal_broken"
+
+
+class NotEncrypted(SealBroken):
+    """A value is not encrypted although this process has keys: it was forged, or written by a process without keys."""
+
+    code = "not_encrypted"

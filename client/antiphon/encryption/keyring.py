@@ -35,9 +35,13 @@ class EncryptionSettings(DeclaredSettings):
         "Keys that encrypt content, as id:base64, separated by commas; the first one encrypts, all decrypt",
         shown=False,
     )
+    accept_plaintext: bool = setting(
+        False, "With keys, also read content that is not encrypted, while a deployment moves to keys"
+    )
 
 
 KEYS_VARIABLE = EncryptionSettings.variable("keys")
+PLAINTEXT_VARIABLE = EncryptionSettings.variable("accept_plaintext")
 KEY_BYTES = 32
 ASK_AGAIN_SECONDS = 10.0
 MOST_PLACES = 4096  # whose derived keys are kept

@@ -1,177 +1,295 @@
-"""What is sealed in each kind of record, and what stays in the clear because scripts and lists read it.
+"""What is encrypted in each kind of value, and what stays in the clear because scripts and lists read it.
 
 Ids, kinds, counters, times, tokens used, codes of errors, and names of queues, tenants and workers stay in the clear.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from antiphon.encryption.values import NEWER_THAN_UNSEALED, RAW_MARK, Opened, Sealer, member, members_of
+import msgspec
+
+from antiphon.encryption.keyring import EncryptionSettings, Keyring, keyring_of_process
+from antiphon.encryption.values import MARK, RAW_MARK, Values
+from antiphon.errors import CorruptRecord
 from antiphon.text import text_of
 
-# Of events: what readers follow a session by, and what says how a turn goes on.
-EVENT_CLEAR = ("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code")
-REQUEST_CLEAR = ("trace",)  # what watches a turn begins before it is opened
-CALL_CLEAR = ("call_id", "kind", "seconds", "at_limit", "until")
-DECISION_CLEAR = ("call_id", "kind", "at")
-
-REQUEST = frozenset({"input", "request"})
-JOURNAL = REQUEST | {"journal", "decision"}
-EVENT = frozenset({"event", "input", "reason", "service", "call", "decision"})
-MESSAGE = frozenset({"message"})
-
-# Fields of a turn's record that are JSON, with the kinds that may stand in each. All others are in the clear.
-TURN_JSON: dict[str, frozenset[str]] = {
-    "request": REQUEST,
-    "response": frozenset({"response"}),
-    "service": frozenset({"service"}),
-    "retry_service": frozenset({"service"}),
-    "agent": frozenset({"agent"}),
-    "metadata": frozenset({"metadata"}),
-    "calls": frozenset({"call"}),
-    "journal": JOURNAL,
-    "steered": JOURNAL,
-    "runs": JOURNAL | {"response", "service", "reason"},
-}
-# Fields of a turn's record that are text.
-TURN_TEXT = {"error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key"}
-
-# Fields of a session's record.
-SESSION_JSON = ("agent", "variables", "offered", "metadata", "files")
-SESSION_TEXT = ("system",)
-WEBHOOK_TEXT = ("url", "agent", "secret", "error")
-SUMMARY = "summary"  # behind the number of messages that it covers, which scripts read
+NEWER_THAN_UNSEALED = b'"version":1000,'
+"""Stands before the encrypted members of a record that workers run, so that a release that knows no encryption leaves
+it to others, as it does with any newer version."""
 
 
-def seal_request(seal: Sealer, session: str, request: bytes, shown_input: int) -> tuple[bytes, int]:
-    """Seal a request: its input, which scripts copy into events and journals, apart from the rest, and no ``trace``.
+class Form(NamedTuple):
+    """How values of a kind are encrypted: as a whole JSON value, as a ``text``, or as the members of a JSON object.
 
-    ``shown_input`` is the length of the input in the request, or 0. Returns the request and that length in it.
+    Of an object, the members ``clear`` stay in the clear, ``bound`` ones are encrypted as well, so that nobody changes
+    them, and ``before`` stands before the encrypted ones. Scripts add the members ``added`` in the clear, and insert
+    values of other forms as those that ``within`` names. A reader leaves out what is not text if it knows none of it.
     """
-    if not seal.on:
-        return request, shown_input
-    whole = members_of(request)
-    said = seal.value(session, "input", whole.pop("messages", b"[]"))
-    rest = b"{" + b",".join(member(*one) for one in {"version": b"1", **whole}.items()) + b"}"
-    sealed = seal.members(session, "request", rest, REQUEST_CLEAR, NEWER_THAN_UNSEALED)
-    return b'{"messages":' + said + b"," + sealed[1:], len(said) if shown_input else 0
+
+    kind: str = ""
+    text: bool = False
+    clear: tuple[str, ...] | None = None
+    bound: tuple[str, ...] = ()
+    before: bytes = b""
+    added: tuple[str, ...] = ()
+    within: Mapping[str, str] = {}
 
 
-def seal_event(seal: Sealer, session: str, body: bytes) -> bytes:
-    return seal.members(session, "event", body, EVENT_CLEAR)
+FORMS: dict[str, Form] = {
+    "request": Form(
+        "request", clear=("trace",), added=("version",), bound=("version",), before=NEWER_THAN_UNSEALED,
+        within={"messages": "input"},
+    ),
+    "journal": Form(
+        "journal", clear=(), before=NEWER_THAN_UNSEALED, added=("version", "type", "turn_id", "created"),
+        within={"request": "request", "decision": "decision"},
+    ),
+    # What readers follow a session by, and what says how a turn goes on.
+    "event": Form(
+        "event", clear=("type", "session_id", "turn_id", "run", "attempt", "step", "kept", "keep", "code"),
+        added=("seq", "at", "position", "worker", "retry_at", "input_omitted", "steered_id", "steered_into"),
+        within={
+            "input": "input", "reason": "reason", "message": "reason", "service": "service", "calls": "call",
+            "decisions": "decision",
+        },
+    ),
+    "call": Form("call", clear=("call_id", "kind", "seconds", "at_limit", "until"), bound=("call_id",)),
+    "decision": Form("decision", clear=("call_id", "kind", "at"), bound=("call_id", "kind")),
+    "run": Form(
+        clear=(), added=("run", "status", "attempt", "started", "ended", "code"),
+        within={"error": "reason", "response": "response", "journal": "journal", "service": "service"},
+    ),
+    **{
+        kind: Form(kind)
+        for kind in (
+            "input", "message", "response", "service", "agent", "metadata", "variables", "offered", "files", "plan",
+            "fact",
+        )
+    },
+    **{
+        kind: Form(kind, text=True)
+        for kind in (
+            "reason", "key", "system", "summary", "webhook_url", "webhook_agent", "webhook_secret", "webhook_error",
+        )
+    },
+}  # fmt: skip
+
+Fields = Mapping[str, str]
+"""The forms of the fields of a record. All others are in the clear."""
+
+TURN: Fields = {
+    "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",
+    "metadata": "metadata", "calls": "call", "journal": "journal", "steered": "journal", "runs": "run",
+    "error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key",
+}  # fmt: skip
+SESSION: Fields = {
+    name: name for name in ("agent", "variables", "offered", "metadata", "files", "system", "summary")
+}
+WEBHOOK: Fields = {name: f"webhook_{name}" for name in ("url", "agent", "secret", "error")}
+
+LINES = ("journal", "run")
+"""The forms of values of which a field may hold several, each in a line of its own."""
+
+NO_KEY = "A worker without the key of this turn has requeued it."
+NOT_SHOWN = "The reason cannot be decrypted."
+_REASONS = re.compile(
+    r"cancelled|cancelled in RQ|The session was deleted\.|(interrupted by|rolled back for) turn [\w-]{1,200}"
+    r"|Nobody decided about a tool call of this turn within its time limit\."
+    r"|(The turn was given up after [0-9]{1,9} crashes of its worker\.)? ?"
+    r"(The worker died\.|The event loop of its worker stood still\.)?"
+    r"|A worker without the key of this turn has requeued it\."
+)
+"""What scripts, and workers that recover the turns of others, write without a key."""
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+_SEALED = re.compile(rb'"\\u007f([0-9]+:[a-z_]+:[^"\\]*)"')
 
 
-def seal_events(seal: Sealer, session: str, bodies: Sequence[bytes]) -> Sequence[bytes]:
-    """Seal the bodies of events."""
-    return [seal_event(seal, session, body) for body in bodies] if seal.on else bodies
+class Opened(bytes):
+    """What an encrypted field holds. ``stored`` is what stands in Redis, for scripts that compare it."""
+
+    stored: bytes
 
 
-def open_event(seal: Sealer, session: str, event: bytes) -> bytes:
-    """Open an event as it was published. Raises ``KeyMissing`` and ``SealBroken``, as all that opens does."""
-    return seal.open(session, EVENT, event)
+class Sealer(Values):
+    """Seals and opens values by the table of their forms."""
+
+    def seal(self, place: str, name: str, data: bytes) -> bytes:
+        """Encrypt a value. Nothing stays nothing."""
+        form = FORMS[name]
+        if not data:
+            return data
+        if form.text:
+            return self._seal_text(place, name, data)
+        if not self.on:
+            return data
+        return (
+            self.as_json(place, form.kind, data)
+            if form.clear is None
+            else self._seal_members(place, form, data)
+        )
+
+    def seal_all(self, place: str, name: str, values: Sequence[bytes]) -> Sequence[bytes]:
+        """Encrypt each of these values."""
+        return [self.seal(place, name, one) for one in values] if self.on else values
+
+    def seal_fields(self, place: str, forms: Fields, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Encrypt those fields of a record that have a form."""
+        return {
+            name: self.seal(place, forms[name], data) if name in forms else data
+            for name, data in fields.items()
+        }
+
+    def seal_request(self, place: str, request: bytes, shown_input: int) -> tuple[bytes, int]:
+        """Encrypt a request: its input, which scripts copy into events and journals, apart from the rest.
+
+        ``shown_input`` is the length of the input in the request, or 0. Returns the request and that length in it.
+        """
+        if not self.on:
+            return request, shown_input
+        whole = _members.decode(request)
+        said = self.seal(place, "input", bytes(whole.pop("messages", b"[]")))
+        rest = self._seal_members(place, FORMS["request"], _object({"version": b"1", **whole}))
+        return b'{"messages":' + said + b"," + rest[1:], len(said) if shown_input else 0
+
+    def open(self, place: str, name: str, data: bytes) -> bytes:
+        """Return a value with all that is encrypted in it. Nothing stays nothing.
+
+        Raises ``KeyMissing``, ``SealBroken``, and ``NotEncrypted``.
+        """
+        if not data:
+            return data
+        if FORMS[name].text:
+            return self._open_text(place, name, data)
+        if self.ring is None:
+            found = _SEALED.search(data)
+            return self.decrypted(place, name, found[1]) if found else data
+        lines = data.split(b"\n") if name in LINES else [data]
+        try:
+            return b"\n".join(self._open_json(place, name, line) for line in lines if line)
+        except (msgspec.MsgspecError, RecursionError) as exc:
+            raise CorruptRecord(f"A value of the kind {name!r} cannot be read: {exc}.") from exc
+
+    def open_all(self, place: str, name: str, values: Sequence[bytes]) -> list[bytes]:
+        """Open each of these values."""
+        return [self.open(place, name, one) for one in values]
+
+    def open_fields(self, place: str, forms: Fields, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Open those fields of a record that have a form. What was encrypted is ``Opened``."""
+        return {name: self.open_field(place, forms, name, data) for name, data in fields.items()}
+
+    def open_field(self, place: str, forms: Fields, name: str, data: bytes) -> bytes:
+        """Open a field of a record, as ``open_fields`` does."""
+        if name not in forms:
+            return data
+        plain = self.open(place, forms[name], data)
+        if plain == data:
+            return data
+        opened = Opened(plain)
+        opened.stored = data
+        return opened
+
+    def open_turn(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Open the record of a turn, which names its session."""
+        session = text_of(fields.get("session"))
+        found = self.open_fields(session, TURN, fields)
+        for name in [name for name in fields if name.startswith("decision:")]:
+            call, _, decision = fields[name].partition(b" ")
+            found[name] = call + b" " + self.open(session, "decision", decision)
+        return found
+
+    def reason(self, place: str, text: str) -> str:
+        """Open why something was cancelled, failed or is tried again. What cannot be opened is not shown."""
+        try:
+            return text_of(self.open(place, "reason", text.encode()))
+        except CorruptRecord:
+            return NOT_SHOWN
+
+    def _seal_text(self, place: str, name: str, data: bytes) -> bytes:
+        """Without keys, no text of a user may look as if it were encrypted."""
+        before, data = _covered(name, data)
+        if self.on and data:
+            return before + RAW_MARK + self.encrypted(place, name, msgspec.json.encode(text_of(data)))
+        return before + data.lstrip(RAW_MARK)
+
+    def _open_text(self, place: str, name: str, data: bytes) -> bytes:
+        before, data = _covered(name, data)
+        if data.startswith(RAW_MARK):
+            opened = self.decrypted(place, name, data.removeprefix(RAW_MARK))
+            return before + msgspec.json.decode(opened, type=str).encode()
+        return before + self._plain_text(name, data)
+
+    def _plain_text(self, name: str, data: bytes) -> bytes:
+        if not data or not self.strict:
+            return data
+        if name == "reason":
+            return data if _REASONS.fullmatch(text_of(data)) else NOT_SHOWN.encode()
+        return self.plain(name, data)
+
+    def _seal_members(self, place: str, form: Form, data: bytes) -> bytes:
+        whole = _members.decode(data)
+        clear = {name: whole[name] for name in form.clear or () if name in whole}
+        inner = {name: value for name, value in whole.items() if name not in clear or name in form.bound}
+        if not inner:
+            return _object(clear)
+        sealed = form.before + b'"sealed":' + self.as_json(place, form.kind, _object(inner)[1:-1])
+        return _object(clear)[:-1] + (b"," if clear else b"") + sealed + b"}"
+
+    def _open_json(self, place: str, name: str, data: bytes) -> bytes:
+        form = FORMS[name]
+        if data.startswith(MARK):
+            return self.from_json(place, form.kind, data)
+        if form.clear is not None and data.startswith(b"["):
+            return (
+                b"["
+                + b",".join(self._open_json(place, name, bytes(one)) for one in _items.decode(data))
+                + b"]"
+            )
+        if form.clear is not None and data.startswith(b"{"):
+            return self._open_members(place, form, data)
+        if form.text and data.startswith(b'"'):
+            text = msgspec.json.decode(data, type=str).encode()
+            return msgspec.json.encode(text_of(self._plain_text(name, text)))
+        return data if data == b"null" else self.plain(name, data)
+
+    def _open_members(self, place: str, form: Form, data: bytes) -> bytes:
+        """Members that were encrypted take the place of those of the same name that were not."""
+        whole, known = _members.decode(data), {*(form.clear or ()), *form.added}
+        sealed = bytes(whole.pop("sealed", b""))
+        inner = self.from_json(place, form.kind, sealed) if sealed.startswith(MARK) else b""
+        if inner and form.before:
+            whole.pop("version", None)
+        found: dict[str, bytes | msgspec.Raw] = {}
+        for name, value in whole.items():
+            if name in form.within:
+                found[name] = self._open_json(place, form.within[name], bytes(value))
+            elif name in known or not self.strict:
+                found[name] = value
+            elif bytes(value)[:1] in b'"{[':
+                self.plain(form.kind or "run", data)
+        encrypted = _members.decode(b"{" + inner + b"}")
+        if not encrypted.keys() >= {*form.bound}:
+            self.plain(form.kind, data)
+        return _object({**found, **encrypted})
 
 
-def seal_messages(seal: Sealer, session: str, messages: Sequence[bytes]) -> Sequence[bytes]:
-    """Seal messages of a history."""
-    return [seal.value(session, "message", one) for one in messages] if seal.on else messages
+def _covered(name: str, data: bytes) -> tuple[bytes, bytes]:
+    """Split the number of messages that a summary covers, which scripts read, from its text."""
+    if name != "summary":
+        return b"", data
+    messages, colon, text = data.partition(b":")
+    return messages + colon, text
 
 
-def seal_journal(seal: Sealer, session: str, entries: Sequence[bytes]) -> Sequence[bytes]:
-    """Seal entries of a journal."""
-    if not seal.on:
-        return entries
-    return [seal.members(session, "journal", one, (), NEWER_THAN_UNSEALED) for one in entries]
-
-
-def open_journal(seal: Sealer, session: str, entries: Sequence[bytes]) -> list[bytes]:
-    return [seal.open(session, JOURNAL, one) for one in entries]
-
-
-def open_messages(seal: Sealer, session: str, messages: Sequence[bytes]) -> list[bytes]:
-    """Open messages of a history."""
-    return [seal.open(session, MESSAGE, one) for one in messages]
-
-
-def seal_call(seal: Sealer, session: str, call: bytes) -> bytes:
-    """Seal a tool call that waits for a decision."""
-    return seal.members(session, "call", call, CALL_CLEAR)
-
-
-def seal_decision(seal: Sealer, session: str, decision: bytes) -> bytes:
-    return seal.members(session, "decision", decision, DECISION_CLEAR)
-
-
-def open_decision(seal: Sealer, session: str, decision: bytes) -> bytes:
-    return seal.open(session, frozenset({"decision"}), decision)
-
-
-def seal_reason(seal: Sealer, session: str, text: str) -> str:
-    """Seal why something was cancelled, failed or is tried again: it may quote users and model services."""
-    return seal.text(session, "reason", text)
-
-
-def open_reason(seal: Sealer, session: str, text: str) -> str:
-    return text_of(seal.open_text(session, "reason", text.encode()))
-
-
-def open_turn_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
-    """Open a field of a turn's record."""
-    if name in TURN_TEXT:
-        return seal.open_text(session, TURN_TEXT[name], data)
-    if name.startswith("decision:"):
-        return open_decision(seal, session, data)
-    return seal.open(session, TURN_JSON.get(name, frozenset()), data)
-
-
-def open_turn(seal: Sealer, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Open the record of a turn, which names its session."""
-    session = text_of(fields.get("session"))
-    return {name: open_turn_field(seal, session, name, data) for name, data in fields.items()}
-
-
-def seal_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
-    """Seal a field of a session's record, if it is one that is sealed."""
-    if not data:
-        return data
-    if not seal.on:
-        return _unmarked(name, data)
-    if name in SESSION_JSON:
-        return seal.value(session, name, data)
-    if name in SESSION_TEXT:
-        return seal.text(session, name, text_of(data)).encode()
-    if name == SUMMARY:
-        messages, colon, text = text_of(data).partition(":")
-        return f"{messages}{colon}{seal.text(session, name, text)}".encode()
-    return data
-
-
-def _unmarked(name: str, data: bytes) -> bytes:
-    """A field that is not sealed must not look as if it were, whatever a user or a model wrote."""
-    if name in SESSION_TEXT:
-        return data.lstrip(RAW_MARK)
-    if name == SUMMARY:
-        messages, colon, text = data.partition(b":")
-        return messages + colon + text.lstrip(RAW_MARK)
-    return data
-
-
-def open_field(seal: Sealer, session: str, name: str, data: bytes) -> bytes:
-    """Open a field of a session's record. What was sealed is ``Opened``."""
-    if name in SESSION_JSON:
-        plain = seal.open(session, frozenset({name}), data)
-    elif name in SESSION_TEXT:
-        plain = seal.open_text(session, name, data)
-    elif name == SUMMARY:
-        messages, colon, text = data.partition(b":")
-        plain = messages + colon + seal.open_text(session, name, text)
-    else:
-        return data
-    if plain == data:
-        return data
-    opened = Opened(plain)
-    opened.stored = data
-    return opened
+def _object(members: Mapping[str, bytes | msgspec.Raw]) -> bytes:
+    """Write a JSON object of members with their raw values."""
+    return (
+        b"{" + b",".join(msgspec.json.encode(name) + b":" + value for name, value in members.items()) + b"}"
+    )
 
 
 def stored(data: bytes) -> bytes:
@@ -179,39 +297,6 @@ def stored(data: bytes) -> bytes:
     return data.stored if isinstance(data, Opened) else data
 
 
-def open_fields(seal: Sealer, session: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Open the record of a session."""
-    return {name: open_field(seal, session, name, data) for name, data in fields.items()}
-
-
-def seal_plan(seal: Sealer, session: str, plan: bytes) -> bytes:
-    """Seal what a schedule submits."""
-    return seal.value(session, "plan", plan)
-
-
-def open_plan(seal: Sealer, session: str, plan: bytes) -> bytes:
-    return seal.open(session, frozenset({"plan"}), plan)
-
-
-def seal_webhook(seal: Sealer, name: str, fields: Mapping[str, str]) -> dict[str, str]:
-    """Seal where a webhook sends, its secrets, and why a delivery failed."""
-    return {
-        field: seal.text(name, f"webhook_{field}", value) if field in WEBHOOK_TEXT else value
-        for field, value in fields.items()
-    }
-
-
-def open_webhook(seal: Sealer, name: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {
-        field: seal.open_text(name, f"webhook_{field}", value) if field in WEBHOOK_TEXT else value
-        for field, value in fields.items()
-    }
-
-
-def seal_fact(seal: Sealer, scope: str, fact: bytes) -> bytes:
-    """Seal a fact that a memory keeps of a scope."""
-    return seal.value(scope, "fact", fact)
-
-
-def open_fact(seal: Sealer, scope: str, fact: bytes) -> bytes:
-    return seal.open(scope, frozenset({"fact"}), fact)
+def sealer_of(encryption: Keyring | None = None) -> Sealer:
+    """Return what seals with these keys, or with those of the environment. Raises ``SettingsError``."""
+    return Sealer(encryption or keyring_of_process(), EncryptionSettings.load().accept_plaintext)

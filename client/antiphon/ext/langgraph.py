@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from msgspec import UNSET, UnsetType
 
-from antiphon.encryption.values import sealer_of
+from antiphon.encryption.records import sealer_of
 from antiphon.errors import TurnFailed, UsageError
 from antiphon.ext.histories import outcome_of
 from antiphon.ext.langchain import langchain_messages, messages_of
@@ -309,11 +309,13 @@ class AntiphonSaver(BaseCheckpointSaver[str]):
         )
 
     def _sealed(self, thread: str, data: bytes) -> bytes:
-        return self._seal.seal_bytes(thread, KIND, data).encode() if self._seal.on else data
+        return self._seal.encrypted(thread, KIND, data) if self._seal.on else data
 
     def _opened(self, thread: str, data: bytes) -> bytes:
         """Open what was sealed; msgpack of ours never begins as that does."""
-        return self._seal.open_bytes(thread, KIND, text_of(data)) if data.startswith(SEALED) else data
+        if data.startswith(SEALED):
+            return self._seal.decrypted(thread, KIND, data)
+        return self._seal.plain(KIND, data)
 
     def _dumped(self, value: Any) -> tuple[str, bytes]:
         return self.serde.dumps_typed(value)

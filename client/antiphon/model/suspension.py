@@ -31,6 +31,9 @@ class CallerTool(Struct, omit_defaults=True):
     at_limit: AtLimit = "reject"
 
 
+IN_TIME = "Nobody decided within the time limit."
+"""The reason of a decision that a time limit makes."""
+
 OpenCallKind: TypeAlias = Literal["approval", "tool"]
 AtLimit: TypeAlias = Literal["reject", "approve", "fail"]
 DecisionKind: TypeAlias = Literal["approve", "reject", "result"]

@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
-from antiphon.encryption.records import open_event
 from antiphon.errors import CorruptRecord, StreamGap
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId, check_tenant
@@ -217,7 +216,7 @@ class Subscription(EventIterator):
         return seq <= (self.cursor or 0) and (at < self._at or message == self._entry)
 
     def _accept(self, seq: int, at: int, entry: bytes, decode: Callable[[bytes], E]) -> E:
-        event = decode(open_event(self._cell.seal, self.session_id, entry))
+        event = decode(self._cell.seal.open(self.session_id, "event", entry))
         if event.seq != seq:
             raise CorruptRecord(f"The event {seq} has the number {event.seq}.", session_id=self.session_id)
         self.cursor, self._at, self._entry = seq, at, entry

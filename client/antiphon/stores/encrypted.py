@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.encryption.keyring import Keyring
-from antiphon.encryption.values import sealer_of
+from antiphon.encryption.records import sealer_of
 from antiphon.errors import CorruptRecord
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.text import text_of
 
 KIND = "archive"
 FORM = 1000
@@ -18,8 +19,8 @@ class SealedStore(SessionStore):
     """Seals the data of sessions before they reach another store, and opens them again. Ids stay in the clear.
 
     Workers and local sessions put it around every store while ``ANTIPHON_ENCRYPTION_KEYS`` is set. Use it yourself for
-    dictionaries that you save. Without keys it passes data on as they are. Data that were saved in the clear are read.
-    ``load`` raises ``KeyMissing`` and ``SealBroken``.
+    dictionaries that you save. Without keys it passes data on as they are. With keys,
+    ``load`` raises ``NotEncrypted`` for data that were saved without, and ``KeyMissing`` and ``SealBroken``.
 
     >>> from antiphon.encryption import Keyring
     >>> from antiphon.stores import MemoryStore
@@ -44,10 +45,10 @@ class SealedStore(SessionStore):
         data = self._store.load(session_id)
         sealed = data.get("sealed") if data is not None and data.get("version") == FORM else None
         if sealed is None:
-            return data
+            return data and self._seal.plain(KIND, data)
         if not isinstance(sealed, str):
             raise CorruptRecord("The encrypted data of a session is damaged.", session_id=session_id)
-        return decode_saved(session_id, self._seal.open_bytes(session_id, KIND, sealed))
+        return decode_saved(session_id, self._seal.decrypted(session_id, KIND, sealed.encode()))
 
     def delete(self, session_id: str) -> bool:
         return self._store.delete(session_id)
@@ -73,5 +74,5 @@ class SealedStore(SessionStore):
     def _sealed(self, session_id: str, data: dict[str, Any]) -> dict[str, Any]:
         if not self._seal.on:
             return data
-        sealed = self._seal.seal_bytes(session_id, KIND, encode_saved(session_id, data))
-        return {"version": FORM, "session_id": session_id, "messages": [], "sealed": sealed}
+        sealed = self._seal.encrypted(session_id, KIND, encode_saved(session_id, data))
+        return {"version": FORM, "session_id": session_id, "messages": [], "sealed": text_of(sealed)}

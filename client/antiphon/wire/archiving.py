@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from redis.exceptions import RedisError
 
-from antiphon.encryption.records import open_fields, open_messages, seal_messages
+from antiphon.encryption.records import SESSION
 from antiphon.input.ids import Fence, SessionId
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
@@ -96,10 +96,8 @@ async def take_work(cell: Cell) -> Forget | Unasked | Late | Ending | None:
 def open_ending(cell: Cell, ending: Ending) -> Ending:
     """Return a session that is to be saved with what is sealed in it. Raises ``KeyMissing`` and ``SealBroken``."""
     session = ending.session_id
-    fields, history = (
-        open_fields(cell.seal, session, ending.fields),
-        open_messages(cell.seal, session, ending.history),
-    )
+    fields = cell.seal.open_fields(session, SESSION, ending.fields)
+    history = cell.seal.open_all(session, "message", ending.history)
     return Ending(session, ending.version, ending.left_ms, fields, history)
 
 
@@ -155,7 +153,7 @@ async def restore_session(
 ) -> Restored:
     """Insert the fields and messages of the store before those of the session, once in its life."""
     flat = flat_fields(cell, session_id, fields)
-    sealed = seal_messages(cell.seal, session_id, messages)
+    sealed = cell.seal.seal_all(session_id, "message", messages)
     match await cell.run("archiving/restore", session_id, fence, refuse, len(fields), *flat, *sealed):
         case [b"RESTORED"]:
             return "RESTORED"

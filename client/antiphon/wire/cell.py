@@ -12,16 +12,7 @@ from typing import Any, Literal, get_args
 from redis.asyncio import Redis
 
 from antiphon.encryption.keyring import Keyring
-from antiphon.encryption.records import (
-    open_journal,
-    seal_events,
-    seal_field,
-    seal_journal,
-    seal_messages,
-    seal_reason,
-    seal_request,
-)
-from antiphon.encryption.values import sealer_of
+from antiphon.encryption.records import NO_KEY, sealer_of
 from antiphon.errors import (
     KeyMissing,
     KeyReused,
@@ -56,7 +47,6 @@ from antiphon.wire.records import (
     TurnRecord,
     claims,
     open_snapshot,
-    opened_or,
     readable,
     reaped,
     snapshot,
@@ -152,14 +142,14 @@ class Cell:
         Raises ``KeyReused``, ``SessionBusy``, ``SessionChanged``, ``TenantLimit``, ``UsageError``, ``StoreError``.
         """
         seal = self.seal
-        request, input_bytes = seal_request(seal, session_id, request, input_bytes)
-        agent, key = seal.value(session_id, "agent", agent), seal.text(session_id, "key", key)
-        metadata = seal.value(session_id, "metadata", metadata)
+        request, input_bytes = seal.seal_request(session_id, request, input_bytes)
+        agent, metadata = seal.seal(session_id, "agent", agent), seal.seal(session_id, "metadata", metadata)
+        sealed_key = seal.seal(session_id, "key", key.encode())
         for known in seal.digests(session_id, digest):
             answer = await self.run(
                 "submit", session_id, turn_id, known, request, queue, agent_queue, default_queue, given(ttl_ms),
                 inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
-                if_busy, due_in_ms, tail, agent, metadata, tenant, key, input_bytes, again,
+                if_busy, due_in_ms, tail, agent, metadata, tenant, sealed_key, input_bytes, again,
                 "" if priority == "normal" else priority, given(cursor),
             )  # fmt: skip
             if answer[:1] == [b"ACCEPTED"]:
@@ -206,7 +196,7 @@ class Cell:
             for one in emits
             for value in (
                 one.session_id, one.fence, one.batch, len(one.bodies),
-                *seal_events(self.seal, one.session_id, one.bodies),
+                *self.seal.seal_all(one.session_id, "event", one.bodies),
             )
         ]  # fmt: skip
         match await self.run("emit", *windows):
@@ -226,7 +216,8 @@ class Cell:
         own = turn.session_id, turn.turn_id, turn.fence
         answer = await self.run(
             "append_step", *own, length, step, usage, len(entries),
-            *seal_journal(self.seal, turn.session_id, entries), *seal_events(self.seal, turn.session_id, bodies),
+            *self.seal.seal_all(turn.session_id, "journal", entries),
+            *self.seal.seal_all(turn.session_id, "event", bodies),
         )  # fmt: skip
         match answer:
             case [b"OK", stop]:
@@ -252,9 +243,8 @@ class Cell:
         answer = await self.run("steer", turn.session_id, turn.turn_id, turn.fence, length, step, keep_events)
         match answer:
             case [b"OK", stop, entries]:
-                return self.stop_word(turn.session_id, stop), open_journal(
-                    self.seal, turn.session_id, entries
-                )
+                opened = self.seal.open_all(turn.session_id, "journal", entries)
+                return self.stop_word(turn.session_id, stop), opened
             case [b"SUPERSEDED"]:
                 return SUPERSEDED, []
             case [b"CONFLICT", found]:
@@ -280,15 +270,18 @@ class Cell:
         seal, session = self.seal, turn.session_id
         if seal.on:
             response, service = (
-                seal.value(session, "response", response),
-                seal.value(session, "service", service),
+                seal.seal(session, "response", response),
+                seal.seal(session, "service", service),
             )
-            variables = seal_field(seal, session, "variables", variables)
-            messages, bodies = seal_messages(seal, session, messages), seal_events(seal, session, bodies)
+            variables = seal.seal(session, "variables", variables)
+            messages, bodies = (
+                seal.seal_all(session, "message", messages),
+                seal.seal_all(session, "event", bodies),
+            )
         answer = await self.run(
             "finish", session, turn.turn_id, turn.fence, status, response, error_code,
-            error and seal_reason(seal, session, error), service, variables, window,
-            summary and seal_field(seal, session, "summary", summary),
+            seal.seal(session, "reason", error.encode()), service, variables, window,
+            seal.seal(session, "summary", summary),
             "" if kept is None else kept, keep_events, calls, usage, memories, len(messages), *messages, *bodies,
         )  # fmt: skip
         return self._held("finish", session, answer)
@@ -299,13 +292,15 @@ class Cell:
     ) -> bool:  # fmt: skip
         """Requeue a turn for ``drain``, ``limit`` or ``error``. Returns and raises what ``finish`` does.
 
-        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. A missing key is
-        named in the clear: those who have it could not read what another key has sealed.
+        ``lacking`` names Apps that lack what it needs, ``workers`` are woken because they have it. That a key is
+        missing is said in the clear: those who have it could not read what another key has sealed.
         """
+        seal, session = self.seal, turn.session_id
+        no_key = seal.on and code == KeyMissing.code
         answer = await self.run(
             "give_back", turn.session_id, turn.turn_id, turn.fence, cause, delay_ms,
-            reason if code == KeyMissing.code else seal_reason(self.seal, turn.session_id, reason), code,
-            self.seal.value(turn.session_id, "service", service), lacking, *workers,
+            NO_KEY if no_key else seal.seal(session, "reason", reason.encode()), code,
+            seal.seal(session, "service", service), lacking, *workers,
         )  # fmt: skip
         return self._held("give_back", turn.session_id, answer)
 
@@ -313,9 +308,9 @@ class Cell:
         self, turn_id: TurnId, reason: str, keep: Keep = "steps", *, keep_events: int = KEEP_EVENTS
     ) -> str:
         """Cancel a turn. Returns ``cancelled``, ``requested`` (its worker will end it) or the status it ended with."""
-        if reason:
-            reason = seal_reason(self.seal, await self.place_of(turn_id), reason)
-        match await self.run("cancel", turn_id, reason or "cancelled", keep, keep_events):
+        place = await self.place_of(turn_id) if reason else ""
+        sealed = self.seal.seal(place, "reason", reason.encode())
+        match await self.run("cancel", turn_id, sealed or "cancelled", keep, keep_events):
             case [b"CANCELLED"]:
                 return "cancelled"
             case [b"REQUESTED"]:
@@ -498,7 +493,7 @@ class Cell:
 
     def stop_word(self, session_id: str, word: bytes) -> str:
         """A stop word, which may be the sealed reason of a cancel: a turn stops whether that can be read or not."""
-        return opened_or(self.seal, session_id, text_of(word), "cancelled")
+        return self.seal.reason(session_id, text_of(word))
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from antiphon.encryption.records import seal_event, seal_events, seal_field, seal_messages, stored
+from antiphon.encryption.records import SESSION, stored
 from antiphon.errors import SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.limits import LIMITS
@@ -64,7 +64,8 @@ async def change_session(
     """
     answer = await cell.run("editing/edit", session_id, op, given(ttl_ms), LIMITS.sessions, when, given(change.length),
         given(change.keep), len(change.fields), len(change.messages), *flat_fields(cell, session_id, change.fields),
-        *seal_messages(cell.seal, session_id, change.messages), *seal_events(cell.seal, session_id, change.bodies),
+        *cell.seal.seal_all(session_id, "message", change.messages),
+        *cell.seal.seal_all(session_id, "event", change.bodies),
     )  # fmt: skip
     match answer:
         case [b"OK", *_]:
@@ -83,11 +84,8 @@ async def change_session(
 
 def flat_fields(cell: Cell, session_id: SessionId, fields: Sequence[FieldChange]) -> list[str | bytes]:
     """Changes of fields as arguments of scripts, which compare them with Redis."""
-    return [
-        value
-        for one in fields
-        for value in (one.name, stored(one.old), seal_field(cell.seal, session_id, one.name, one.new))
-    ]
+    new = cell.seal.seal_fields(session_id, SESSION, {one.name: one.new for one in fields})
+    return [value for one in fields for value in (one.name, stored(one.old), new[one.name])]
 
 
 class Part(Struct, frozen=True):
@@ -115,7 +113,7 @@ async def fork_session(
     ``SessionExists``."""
     digest = hashlib.sha1(part.last, usedforsecurity=False).hexdigest()
     answer = await cell.run("editing/fork", session_id, fork_id, op, given(ttl_ms), LIMITS.sessions, part.keep, part.at,
-        digest, seal_event(cell.seal, session_id, body), branch, *fields,
+        digest, cell.seal.seal(session_id, "event", body), branch, *fields,
     )  # fmt: skip
     match answer:
         case [b"OK"]:

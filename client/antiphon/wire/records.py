@@ -9,17 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import MsgspecError, Struct
 
-from antiphon.encryption.records import (
-    open_decision,
-    open_field,
-    open_fields,
-    open_journal,
-    open_messages,
-    open_reason,
-    open_turn,
-    open_turn_field,
-)
-from antiphon.encryption.values import MARK, RAW_MARK, TEXT_MARK, Sealer
+from antiphon.encryption.records import SESSION, Sealer
+from antiphon.encryption.values import MARK, RAW_MARK
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event
 from antiphon.input.ids import Fence, SessionId, TurnId
@@ -282,7 +273,14 @@ def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnR
     """Read a turn from its hash. Raises ``CorruptRecord``."""
     with readable("The record of a turn", turn_id=turn_id):
         fields = {text_of(name): value for name, value in raw.items()}
-        return _turn_record(turn_id, open_turn(seal, fields))
+        return _turn_record(turn_id, seal.open_turn(fields))
+
+
+CLAIMED = {
+    "system": "system", "variables": "variables", "session_agent": "agent", "summary": "summary",
+    "request": "request",
+}  # fmt: skip
+CLAIMED_LISTS = {"journal": "journal", "history": "message", "decisions": "decision"}
 
 
 def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
@@ -293,24 +291,17 @@ def open_claimed(seal: Sealer, turn: ClaimedTurn) -> ClaimedTurn:
     if not seal.on and not _is_sealed(turn):
         return turn
     session = turn.session_id
-
-    def field(name: str, data: bytes | None) -> bytes | None:
-        return data and open_field(seal, session, name, data)
-
-    stop = open_reason(seal, session, turn.stop)
-    system, variables = field("system", turn.system), field("variables", turn.variables)
-    agent, summary = field("agent", turn.session_agent), field("summary", turn.summary)
-    request = open_turn_field(seal, session, "request", turn.request)
-    journal, history = open_journal(seal, session, turn.journal), open_messages(seal, session, turn.history)
-    turn.decisions = [open_decision(seal, session, one) for one in turn.decisions]
-    turn.stop, turn.system, turn.variables, turn.session_agent, turn.summary = (
-        stop,
-        system,
-        variables,
-        agent,
-        summary,
-    )
-    turn.request, turn.journal, turn.history = request, journal, history
+    opened: dict[str, Any] = {
+        name: seal.open(session, form, getattr(turn, name))
+        for name, form in CLAIMED.items()
+        if getattr(turn, name)
+    }
+    opened |= {
+        name: seal.open_all(session, form, getattr(turn, name)) for name, form in CLAIMED_LISTS.items()
+    }
+    for name, value in opened.items():
+        setattr(turn, name, value)
+    turn.stop = seal.reason(session, turn.stop)
     return turn
 
 
@@ -327,26 +318,16 @@ def _is_sealed(turn: ClaimedTurn) -> bool:
 
 
 def is_in_the_clear(seal: Sealer, turn: ClaimedTurn) -> bool:
-    """Whether a turn that is not opened yet was submitted without a key to a deployment that has keys."""
-    return seal.on and MARK not in turn.request
+    """Whether a turn that is not opened yet was submitted without a key, and is accepted from those who have none."""
+    return seal.on and not seal.strict and MARK not in turn.request
 
 
 def open_stopped(seal: Sealer, turn: ClaimedTurn) -> str:
     """Open a turn that is to be cancelled, and return why. It is cancelled whether it can be opened or not."""
-    stop = opened_or(seal, turn.session_id, turn.stop, "cancelled")
+    stop = seal.reason(turn.session_id, turn.stop)
     with suppress(CorruptRecord):
         open_claimed(seal, turn)
     return stop
-
-
-def opened_or(seal: Sealer, session: str, reason: str, other: str) -> str:
-    """Return the reason of a cancel, or the other word where it cannot be opened."""
-    if reason[:1] != TEXT_MARK:
-        return reason
-    try:
-        return open_reason(seal, session, reason)
-    except CorruptRecord:
-        return other
 
 
 def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snapshot:
@@ -354,12 +335,12 @@ def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snaps
 
     Raises ``KeyMissing`` and ``SealBroken``.
     """
-    found.fields = open_fields(seal, session_id, found.fields)
-    found.history = open_messages(seal, session_id, found.history)
+    found.fields = seal.open_fields(session_id, SESSION, found.fields)
+    found.history = seal.open_all(session_id, "message", found.history)
     turns, found.turns = found.turns, []
     for one in turns:
         with suppress(CorruptRecord):
-            found.turns.append(_turn_record(one.turn_id, open_turn(seal, one.fields)))
+            found.turns.append(_turn_record(one.turn_id, seal.open_turn(one.fields)))
     return found
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.encryption.records import open_decision, open_turn_field, seal_call, seal_decision, seal_events
 from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
+from antiphon.model.suspension import IN_TIME
 from antiphon.text import text_of
 from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
@@ -58,7 +58,7 @@ async def suspend(
         "" if aside is None else encode(aside),
         len(calls),
         *flat,
-        *seal_events(cell.seal, session, bodies),
+        *cell.seal.seal_all(session, "event", bodies),
     )
     match answer:
         case [b"OK"]:
@@ -74,8 +74,16 @@ async def suspend(
 def _flat(cell: Cell, session_id: str, call: OpenCall) -> tuple[str | int | bytes, ...]:
     """A call as the script takes it, which adds ``until`` at the end of the JSON."""
     ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
-    body = seal_call(cell.seal, session_id, encode(msgspec.structs.replace(call, until=None)))
-    return call.call_id, call.kind, call.at_limit, ms, body
+    body = cell.seal.seal(session_id, "call", encode(msgspec.structs.replace(call, until=None)))
+    return call.call_id, call.kind, call.at_limit, ms, body, _at_limit(cell, session_id, call)
+
+
+def _at_limit(cell: Cell, session_id: str, call: OpenCall) -> bytes:
+    """The decision of the call's time limit, encrypted: a script takes it, and could not encrypt one."""
+    if not cell.seal.on or call.at_limit == "fail":
+        return b""
+    decision = Decision(call.call_id, call.at_limit, reason=IN_TIME)
+    return cell.seal.seal(session_id, "decision", encode(decision))
 
 
 async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events: int = KEEP_EVENTS) -> None:
@@ -85,13 +93,13 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
     of another kind, and ``StoreError``.
     """
     call_id, kind, session = decision.call_id, decision.kind, await cell.place_of(turn_id)
-    body = seal_decision(cell.seal, session, encode(decision))
+    body = cell.seal.seal(session, "decision", encode(decision))
     answer = await cell.run("decide", turn_id, call_id, new_op(), kind, body, keep_events)
     match answer:
         case [b"DECIDED"]:
             return
         case [b"ALREADY", data]:
-            first = open_decision(cell.seal, session, data)
+            first = cell.seal.open(session, "decision", data)
             raise AlreadyDecided(decision=decisions_of([first], turn_id)[0], turn_id=turn_id)
         case [b"NOT_SUSPENDED", status]:
             said = text_of(status)
@@ -162,7 +170,7 @@ def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
         status, session, since, queue, tenant, calls = fields
         if status != b"suspended":
             return None
-        calls = open_turn_field(cell.seal, text_of(session), "calls", calls)
+        calls = cell.seal.open(text_of(session), "call", calls)
         opened = msgspec.json.decode(calls, type=list[OpenCall])
         return SuspendedTurn(
             turn, text_of(session), int(since), opened, text_of(queue), text_of(tenant) if tenant else None

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from antiphon.encryption.values import Sealer
+from antiphon.encryption.records import Sealer
 from antiphon.errors import ClientClosed, TurnNotFound
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import Keep, now_ms

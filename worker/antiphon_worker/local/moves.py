@@ -25,7 +25,6 @@ KEPT_ENDED, KEPT_TURNS, KEPT_RUNS, KEPT_OPS, MOST_UNTOLD = 1000, 1000, 20, 16, 1
 KEPT_EVENTS = 10_000
 ENDED = ("finished", "failed", "cancelled")
 NOT_DECIDED = "Nobody decided about a tool call of this turn within its time limit."
-BY_LIMIT = "Nobody decided within the time limit."
 
 
 class Moves:

@@ -186,9 +186,11 @@ class Turn:
         self.forget_calls()
         bodies: list[bytes] = []
         soonest = now + longest
-        for place, (call_id, kind, at_limit, ms, json) in enumerate(_fives(calls), 1):
+        for place, (call_id, kind, at_limit, ms, json, decision) in enumerate(_sixes(calls), 1):
             until = now + min(longest if ms == "" else int(ms), longest)
             self.record.put(**{f"wait:{place}": f"{until} {at_limit} {kind} {call_id}"})
+            if decision:
+                self.record.put(**{f"limit:{place}": decision})
             bodies.append(json[:-1] + b',"until":%d}' % until)
             soonest = min(soonest, until)
         return b"[" + b",".join(bodies) + b"]", soonest
@@ -198,7 +200,7 @@ class Turn:
 
     def forget_calls(self) -> None:
         for call in self.calls:
-            self.record.drop(f"wait:{call.place}", f"decision:{call.place}")
+            self.record.drop(f"wait:{call.place}", f"decision:{call.place}", f"limit:{call.place}")
         self.record.drop("calls", "suspended_at")
 
     def end_run(self, most: int) -> None:
@@ -218,8 +220,8 @@ class Turn:
         record.put(runs=b"\n".join(lines))
 
 
-def _fives(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    return (tuple(flat[n : n + 5]) for n in range(0, len(flat), 5))
+def _sixes(flat: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    return (tuple(flat[n : n + 6]) for n in range(0, len(flat), 6))
 
 
 def _leading_number(text: bytes) -> int:

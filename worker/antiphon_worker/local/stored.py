@@ -251,6 +251,7 @@ def _resume_waiting(transitions: Transitions, session: Session, saved: SavedTurn
             call.at_limit,
             ms,
             encode(msgspec.structs.replace(call, until=None)),
+            b"",
         ]
     calls, look_at = turn.wait_for(flat, now, 30 * 86_400_000)
     turn.record.put(calls=calls, suspended_at=now)

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from antiphon.model import encode
+from antiphon.model.suspension import IN_TIME
 from antiphon.model.usage import Usage
 from antiphon_worker.local.moves import (
     ALONE_AFTER,
-    BY_LIMIT,
     DEFAULT_TTL_MS,
     ENDED,
     FOR_EVER_MS,
@@ -417,10 +417,10 @@ class Transitions(SessionTransitions):
             return [b"STOP", stop]
         now, record = self.clock(), turn.record
         record.put(given_back=fence)
-        calls, soonest = turn.wait_for(rest[: 5 * count], now, LONGEST_WAIT_MS)
+        calls, soonest = turn.wait_for(rest[: 6 * count], now, LONGEST_WAIT_MS)
         step = record.number("step", 1) - 1
         event = turn.event("turn_suspended", "attempt", step=step, calls=msgspec.Raw(calls))
-        self._publish(session, now, *rest[5 * count :], event)
+        self._publish(session, now, *rest[6 * count :], event)
         record.put(status="suspended", suspended_at=now, calls=calls)
         session.let_go()
         look_at = min(soonest, now + LOOK_AGAIN_MS)
@@ -526,8 +526,8 @@ class Transitions(SessionTransitions):
                 self._stand_up(turn)
                 self._give_up(turn, now, "not_decided", NOT_DECIDED, keep_events)
                 return act(turn, "not_decided")
-            json = encode({"call_id": call.id, "kind": call.at_limit, "reason": BY_LIMIT})
-            turn.decide(call, "limit", json, now)
+            json = encode({"call_id": call.id, "kind": call.at_limit, "reason": IN_TIME})
+            turn.decide(call, "limit", turn.record.get(f"limit:{call.place}") or json, now)
         if turn.decided:
             self._resume(turn, now)
             return act(turn, "resumed")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from antiphon.encryption import KEYS_VARIABLE
-from antiphon.encryption.values import Sealer
+from antiphon.encryption.records import Sealer
 from antiphon.errors import AgentError, KeyMissing, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.input.request import NewerRecord
@@ -36,10 +36,7 @@ class Opening:
         self._said: set[str] = set()
 
     def open(self, turn: ClaimedTurn) -> ClaimedTurn:
-        """Open a turn. One that was submitted without a key is run: it stands in the clear already.
-
-        Raises ``KeyMissing`` and ``SealBroken``.
-        """
+        """Open a turn. Raises ``KeyMissing`` and ``SealBroken``."""
         if is_in_the_clear(self._seal, turn):
             self._say(
                 f"A turn of session {turn.session_id} was submitted in the clear: "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct, field
 
-from antiphon.encryption.records import open_event, open_field, open_reason
+from antiphon.encryption.records import SESSION
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
@@ -64,7 +63,7 @@ async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]
 
 def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
     try:
-        return open_field(cell.seal, session, "agent", agent)
+        return cell.seal.open(session, "agent", agent)
     except CorruptRecord:
         return b""
 
@@ -101,7 +100,7 @@ def _event(cell: Cell, turn: TurnRecord, body: bytes) -> Event | None:
         known = decode_published(body)
         if known.turn_id != turn.turn_id or known.type.endswith("_delta"):
             return None
-        return decode_event(open_event(cell.seal, turn.session_id, body))
+        return decode_event(cell.seal.open(turn.session_id, "event", body))
     except CorruptRecord:
         return None
 
@@ -360,7 +359,7 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
 def _shown(cell: Cell, session: str, field: str, value: bytes) -> bytes:
     """A field of a session for a list; nothing where it cannot be opened."""
     try:
-        return open_field(cell.seal, session, field, value)
+        return cell.seal.open_field(session, SESSION, field, value)
     except CorruptRecord:
         return b""
 
@@ -371,9 +370,7 @@ def _failed(cell: Cell, job: bytes, queue: str, turn: Any, rq_job: Any) -> Faile
     if not session:
         lines = text_of(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
         return FailedTurn(text_of(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
-    with suppress(CorruptRecord):  # then it is shown as it stands
-        error = open_reason(cell.seal, session, error)
-    return FailedTurn(text_of(job), session, queue, code, error, _number(ended))
+    return FailedTurn(text_of(job), session, queue, code, cell.seal.reason(session, error), _number(ended))
 
 
 def _quarantined(name: bytes, why: bytes) -> FailedTurn:

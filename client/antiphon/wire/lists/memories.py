@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.encryption.records import open_fact, seal_fact
 from antiphon.errors import CorruptRecord
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
@@ -96,7 +95,7 @@ async def read_book(cell: Cell, scope: str) -> FactBook:
 
 def _read(cell: Cell, scope: str, name: str, data: bytes) -> StoredFact:
     with readable(f"The fact {name!r}"):
-        fact = msgspec.json.decode(open_fact(cell.seal, scope, data), type=StoredFact)
+        fact = msgspec.json.decode(cell.seal.open(scope, "fact", data), type=StoredFact)
         if fact.id != name or not fact.wordings:
             raise ValueError("it has an unexpected form")
     return fact
@@ -113,7 +112,7 @@ async def write_facts(
     flat: Sequence[Any] = [
         value
         for name, one in changes.items()
-        for value in (name, b"" if one is None else seal_fact(cell.seal, scope, msgspec.json.encode(one)))
+        for value in (name, b"" if one is None else cell.seal.seal(scope, "fact", msgspec.json.encode(one)))
     ]
     match await cell.run("memories/write_facts", scope, book.version, *held, *flat):
         case [b"OK"]:

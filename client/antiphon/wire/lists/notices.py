@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from antiphon.encryption.records import open_event, open_field, open_turn_field
 from antiphon.errors import CorruptRecord, SealBroken, StoreError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
@@ -124,12 +123,10 @@ def _whole(cell: Cell, turn: TurnId, raw: dict[bytes, bytes]) -> TurnRecord | No
 def _event(cell: Cell, notice: Notice, raw: Any) -> bytes | None:
     found = None if isinstance(raw, Exception) or not raw else cast("bytes | None", raw[0][1].get(b"e"))
     with suppress(SealBroken):
-        return found and open_event(cell.seal, notice.session_id, found)
+        return found and cell.seal.open(notice.session_id, "event", found)
 
 
 def _agent(cell: Cell, session: str, own: bytes, of_session: bytes) -> bytes:
     with suppress(SealBroken):
-        return open_turn_field(cell.seal, session, "agent", own) or open_field(
-            cell.seal, session, "agent", of_session
-        )
+        return cell.seal.open(session, "agent", own) or cell.seal.open(session, "agent", of_session)
     return b""

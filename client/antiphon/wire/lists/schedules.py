@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from antiphon.encryption.records import open_plan, open_reason, seal_plan, seal_reason
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
@@ -26,11 +25,11 @@ class StoredSchedule(NamedTuple):
 
     def plan(self, cell: Cell) -> bytes:
         """Return what it submits, in JSON. Raises ``KeyError``, ``KeyMissing``, ``SealBroken``."""
-        return open_plan(cell.seal, self.session_id, self.fields["plan"])
+        return cell.seal.open(self.session_id, "plan", self.fields["plan"])
 
     def error(self, cell: Cell) -> str:
         """Return why its last turn was refused, or ''. Raises ``KeyMissing`` and ``SealBroken``."""
-        return open_reason(cell.seal, self.session_id, text_of(self.fields.get("error", b"")))
+        return text_of(cell.seal.open(self.session_id, "reason", self.fields.get("error", b"")))
 
 
 async def write_schedule(
@@ -38,7 +37,7 @@ async def write_schedule(
 ) -> bool:
     """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not."""
     flat: list[str | bytes] = [value for pair in fields.items() for value in pair]
-    flat += ["plan", seal_plan(cell.seal, session, plan)] if plan else []
+    flat += ["plan", cell.seal.seal(session, "plan", plan)] if plan else []
     match await cell.run("schedules/write", session, name, due, *flat):
         case [b"OK"]:
             return True
@@ -50,8 +49,8 @@ async def write_schedule(
 
 async def advance(cell: Cell, schedule: str, due: int, next_due: int, turn: str, error: str) -> bool:
     """Let a schedule wait for its next time. Returns False if it was not due at this one any more."""
-    error = seal_reason(cell.seal, schedule.partition(":")[2], error)
-    match await cell.run("schedules/advance", schedule, due, next_due, turn, error):
+    sealed = cell.seal.seal(schedule.partition(":")[2], "reason", error.encode())
+    match await cell.run("schedules/advance", schedule, due, next_due, turn, sealed):
         case [b"OK"]:
             return True
         case [b"MOVED"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from antiphon.encryption.records import open_webhook, seal_webhook
+from antiphon.encryption.records import WEBHOOK
 from antiphon.errors import CorruptRecord, LimitReached
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
@@ -58,7 +58,8 @@ class Taken(NamedTuple):
 
 async def write_webhook(cell: Cell, name: str, fields: Mapping[str, str]) -> None:
     """Write a webhook, or without fields remove it. Raises ``LimitReached``, ``StoreError``."""
-    flat = [value for pair in seal_webhook(cell.seal, name, fields).items() for value in pair]
+    encoded = {field: value.encode() for field, value in fields.items()}
+    flat = [value for pair in cell.seal.seal_fields(name, WEBHOOK, encoded).items() for value in pair]
     match await cell.run("webhooks/write", name, MOST_WEBHOOKS, KEEP_MS, *flat):
         case [b"OK"]:
             return
@@ -81,7 +82,7 @@ async def take_webhook(
         case [b"NONE", missed, more]:
             return None, text_of(missed), more == b"1"
         case [b"TAKEN", missed, more, name, fence, now, flat, due]:
-            fields = open_webhook(cell.seal, text_of(name), pairs(flat))
+            fields = cell.seal.open_fields(text_of(name), WEBHOOK, pairs(flat))
             found = [_delivery(text_of(one)) for one in due]
             return Taken(text_of(name), int(fence), int(now), fields, found), text_of(missed), more == b"1"
         case [b"DAMAGED", missed, more, name, why]:
@@ -95,8 +96,8 @@ async def settle(
     error: str = "",
 ) -> bool:  # fmt: skip
     """Write what became of a delivery. Returns False if another worker holds the webhook by now."""
-    error = seal_webhook(cell.seal, taken.name, {"error": error})["error"]
-    match await cell.run("webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, error):
+    sealed = cell.seal.seal(taken.name, "webhook_error", error.encode())
+    match await cell.run("webhooks/settle", taken.name, taken.fence, delivery.id, what, ms, sealed):
         case [b"OK"]:
             return True
         case [b"SUPERSEDED"]:
@@ -135,7 +136,7 @@ def _fields(cell: Cell, name: str, raw: Mapping[bytes, bytes]) -> dict[str, byte
     found: dict[str, bytes] = {}
     for key, value in raw.items():
         with suppress(CorruptRecord):
-            found |= open_webhook(cell.seal, name, {text_of(key): value})
+            found |= cell.seal.open_fields(name, WEBHOOK, {text_of(key): value})
     return found
 
 

@@ -1,7 +1,7 @@
 -- Suspend a turn until its open calls are decided. Its journal is written; no worker holds it from now on.
 -- With `aside`, what the turn has used as JSON, the session's next turns pass it by. The fence names the call. The first
 -- write is a ZREM, so that it works at full memory.
--- @args session turn fence aside count rest...    of `count` calls: id, kind, at_limit, ms it may wait ('': longest), JSON; then event bodies
+-- @args session turn fence aside count rest...    of `count` calls: id, kind, at_limit, ms it may wait ('': longest), JSON, the decision of its limit as JSON or ''; then event bodies
 -- -> OK                    (also for a repetition)
 -- -> STOP, reason          it is to be cancelled, and nothing was written
 -- -> SUPERSEDED
@@ -17,14 +17,15 @@ redis.call('ZREM', key_active(), session)
 redis.call('HSET', key_turn(turn), 'given_back', fence)
 forget_calls(turn)
 for n = 1, tonumber(count) do
-  local id, kind, at_limit, ms, json = unpack(rest, 5 * n - 4, 5 * n)
+  local id, kind, at_limit, ms, json, limit = unpack(rest, 6 * n - 5, 6 * n)
   ms = math.min(tonumber(ms) or LONGEST_WAIT_MS, LONGEST_WAIT_MS)
   local till = string.format('%.0f', now + ms)
   redis.call('HSET', key_turn(turn), 'wait:' .. n, till .. ' ' .. at_limit .. ' ' .. kind .. ' ' .. id)
+  if limit ~= '' then redis.call('HSET', key_turn(turn), 'limit:' .. n, limit) end
   calls[n], soonest = string.sub(json, 1, -2) .. ',"until":' .. till .. '}', math.min(soonest, ms)
 end
 calls = '[' .. table.concat(calls, ',') .. ']'
-for i = 5 * count + 1, #rest do bodies[#bodies + 1] = rest[i] end
+for i = 6 * count + 1, #rest do bodies[#bodies + 1] = rest[i] end
 local f = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'step')
 bodies[#bodies + 1] = event_body('turn_suspended', session, turn, f[1],
   ',"attempt":' .. f[2] .. ',"step":' .. (tonumber(f[3]) or 1) - 1 .. ',"calls":' .. calls)

@@ -1,5 +1,5 @@
 -- A turn that waits for decisions. Of its open calls it has, numbered from 1, the fields `wait:<n>` ("<until> <at limit>
--- <kind> <id>") and, once decided, `decision:<n>` ("<op> <JSON>"). `suspended` lists it. One that its session's next turns
+-- <kind> <id>"), with encryption `limit:<n>` (the decision of its time limit) and, once decided, `decision:<n>` ("<op> <JSON>"). `suspended` lists it. One that its session's next turns
 -- pass by has left the inbox: `aside` says when it is checked, and the session counts it in its field `aside`. `waited` is
 -- for how many ms it was suspended, which its limit of seconds leaves out.
 local function open_call(turn, n)
@@ -38,7 +38,7 @@ end
 
 local function forget_calls(turn)
   local n = 1
-  while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n) > 0 do n = n + 1 end
+  while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n, 'limit:' .. n) > 0 do n = n + 1 end
   redis.call('HDEL', key_turn(turn), 'calls', 'suspended_at')
 end
 

@@ -12,7 +12,8 @@ local function watch(session, turn, now, act)
         give_up(session, turn, now, 'not_decided', NOT_DECIDED)
         return act(session, turn, 'not_decided')
       end
-      local json = '{"call_id":' .. json_text(call.id) .. ',"kind":"' .. call.at_limit .. '"' .. BY_LIMIT
+      local json = redis.call('HGET', key_turn(turn), 'limit:' .. n)
+        or '{"call_id":' .. json_text(call.id) .. ',"kind":"' .. call.at_limit .. '"' .. BY_LIMIT
       write_decision(turn, n, 'limit', json, now)
     end
     n = n + 1
