@@ -72,7 +72,7 @@ class RedisRuntime:
     async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
         await self._check_others_turn(session)
         turn, ended = await self._submit_owned(session, work), None
-        watching = asyncio.create_task(self._watch(session, turn.id))
+        watching = self._watching(session, turn.id)
         try:
             async with aclosing(turn.stream()) as events:
                 async for event in events:
@@ -201,9 +201,13 @@ class RedisRuntime:
             await _ended(turn, ROLL_BACK_SECONDS)
             await (await self._edits(session)).withdraw(turn.id)
 
-    async def _watch(self, session: SessionRef, turn_id: TurnId) -> None:
-        """Until the turn starts, warn if no worker takes it."""
-        await warn_if_unserved(await self._cell(session), turn_id)
+    def _watching(self, session: SessionRef, turn_id: TurnId) -> asyncio.Future[None]:
+        """Warn if no worker takes the turn, until this is cancelled."""
+
+        async def watch() -> None:
+            await warn_if_unserved(await self._cell(session), turn_id)
+
+        return asyncio.create_task(watch())
 
     async def _cell(self, session: SessionRef) -> Cell:
         return (await self._connected(session.store)).cell_of_session(session.id)

@@ -247,7 +247,7 @@ def snapshot(
     records: list[TurnRecord] = []
     for turn, found_fields in turns:
         with suppress(*DAMAGE):  # one that is damaged or gone must not hide the session
-            records.append(_turn_record(TurnId(text_of(turn)), pairs(found_fields)))
+            records.append(read_turn(TurnId(text_of(turn)), pairs(found_fields)))
     return Snapshot(int(cursor), first, length, history, pairs(fields), _ids(inbox), records, _ids(order))
 
 
@@ -273,7 +273,7 @@ def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnR
     """Read a turn from its hash. Raises ``CorruptRecord``."""
     with readable("The record of a turn", turn_id=turn_id):
         fields = {text_of(name): value for name, value in raw.items()}
-        return _turn_record(turn_id, seal.open_turn(fields))
+        return read_turn(turn_id, seal.open_turn(fields))
 
 
 CLAIMED = {
@@ -340,11 +340,13 @@ def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snaps
     turns, found.turns = found.turns, []
     for one in turns:
         with suppress(CorruptRecord):
-            found.turns.append(_turn_record(one.turn_id, seal.open_turn(one.fields)))
+            found.turns.append(read_turn(one.turn_id, seal.open_turn(one.fields)))
     return found
 
 
-def _turn_record(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:
+def read_turn(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:
+    """Read a turn from its fields, which are not encrypted."""
+
     def number(name: str) -> int:
         return int(fields.get(name) or 0)
 

@@ -15,7 +15,7 @@ from antiphon.input.values import Keep, now_ms
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.pubsub import RESYNC, Listener
 from antiphon.wire.keys import PREFIX, Keys
-from antiphon.wire.records import TurnRecord, turn_record
+from antiphon.wire.records import TurnRecord, read_turn
 from antiphon_worker.local.moves import ENDED
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
@@ -103,8 +103,7 @@ class MemoryCell(Cell):
 
     async def turn(self, turn_id: TurnId) -> TurnRecord:
         with self.lock:
-            raw = {name.encode(): value for name, value in self.known_turn(turn_id).record.items()}
-        return turn_record(turn_id, raw, self.seal)
+            return read_turn(turn_id, dict(self.known_turn(turn_id).record))
 
     async def keep_of(self, turn_id: TurnId) -> Keep:
         return self.known_turn(turn_id).record.text("keep") or "steps"  # type: ignore[return-value]

@@ -36,10 +36,6 @@ class OwnApp:
     def archive(self, url: str = "") -> None:
         """A store saves whole sessions: there is nothing to archive."""
 
-    def parts(self) -> dict[str, list[str]]:
-        """There is nothing that turns of other processes may ask for."""
-        return {"agents": [], "tools": [], "providers": [], "stops": []}
-
     def agent(
         self,
         asked: str | AgentSpec | None,

@@ -18,7 +18,7 @@ class Record(dict[str, bytes]):
     def put(self, **values: str | bytes | int) -> None:
         """Set fields."""
         for name, value in values.items():
-            self[name] = value if isinstance(value, bytes) else str(value).encode()
+            self[name] = value if value.__class__ is bytes else str(value).encode()  # type: ignore[assignment]
 
     def drop(self, *names: str) -> None:
         """Remove fields."""

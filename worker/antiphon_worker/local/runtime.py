@@ -164,8 +164,9 @@ class LocalRuntime(RedisRuntime):
             raise TurnNotFound(session_id=session.id, turn_id=turn_id)
         return AsyncTurn(await self._connected(session.store), turn_id, session.id)
 
-    async def _watch(self, session: SessionRef, turn_id: TurnId) -> None:
+    def _watching(self, session: SessionRef, turn_id: TurnId) -> asyncio.Future[None]:
         """Turns of this process wait for no worker."""
+        return asyncio.get_running_loop().create_future()
 
     def _wake(self, cell: MemoryCell, turn: Turn) -> None:
         """Let the turn's server look again. One that has none gets one, on the event loop of the turn's caller."""

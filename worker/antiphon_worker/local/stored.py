@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from antiphon.errors import AgentError, StoreError
+from antiphon.input.ids import TurnId
 from antiphon.input.request import shown_request
 from antiphon.input.values import now_ms
 from antiphon.model import encode
@@ -19,7 +20,7 @@ from antiphon.redis.turn_records import turn_info
 from antiphon.session.saved import SavedSession, SavedTurn, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
-from antiphon.wire.records import turn_record
+from antiphon.wire.records import read_turn
 from antiphon_worker.local.cell import MemoryCell
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
@@ -184,8 +185,7 @@ class StoredCell(MemoryCell):
         return [*self.suspended.get(session.id, ()), *own.values()]
 
     def _saved_turn(self, turn: Turn) -> SavedTurn:
-        raw = {name.encode(): value for name, value in turn.record.items()}
-        info = turn_info(turn_record(turn.id, raw, self.seal))  # type: ignore[arg-type]
+        info = turn_info(read_turn(TurnId(turn.id), dict(turn.record)))
         calls, info.calls = info.calls, []
         journal = [msgspec.json.decode(entry) for entry in turn.journal]
         return SavedTurn(info, shown_request(turn.record["request"]), journal, calls)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -91,11 +92,14 @@ class TurnRunner:
         self.observer = observer
         self.archive = app.archive(settings.archive)
         self.prices = app.prices(settings.prices)
-        self.parts = AppParts.of(cell.keys.prefix, **app.parts())
         self.recalls = Recalls(cell, app.memories, cells or Cells([cell]))
         self.opening = Opening(cell.seal)
         self.ended = (0, 0, 0.0)  # finished turns, failed turns, and the seconds of all attempts
         self.tokens = 0  # of attempts that have ended
+
+    @cached_property
+    def parts(self) -> AppParts:
+        return AppParts.of(self.cell.keys.prefix, **self.app.parts())
 
     async def run(self, turn: ClaimedTurn, lease: Lease) -> str:
         """Run a claimed turn until it has an outcome, write the outcome and return its name."""

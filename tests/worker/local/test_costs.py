@@ -1,9 +1,10 @@
-"""What turns of this process leave in its memory: a process that runs for months must not grow."""
+"""What turns of this process cost: their calls, and what they leave in its memory, which must not grow for months."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections import Counter
 
 import pytest
@@ -17,6 +18,8 @@ from antiphon.testing import script, tool_call
 
 KEPT = 16
 ROUNDS = 12
+# Calls of functions, Python's and C's, from a submission to its answer. It takes 1,570.
+MOST_CALLS_A_TURN = 1_620
 PLAIN = (dict, list, tuple, set, bytes, str)
 
 
@@ -106,3 +109,42 @@ def test_the_sessions_of_a_store_that_is_not_used_leave_memory_and_open_turns_st
     assert len(local_runtime()._deployments) <= KEPT + 1
     assert later.status() == "queued"
     assert kept.turn(later.id).cancel() == "cancelled"
+
+
+async def run_turns(number):
+    agent = Agent("scripted", "any")
+    for _ in range(number):
+        await agent.session().run_async("a")
+
+
+async def calls_of_turns(number):
+    """How often the turns call functions."""
+    calls = 0
+
+    def count(frame, event, _):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        await run_turns(number)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def test_a_turn_takes_few_calls():
+    await run_turns(20)
+    found = [await calls_of_turns(20) / 20 for _ in range(3)]
+    assert min(found) <= MOST_CALLS_A_TURN
+
+
+async def test_a_turn_leaves_nothing_to_the_garbage_collector():
+    await run_turns(20)
+    gc.collect()
+    gc.disable()
+    try:
+        await run_turns(20)
+        assert gc.collect() < 20
+    finally:
+        gc.enable()
