@@ -9,8 +9,7 @@ from redis import Redis
 from support.eventually import wait_until, wait_until_async
 
 from antiphon import Client, Message, tool
-from antiphon.encryption.records import open_turn_field
-from antiphon.encryption.values import sealer_of
+from antiphon.encryption.records import sealer_of
 from antiphon.errors import MessageNotFound, ProviderRejected, SessionBusy, TurnCancelled, UsageError
 from antiphon.testing import script, tool_call
 from antiphon.window import Summary
@@ -302,5 +301,5 @@ def test_a_worker_of_an_older_release_refuses_the_turn(workers_runtime):
     with Redis.from_url(workers_runtime.url) as redis:
         turn = redis.lrange("ant:turns:s", 0, -1)[0].decode()
         request = redis.hget(f"ant:turn:{turn}", "request")
-        assert b'"version":"2"' in open_turn_field(sealer_of(), "s", "request", request)
+        assert b'"version":"2"' in sealer_of().open("s", "request", request)
     workers_runtime.agent().session("s").delete()

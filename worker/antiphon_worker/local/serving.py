@@ -146,7 +146,7 @@ class Server:
         )
         service = ServiceAnswer.of(error)
         self._cell.apply(
-            "finish", turn.session_id, turn.turn_id, turn.fence, "failed", b"", str(error.code), error.message,
+            "finish", turn.session_id, turn.turn_id, turn.fence, "failed", b"", str(error.code), error.message.encode(),
             b"" if service is None else encode(service), b"", "", b"", "", 10_000, "", b"", "", 0, encode(event),
         )  # fmt: skip
 
@@ -161,7 +161,7 @@ class Server:
     def _leave(self) -> None:
         """The loop ends, and the turn with it if it has not ended: nothing of it stays in the history."""
         if self._turn.status not in ENDED:
-            self._cell.apply("cancel", self._turn.id, "the process ended", "nothing", 10_000)
+            self._cell.apply("cancel", self._turn.id, b"the process ended", "nothing", 10_000)
             self._cell.apply("reap", self._name, 1, 1, 10_000, "worker_died", LEFT, "")
             if self._turn.status not in ENDED and self._claimed_anyway() is not None:
                 self._cell.apply("reap", self._name, 1, 1, 10_000, "worker_died", LEFT, "")

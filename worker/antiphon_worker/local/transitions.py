@@ -340,7 +340,7 @@ class Transitions(SessionTransitions):
         self._conclude(other, "finished", now, [end], keep_events, left=True)
 
     def finish(
-        self, session_id: str, turn_id: str, fence: str, status: str, response: bytes, error_code: str, error: str,
+        self, session_id: str, turn_id: str, fence: str, status: str, response: bytes, error_code: str, error: bytes,
         service: bytes, variables: bytes, window: str, summary: bytes, kept: Any, keep_events: int, calls: str,
         usage: bytes, memories: str, count: int, *rest: bytes,
     ) -> Answer:  # fmt: skip
@@ -379,7 +379,7 @@ class Transitions(SessionTransitions):
         return [b"OK"]
 
     def give_back(
-        self, session_id: str, turn_id: str, fence: str, cause: str, delay_ms: int, reason: str, code: str,
+        self, session_id: str, turn_id: str, fence: str, cause: str, delay_ms: int, reason: bytes, code: str,
         service: bytes, lacking: str, *workers: str,
     ) -> Answer:  # fmt: skip
         """Requeue an unfinished turn, perhaps after a delay. Only an error counts as one, and as an attempt."""
@@ -396,7 +396,7 @@ class Transitions(SessionTransitions):
         if lacking:
             record.put(lacking=lacking)
         session.let_go()
-        self._retry(turn, now, delay_ms, reason, code, service)
+        self._retry(turn, now, delay_ms, reason.decode(), code, service)
         if cause != "drain" and record.text("failing").partition(" ")[0] != record.text("step"):
             record.put(failing=f"{record.text('step')} {now}")
         counted = "errors" if cause == "error" else "attempt"
@@ -455,17 +455,17 @@ class Transitions(SessionTransitions):
             self._resume(turn, now)
         return [b"DECIDED"]
 
-    def cancel(self, turn_id: str, reason: str, keep: str, keep_events: int) -> Answer:
+    def cancel(self, turn_id: str, reason: bytes, keep: str, keep_events: int) -> Answer:
         """Cancel a turn: at once if no worker runs it; otherwise its holder is told."""
         turn = self.turns.get(turn_id)
         if turn is None:
             return [b"TURN_NOT_FOUND"]
         if turn.status in ENDED:
             return [b"ALREADY", turn.status.encode()]
-        if reason in ("", "SUPERSEDED", "STEER"):
-            reason = "cancelled"
+        said = reason.decode()
         turn.due = None
-        ended = self._stop(turn, reason, keep, self.clock(), keep_events)
+        why = "cancelled" if said in ("", "SUPERSEDED", "STEER") else said
+        ended = self._stop(turn, why, keep, self.clock(), keep_events)
         return [b"CANCELLED" if ended else b"REQUESTED"]
 
     def reap(
