@@ -14,6 +14,7 @@ from threading import Thread
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from redis.asyncio import Redis
 from support.eventually import wait_until_async
 from support.gateway import STAGE, keys, open_gateway, programs
 
@@ -346,6 +347,58 @@ async def test_a_stream_ends_with_the_token_that_opened_it(redis_url):
         assert "event: end" not in text
         assert time.time() >= made["until"]
         assert (await api.http.get(f"/sessions/s/events?token={made['token']}")).status_code == 401
+
+
+READERS = {
+    "its session": "/sessions/user-123/events",
+    "from its beginning": "/sessions/user-123/events?after=0",
+    "several sessions": "/events?sessions=%5B%22user-123%22%5D",
+}
+
+
+@pytest.mark.parametrize("path", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("later", ["a", "b"])
+async def test_a_stream_of_a_tenant_shows_nothing_of_a_later_session(redis_url, path, later):
+    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b"}) as (_, all_):
+        await all_["b"].post("/sessions", {"session_id": "user-123", "ttl": 2})
+        async with all_["b"].http.stream("GET", path) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            async with Redis.from_url(redis_url) as redis:  # its two seconds are over
+                await redis.delete("ant:history:user-123", "ant:events:user-123", "ant:turns:user-123")
+                await redis.pexpire("ant:session:user-123", 60_000)
+            turn = await all_[later].submit("user-123", "secret")
+            seen = [line async for line in lines]
+        assert "event: end" in seen
+        assert "secret" not in "".join(seen)
+        await all_[later].post(f"/turns/{turn}/cancel", {})
+
+
+@pytest.mark.parametrize(
+    "path", [*READERS.values(), "/events", "/turns/{turn}/events", "/chat/user-123/stream"]
+)
+async def test_a_token_is_not_for_a_later_session(redis_url, path):
+    async with shared(redis_url, a={"tenant": "a", "rights": EVERYTHING}) as (api, all_):
+        a = all_["a"]
+        await a.post("/sessions", {"session_id": "user-123"})
+        made = await a.post("/sessions/user-123/tokens", {"seconds": 60}, 201)
+
+        def stream(turn):
+            query = f"{'&' if '?' in path else '?'}token={made['token']}"
+            return api.http.stream("GET", path.format(turn=turn) + query)
+
+        first = await a.submit("user-123", "hello")
+        async with stream(first) as answer:
+            assert answer.status_code == 200
+            lines = answer.aiter_lines()
+            await anext(lines)
+            await a.post(f"/turns/{first}/cancel", {})
+            await a.call("DELETE", "/sessions/user-123")
+            turn = await a.submit("user-123", "secret")
+            async with stream(turn) as refused:
+                assert refused.status_code == 401
+            await a.post(f"/turns/{turn}/cancel", {})
+            assert turn not in "".join([line async for line in lines])
 
 
 async def test_limits_of_rate_and_streams_say_when_to_come_back(redis_url):

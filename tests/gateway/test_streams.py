@@ -19,7 +19,7 @@ PUBLISH = """
 for seq = ARGV[1], ARGV[2] do
   local event = '{"seq":' .. seq .. ',"at":' .. seq .. ',"type":"text_delta","text":"word"}'
   redis.call('XADD', KEYS[2], seq .. '-0', 'e', event)
-  redis.call('HSET', KEYS[1], 'seq', seq)
+  redis.call('HSET', KEYS[1], 'seq', seq, 'created', 1)
   redis.call('PUBLISH', ARGV[3], event)
 end
 redis.call('EXPIRE', KEYS[1], 60)

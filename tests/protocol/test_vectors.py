@@ -79,13 +79,13 @@ class VectorFeed:
                 return RESYNC if step["channel"] == "subscribed" else _published(step["channel"])
         raise EndOfVector
 
-    async def _hold(self, events, seq=None, first=None):
+    async def _hold(self, events, seq=None, first=None, life="1001-t1"):
         places = list(at_places(events))
         seq = seq or (places[-1][0] if places else None)
         pipe = self._redis.pipeline()
         pipe.delete(self._keys.session("s"), self._keys.events("s"))
         if seq:
-            fields = {"seq": seq} | ({"first": first} if first else {})
+            fields = {"seq": seq, "created": 1001, "life": life} | ({"first": first} if first else {})
             pipe.hset(self._keys.session("s"), mapping=fields)
             pipe.expire(self._keys.session("s"), 60)
         for place in places:

@@ -59,7 +59,11 @@ SABOTAGE = [
         "redis.call('ZADD', key, moved(tonumber(members[i + 1]), back, now), members[i])",
         "delayed turns alone are due",
     ),
-    ("editing/delete", "withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)", "G1"),
+    (
+        "editing/delete",
+        "withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)",
+        "seq",
+    ),
     ("editing/edit", "cut(session, keep)", "G2 history"),
     ("claim", "if f then make_room(f, now) end", "G14"),
     ("suspend", "if not held then return {'SUPERSEDED'} end", "the answer of suspend"),

@@ -70,9 +70,9 @@ class Checks:
     def next_seqs(self) -> dict[str, int]:
         return {name: seq + 1 for name, seq in self.read.items()}
 
-    def forget(self, session: str, ended: list[tuple[str, int]]) -> None:
+    def forget(self, session: Session, ended: list[tuple[str, int]]) -> None:
         """It was deleted, together with the events that ended its delayed turns."""
-        self.read[session] = 0
+        self.read[session.id] = session.seq
         self.ends.update(ended)
 
     def check(self, state: State, executions: Collection[tuple[str, str]]) -> None:
@@ -109,6 +109,7 @@ class Checks:
 
     def _events(self, name: str, state: State) -> None:
         """G1 and G5: dense, in order, exactly what was done, and one end of every run."""
+        self.read[name] = max(self.read.get(name, 0), self.model.sessions[name].base)
         expected, new = self.model.events[name], state.new_events.get(name)
         if not expected and not new:
             return

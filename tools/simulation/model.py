@@ -111,6 +111,7 @@ class Session:
     made: bool = False  # by a fork
     edit_waits: bool = False
     over: bool = False  # its life: all but its hash has ended
+    deleted: bool = False  # that is how it ended, and no event follows its last one
     usage: int = 0
     base: int = 0  # the seq of this life's first event, less one
     seq: int = 0
@@ -297,8 +298,14 @@ class Model:
     def begin_anew(self, session: Session) -> None:
         """Of the life that is over, the seq alone stays."""
         if session.over:
-            session.over, session.kept, session.edit_waits = False, "", False
+            session.seq += 0 if session.deleted else 1
+            session.base, session.over, session.deleted = session.seq, False, False
+            session.kept, session.edit_waits = "", False
             session.untold, session.steer, session.usage, session.listed = "", "", 0, []
+
+    def exists(self, session: Session) -> bool:
+        """Whether it has begun and was not deleted."""
+        return not session.deleted and (session.made or session.seq > 0 or bool(self.delayed(session)))
 
     def delayed(self, session: Session) -> list[Turn]:
         return [turn for turn in session.listed if turn.status == "delayed"]
@@ -621,13 +628,16 @@ class Model:
         """Whether there was anything; the last turn of its inbox where it is in use."""
         if session.inbox:
             return session.inbox[-1].id
-        existed = session.made or session.seq > 0 or bool(self.delayed(session))
+        existed = self.exists(session)
         for turn in self.outside(session):
             turn.journal = []
             self.withdraw(turn, "The session was deleted.")
         self.quarantined.discard(session.id)
         self.events[session.id].clear()
-        session.history, session.kept, session.over, session.base, session.seq = [], "", False, 0, 0
+        session.history, session.kept = [], ""
+        session.seq += existed
+        session.over = session.deleted = session.over or existed
+        session.base = session.seq
         session.made = session.edit_waits = False
         session.untold, session.steer, session.usage, session.listed = "", "", 0, []
         return existed
@@ -663,7 +673,8 @@ class Model:
             return "SessionExists"
         if changed and keep:
             return False
-        lives = not session.over and (session.made or session.seq > 0 or bool(self.delayed(session)))
+        self.begin_anew(fork)
+        lives = not session.over and self.exists(session)
         fork.made, fork.history, fork.kept = True, session.history[:keep], session.kept if lives else ""
         if lives:
             session.seq += 1

@@ -178,7 +178,7 @@ class World:
         answer: Any = run(delete_session(self.cell, SessionId(session)))
         expected = self.model.delete(known)
         if not isinstance(expected, str):
-            self.checks.forget(session, ended)
+            self.checks.forget(known, ended)
             self.beside.forget(session)
         self.done(f"delete {session}", getattr(answer, "turn_id", answer), expected)
 
@@ -280,7 +280,7 @@ class World:
         try:
             found = run(self.cell.snapshot(SessionId(session), turns="pending failed"))
         except SessionNotFound:
-            gone = known.over or not (known.made or known.seq or self.model.delayed(known))
+            gone = known.over or not self.model.exists(known)
             self.done(f"snapshot {session}", "SessionNotFound", "SessionNotFound" if gone else known)
             return
         answer = (found.history, found.inbox, found.cursor, found.turn_id)

@@ -58,6 +58,11 @@ class Found(Struct):
             check_tenant(session.id, session.tenant, bool(self.fields), self.value("tenant"))
 
     @property
+    def life(self) -> str:
+        """The name of this session among those with its id; an older release writes only ``created``."""
+        return self.text("life") or self.text("created")
+
+    @property
     def created(self) -> int:
         return self._time("created")
 

@@ -4,9 +4,11 @@
     → a seq is missing, the connection was lost, or nothing came for 5 s: read the log again
     → seq and time disagree (a later event has an earlier seq): read the log again
     → the missing events are no longer in the log, or the event at the cursor is another one: StreamGap
+    → the session is another one than before, or has ended: StreamGap
 
-The log is authoritative; the channel only makes delivery fast. A session that was deleted and began anew counts from 1
-again: its events have the seq of earlier ones, but a later time.
+The log is authoritative; the channel only makes delivery fast. A later session with the same id leaves out a seq, so
+that its events never follow a cursor of the earlier one. More than an hour after the end of that one it counts from 1
+again: its events have the seq of earlier ones, but a later time. `life` in each page tells the sessions apart.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ E = TypeVar("E", Event, Published)
 
 PAGE = 500
 SILENCE_SECONDS = 5.0
+_LIFE = ("created", "life", "tenant")
 # The scripts write this at the beginning of every event.
 _PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')
 
@@ -43,9 +46,9 @@ class Subscription(EventIterator):
     """Iterates over the events of one session after a cursor, without end.
 
     ``cursor`` is the seq of the last event returned; a new subscription after it continues from there. Raises
-    ``StreamGap`` if events after the cursor are no longer kept, ``CorruptRecord`` if an event is damaged,
-    ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has tried for some
-    seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
+    ``StreamGap`` if events after the cursor are no longer kept or the session has ended, ``CorruptRecord`` if an event
+    is damaged, ``WrongTenant`` if the session does not belong to ``tenant``, ``StoreUnavailable`` if its client has
+    tried for some seconds and never reached Redis, and ``ClientClosed`` when its client is closed.
 
     A cancellation loses no event: events that were read wait in ``_log``, and published ones in the listener.
     """
@@ -66,7 +69,7 @@ class Subscription(EventIterator):
         self._cell = cell
         self._feed = feed
         self._tenant = tenant
-        self._allowed = tenant is None  # whether the session exists and is that of the tenant
+        self._life = b""  # which session of this id it reads; empty until there is one
         self._entry: bytes | None = None  # the event at the cursor, once this subscription has seen it
         self._at = 0  # its time
         self._stack = AsyncExitStack()
@@ -94,13 +97,13 @@ class Subscription(EventIterator):
                 await self.patiently(self._newest)  # logs it while Redis is unreachable
         if self.cursor is None:
             self.cursor = await self.patiently(self._newest)
-        elif not self._allowed:
+        elif self._tenant is not None:
             await self._read_log()
         self._started = True
 
     def go_on(self, after: int) -> None:
         """Continue after this event, as after a ``StreamGap``. The channel stays subscribed."""
-        self._entry, self._at, self.cursor = None, 0, after
+        self._entry, self._at, self._life, self.cursor = None, 0, b"", after
         self._log.clear()
         self._behind = True
 
@@ -175,7 +178,7 @@ class Subscription(EventIterator):
                 self._feed.reconnect()
             message = RESYNC
         self.patiently.heard = time.monotonic()
-        event = self._next_event(message, decode) if self._allowed else None
+        event = self._next_event(message, decode) if self._life else None
         if event is None and not self._seen(message):
             self._behind = True
         return event
@@ -199,10 +202,10 @@ class Subscription(EventIterator):
         return event
 
     def _next_event(self, message: bytes, decode: Callable[[bytes], E]) -> E | None:
-        """Return the message's event if it follows the cursor, else None."""
+        """Return the message's event if it follows the cursor, else None. The first one may be of a later session."""
         try:
             seq, at = _place(message)
-            follows = seq == (self.cursor or 0) + 1 and at >= self._at
+            follows = self.cursor and seq == self.cursor + 1 and at >= self._at
             return self._accept(seq, at, message, decode) if follows else None
         except CorruptRecord:
             return None
@@ -225,9 +228,11 @@ class Subscription(EventIterator):
     async def _page(self) -> list[tuple[int, bytes]]:
         """Return one page of the log after the cursor. Raises ``StreamGap`` if it does not continue there."""
         assert self.cursor is not None
-        first_seq, names = max(self.cursor, 1), ("seq", "first", *self._more)
-        (newest, first, *whose), entries = await self._cell.log(self.session_id, names, first_seq, PAGE + 1)
-        self._check_tenant(whose)
+        first_seq = max(self.cursor, 1)
+        (newest, first, *life), entries = await self._cell.log(
+            self.session_id, ("seq", "first", *_LIFE), first_seq, PAGE + 1
+        )
+        self._check_life(*life)
         with readable("The log of a session", session_id=self.session_id):
             self.cursor = self.cursor or int(first or 0)  # a session's first event need not be number 1
             last = int(newest or 0)
@@ -251,29 +256,31 @@ class Subscription(EventIterator):
                 missing = f"The session began anew: event {cursor} is a different one now"
             else:
                 missing = f"Events after {cursor} are no longer kept"
-            raise StreamGap(
-                f"{missing}: take a snapshot and continue after its cursor, with snapshot({self.session_id!r}) and "
-                f"subscribe({self.session_id!r}, after=snapshot.cursor).",
-                cursor=cursor, oldest=oldest, session_id=self.session_id,
-            )  # fmt: skip
+            raise self._gap(missing, oldest)
+
+    def _gap(self, missing: str, oldest: int | None = None) -> StreamGap:
+        return StreamGap(
+            f"{missing}: take a snapshot and continue after its cursor, with snapshot({self.session_id!r}) and "
+            f"subscribe({self.session_id!r}, after=snapshot.cursor).",
+            cursor=self.cursor or 0, oldest=oldest, session_id=self.session_id,
+        )  # fmt: skip
 
     async def _newest(self) -> int:
-        seq, *whose = await self._cell.session_fields(self.session_id, "seq", *self._more)
-        self._check_tenant(whose)
+        seq, *life = await self._cell.session_fields(self.session_id, "seq", *_LIFE)
+        self._check_life(*life)
         with readable("The record of a session", session_id=self.session_id):
             return int(seq or 0)
 
-    @property
-    def _more(self) -> tuple[str, ...]:
-        """Return the fields that contain the session's owner, if a check is needed."""
-        return () if self._tenant is None else ("created", "tenant")
+    def _check_life(self, created: bytes | None, life: bytes | None, tenant: bytes | None) -> None:
+        """Check whose session it is now, and that it is still the one that was read before.
 
-    def _check_tenant(self, whose: list[Any]) -> None:
-        if not whose:
-            return
-        created, tenant = whose
+        Raises ``WrongTenant`` and ``StreamGap``. An older release writes no ``life``.
+        """
         check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
-        self._allowed = bool(created)
+        found = (life or created) if created else b""
+        if self._life and found != self._life:
+            raise self._gap("The session was created again" if found else "The session has ended")
+        self._life = found or b""
 
 
 def _place(event: bytes) -> tuple[int, int]:
@@ -400,11 +407,13 @@ class TurnEvents(EventIterator):
 
     async def _over(self, gap: StreamGap, events: Subscription) -> Event | None:
         """What is missing was before the turn began: go on from there. Or the turn has ended: only its end is left."""
-        self._record = await events.patiently(self._read)
+        record = self._record = await events.patiently(self._read)
+        if record.status in TERMINAL and not await events.patiently(lambda: self._kept(record)):
+            return self._terminal_event(record)
         begins = await events.patiently(self._beginning)
         if begins > (events.cursor or 0):
             events.go_on(begins)
             return None
-        if self._record.status in TERMINAL:
-            return self._terminal_event(self._record)
+        if record.status in TERMINAL:
+            return self._terminal_event(record)
         raise gap

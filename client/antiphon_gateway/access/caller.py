@@ -35,9 +35,9 @@ class Caller(Struct, frozen=True, kw_only=True):
     ``tenant`` is the tenant of all sessions that the caller may use, None for all tenants. ``sessions`` names them:
     ids, and beginnings of ids that end with ``*``; None for all. With ``session`` it is this one alone.
 
-    ``rights`` do not include each other. ``events`` are the types of events that streams show; None for all. ``until``
-    is when all this ends, in seconds since 1970. ``rate`` (requests a second) and ``streams`` (open at once) replace
-    the gateway's own limits.
+    ``rights`` do not include each other. ``events`` are the types of events that streams show; None for all. ``life``
+    names the only session of its id that ``session`` means; None for any. ``until`` is when all this ends, in seconds
+    since 1970. ``rate`` (requests a second) and ``streams`` (open at once) replace the gateway's own limits.
 
     >>> caller = Caller(name="shop", tenant="acme", sessions=("order-*",), rights=frozenset({"read"}))
     >>> caller.may_use("order-7"), caller.may_use("invoice-7")
@@ -48,6 +48,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     tenant: str | None
     sessions: tuple[str, ...] | None = None
     session: str | None = None
+    life: str | None = None
     rights: frozenset[Right] = RIGHTS
     events: frozenset[str] | None = None
     until: float | None = None

@@ -70,14 +70,19 @@ class StreamTokens:
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    def make(self, caller: Caller, session: str, seconds: float, events: list[str] | None) -> tuple[str, int]:
-        """Return a token for the stream of a session, and when it ends. It ends no later than the caller."""
+    def make(
+        self, caller: Caller, session: str, seconds: float, events: list[str] | None, life: str = ""
+    ) -> tuple[str, int]:
+        """Return a token for the stream of a session, and when it ends. It ends no later than the caller.
+
+        ``life`` tells the session from later ones with its id; without it, the session has not begun yet.
+        """
         until = time.time() + min(seconds, LONGEST_STREAM_SECONDS)
         until = int(until if caller.until is None else min(until, caller.until))
         shown = sorted(caller.events) if events is None and caller.events is not None else events
         claims = {
             "aud": AUDIENCE, "sub": caller.name, "exp": until, "session": session,
-            "tenant": caller.tenant, "events": shown,
+            "tenant": caller.tenant, "events": shown, "life": life or None,
         }  # fmt: skip
         return jwt.encode(claims, self._secret, SHARED[0]), until
 
@@ -89,6 +94,7 @@ class StreamTokens:
             return Caller(
                 name=f"stream of {claims['sub']}", tenant=claims["tenant"], session=_text(claims["session"]),
                 rights=frozenset({"read"}), events=None if events is None else frozenset(events),
+                life=claims.get("life"),
                 until=float(claims["exp"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError):

@@ -315,7 +315,7 @@ async def resume_chat(call: Call[None, None]) -> Response:
     pending = [turn for turn in snapshot.pending if turn.due is None]
     if not pending:
         return Response(None, 204)
-    return _stream(call, await call.client.turn(pending[0].turn_id, tenant=call.caller.tenant))
+    return _stream(call, await call.turn(pending[0].turn_id))
 
 
 @operation("POST", "/chat/{session}/stop", right="write", status=204)

@@ -37,7 +37,8 @@ from starlette.responses import Response
 
 from antiphon.client import AsyncClient
 from antiphon.errors import SessionBusy, TurnNotFound, WrongTenant
-from antiphon.input.ids import new_session_id
+from antiphon.input.ids import new_session_id, session_id
+from antiphon.redis.edits import found_in
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller, Right
@@ -219,6 +220,15 @@ class Call(Generic[Q, B]):
         except TimeoutError:
             raise SessionBusy("The session still has turns: cancel them, or try again later.") from None
 
+    async def check_life(self) -> None:
+        """Raise ``Refused`` if the caller's token is for a session that has ended. Call this after what may be read."""
+        session, life = self.caller.session, self.caller.life
+        if session is not None and life is not None:
+            known = session_id(session)
+            found = await found_in(self.client.connections.cell_of_session(known), known)
+            if found.life != life:
+                raise Refused(401, "unauthorized", "The session of this token has ended: make a new token.")
+
     async def turn(self, turn: str | None = None) -> AsyncTurn:
         """Return this turn, or that of the path. One of another tenant, or of another session, is not found.
 
@@ -230,6 +240,7 @@ class Call(Generic[Q, B]):
             raise TurnNotFound from None
         if not self.caller.may_use(found.session_id):
             raise TurnNotFound
+        await self.check_life()
         return found
 
 

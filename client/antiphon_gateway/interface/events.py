@@ -12,9 +12,11 @@ from starlette.responses import Response
 from antiphon import sse
 from antiphon.client import AllEvents
 from antiphon.errors import AgentError, UsageError
+from antiphon.input.ids import session_id
+from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
+from antiphon.session.runtime import SessionRef
 from antiphon.wire.records import Published
-from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.http.streams import PublishedEvents, messages_of
@@ -30,7 +32,7 @@ async def session_events(call: Call[EventsQuery, None]) -> Response:
     seconds of silence. After a message of the type `end` do not come back; its data has the `code` of an error.
     """
     found = call.client.subscribe(call.path["session"], _cursor(call), tenant=call.caller.tenant)
-    await found.start()
+    await _start(call, found)
     return _stream(call, found)
 
 
@@ -49,17 +51,30 @@ async def make_token(call: Call[None, MakeToken]) -> NewToken:
     """Make a short-lived token for the streams of this session and of its turns
 
     A browser's `EventSource` cannot send headers: it puts the token into the query, `?token=…`. The token may only
-    read events. The streams that it opened end when it does.
+    read events. The streams that it opened end when it does. It is for this session alone, and not for a later one with
+    the same id.
     """
     if call.services.access.streams is None:
         raise Refused(
             409, "no_secret", "This gateway does not issue stream tokens: set ANTIPHON_GATEWAY_SECRET."
         )
-    await call.client.snapshot(call.path["session"], tenant=call.caller.tenant, last=0)  # raises WrongTenant
+    session = session_id(call.path["session"])
+    found = await found_in(call.client.connections.cell_of_session(session), session)
+    found.check_tenant(SessionRef(session, tenant=call.caller.tenant))
     made = call.services.access.streams.make(
-        call.caller, call.path["session"], call.body.seconds, call.body.types
+        call.caller, session, call.body.seconds, call.body.types, found.life
     )
     return NewToken(*made)
+
+
+async def _start(call: Call[Any, None], events: Subscription | AllEvents | _Many) -> None:
+    """Begin to follow what the caller may read. Raises ``WrongTenant`` and ``Refused``."""
+    try:
+        await events.start()
+        await call.check_life()
+    except BaseException:
+        await events.aclose()
+        raise
 
 
 def _cursor(call: Call[EventsQuery, None]) -> int | str | None:
@@ -112,17 +127,19 @@ async def _ends(call: Call[ManyQuery, None], after: str | None) -> Response:
         None if asked is None else asked.split(","), tenant=call.caller.tenant_for(call.query.tenant),
         after=after if after in (None, "0") else opened(key, after),
     )  # fmt: skip
-    await events.start()
-    return call.stream(events, _end_messages(events, call.caller, key))
+    await _start(call, events)
+    return call.stream(events, _end_messages(events, call, key))
 
 
-async def _end_messages(events: AllEvents, caller: Caller, key: bytes) -> AsyncGenerator[bytes]:
+async def _end_messages(events: AllEvents, call: Call[ManyQuery, None], key: bytes) -> AsyncGenerator[bytes]:
     yield sse.BEGIN
     try:
         async for event, cursor in events:
-            shown = caller.may_use(event.session_id) and caller.may_see(event.type)
-            if shown:
+            if call.caller.may_use(event.session_id) and call.caller.may_see(event.type):
+                await call.check_life()
                 yield b"id: %b\ndata: %b\n\n" % (sealed(key, cursor).encode(), event.to_json())
+    except Refused:
+        yield sse.END
     except AgentError as exc:
         if last := sse.ended_by(exc):
             yield last
@@ -136,11 +153,7 @@ async def _sessions(call: Call[ManyQuery, None], ids: Sequence[str], after: str 
     many = _Many(
         [call.client.subscribe(one, place, tenant=tenant) for one, place in zip(ids, places, strict=True)]
     )
-    try:
-        await many.start()
-    except BaseException:
-        await many.aclose()
-        raise
+    await _start(call, many)
     return call.stream(many, many.messages(types_shown(call)))
 
 

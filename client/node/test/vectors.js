@@ -37,7 +37,7 @@ async function following({ cursor, steps }) {
     const entries = places(log.events);
     const seq = log.seq ?? entries.at(-1)?.[0] ?? 0;
     const page = entries.filter(([place]) => place >= from).slice(0, count);
-    return { seq, first: log.first ?? 0, entries: page.map((place) => [place[0], textAt(place)]) };
+    return { seq, first: log.first ?? 0, life: seq ? (log.life ?? "1001-t1") : "", entries: page.map((place) => [place[0], textAt(place)]) };
   }
   const delivered = [];
   const given = () => ({ delivered, reconnects });

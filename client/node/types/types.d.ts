@@ -160,7 +160,7 @@ export interface ToolResultPart {
   name?: string;
   is_error?: boolean;
 }
-/** A picture: ``url``, or ``data`` (base64) with ``media_type``. */
+/** A picture: ``url``, or ``data`` (base64) with ``media_type``. ``Image.from_path`` reads one from a file. */
 export interface ImagePart {
   type: "image";
   url?: string | null;

@@ -218,11 +218,15 @@ async def test_a_fork_of_nothing_is_empty(cell):
     assert await cell.redis.exists(cell.keys.session(SessionId("nothing"))) == 0
 
 
-async def test_a_deleted_session_leaves_nothing(cell):
+async def test_a_deleted_session_leaves_its_seq_for_an_hour(cell):
     await change(cell, messages=[b"1"], bodies=[body("message_added")])
     assert await delete_session(cell, S) is True
     assert await delete_session(cell, S) is False
-    assert await cell.contents() == {}
+    assert list(await cell.contents()) == ["ant:session:s"]
+    assert await cell.redis.hgetall("ant:session:s") == {b"first": b"2", b"seq": b"2"}
+    assert 0 < await cell.redis.pttl("ant:session:s") <= 3600_000
+    await cell.put("t1")
+    assert [event["seq"] for event in await cell.events()] == [3]
 
 
 async def test_a_session_with_turns_is_not_deleted(cell):

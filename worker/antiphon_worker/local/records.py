@@ -25,6 +25,13 @@ class Record(dict[str, bytes]):
         for name in names:
             self.pop(name, None)
 
+    def begin(self, now: int, by: str) -> bool:
+        """Name a session among those with its id, after the call that begins it. Returns whether it is new."""
+        if "created" in self:
+            return False
+        self.put(created=now, life=f"{now}-{by}")
+        return True
+
     def text(self, name: str) -> str:
         return self.get(name, b"").decode()
 

@@ -55,7 +55,7 @@ class SessionTransitions(Moves):
             return [b"CONFLICT"]
         self.sessions[session_id] = session
         record.put(ops=f"{op} {ops}"[: KEPT_OPS * (len(op) + 1)])
-        record.setdefault("created", str(now).encode())
+        record.begin(now, op)
         if ttl_ms != "":
             record.put(ttl=ttl_ms)
         if keep != "":
@@ -102,7 +102,8 @@ class SessionTransitions(Moves):
         if keep and (len(history) < keep or _digest(history[keep - 1]) != digest):
             return [b"CONFLICT"]
         target = self.sessions[fork_id] = Session(fork_id)
-        target.record.put(op=op, created=now, updated=now, fork_of=session_id)
+        target.record.begin(now, op)
+        target.record.put(op=op, updated=now, fork_of=session_id)
         if at:
             target.record.put(fork_at=at)
         known = session.record if session else Record()

@@ -64,7 +64,8 @@ class Transitions(SessionTransitions):
         turn = Turn(turn_id, session)
         if priority:
             turn.record.put(priority=priority)
-        home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant, now)
+        kept.begin(now, turn_id)
+        home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant)
         turn.record.put(
             session=session_id, digest=digest, request=request, queue=queue or home or default_queue,
             status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
@@ -152,10 +153,9 @@ class Transitions(SessionTransitions):
             "session_usage", "own_usage", "lacking", "waited",
         )  # fmt: skip
         turn.journal = record.get("steered", b"").splitlines()
-        if "created" not in session.record:
-            session.record.put(created=now)
-            if tenant := record.get("tenant"):
-                session.record.put(tenant=tenant)
+        begun = session.record.begin(now, turn.id)
+        if begun and (tenant := record.get("tenant")):
+            session.record.put(tenant=tenant)
         if turn not in session.turns:
             self._list(turn)
         return self._enter(turn, now, behind)
@@ -580,9 +580,7 @@ class Transitions(SessionTransitions):
             turn.session.record.put(usage=usage)
 
 
-def _kept_by(
-    session: Session, queue: str, agent: bytes, agent_queue: str, ttl_ms: Any, tenant: str, now: int
-) -> str:
+def _kept_by(session: Session, queue: str, agent: bytes, agent_queue: str, ttl_ms: Any, tenant: str) -> str:
     """Let a session keep what its first turns bring, and return the queue that it had before."""
     kept = session.record
     home = kept.text("queue") or agent_queue or kept.text("agent_queue")
@@ -594,7 +592,6 @@ def _kept_by(
         kept.put(ttl=ttl_ms)
     if tenant and "tenant" not in kept:
         kept.put(tenant=tenant)
-    kept.setdefault("created", str(now).encode())
     return home
 
 

@@ -71,7 +71,10 @@ local first = {} -- what the session keeps from now on
 local function keep(field, value)
   first[#first + 1], first[#first + 2] = field, value
 end
-if not kept[6] then keep('created', now) end
+if not kept[6] then
+  keep('created', now)
+  keep('life', life_of(now, turn))
+end
 if ttl_ms ~= '' and ttl_ms ~= kept[7] then keep('ttl', ttl_ms) end
 if ttl_ms == '' then life = tonumber(kept[7]) or life end
 if agent ~= '' and not kept[5] then

@@ -304,15 +304,15 @@ async function* followSession({ connection, feed, keys }, session, cursor, signa
 
 /** @param {Connection} connection @param {Cell["keys"]} keys @param {string} session @param {number} from @param {number} count @param {AbortSignal} signal @returns {Promise<LogPage>} */
 async function readLog(connection, keys, session, from, count, signal) {
-  const [[seq, first], entries] = await connection.transaction(
+  const [[seq, first, created, life], entries] = await connection.transaction(
     [
-      ["HMGET", keys.session(session), "seq", "first"],
+      ["HMGET", keys.session(session), "seq", "first", "created", "life"],
       ["XRANGE", keys.events(session), `${from}-0`, "+", "COUNT", String(count)],
     ],
     signal,
   );
   const places = entries.map((/** @type {[string, string[]]} */ [id, fields]) => [parseInt(id, 10), fields[fields.indexOf("e") + 1]]);
-  return { seq: number(seq), first: number(first), entries: places };
+  return { seq: number(seq), first: number(first), life: (created && (life || created)) || "", entries: places };
 }
 
 /** @param {readonly string[] | undefined} types @param {AsyncGenerator<SessionEvent, void, undefined>} events */

@@ -17,7 +17,8 @@ export const SILENCE = Symbol("silence");
  * @property {(ms: number) => Promise<string | typeof SUBSCRIBED | typeof SILENCE>} next
  * @property {() => void} reconnect
  *
- * @typedef {{ seq: number, first: number, entries: [number, string][] }} LogPage of which one transaction has read
+ * @typedef {{ seq: number, first: number, life: string, entries: [number, string][] }} LogPage of which one transaction has
+ *   read; `life` tells sessions with the same id apart, and is empty where there is none
  *
  * @typedef {(from: number, count: number) => Promise<LogPage>} ReadLog
  */
@@ -59,6 +60,7 @@ export async function* follow(cursor, channel, readLog) {
 class LogReader {
   /** @type {string | null} */
   #last = null; // the event at the cursor, once it was seen
+  #life = ""; // of the session that it reads, once there was one
   #cursor;
   #readLog;
 
@@ -68,10 +70,10 @@ class LogReader {
     this.#readLog = readLog;
   }
 
-  /** The event of a message from the channel, if it is the one behind the cursor. @param {string} text */
+  /** The event of a message from the channel, if it is the one behind the cursor. The first one may be of a later session. @param {string} text */
   next(text) {
     const { seq, at } = placeOf(text);
-    if (seq !== this.#cursor + 1 || at < this.#at) return undefined;
+    if (!this.#life || !this.#cursor || seq !== this.#cursor + 1 || at < this.#at) return undefined;
     try {
       return this.accept(seq, text);
     } catch {
@@ -94,7 +96,9 @@ class LogReader {
 
   /** A page of the log behind the cursor. Throws `StreamGap` if it does not go on there. @returns {Promise<[number, string][]>} */
   async page() {
-    const { seq, first, entries } = await this.#readLog(Math.max(this.#cursor, 1), PAGE + 1);
+    const { seq, first, life, entries } = await this.#readLog(Math.max(this.#cursor, 1), PAGE + 1);
+    if (this.#life && life !== this.#life) throw gap(life ? "The session began anew" : "The session has ended", { cursor: this.#cursor, oldest: null });
+    this.#life = life;
     this.#cursor ||= first;
     const cursor = this.#cursor;
     const here = entries[0]?.[0] === cursor ? /** @type {[number, string]} */ (entries.shift())[1] : null;

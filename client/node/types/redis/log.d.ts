@@ -14,6 +14,7 @@ export type Channel = {
 export type LogPage = {
     seq: number;
     first: number;
+    life: string;
     entries: [number, string][];
 };
 export type ReadLog = (from: number, count: number) => Promise<LogPage>;

@@ -31,7 +31,7 @@ end
 
 local now, bodies = now_ms(), {}
 redis.call('HSET', fields, 'ops', string.sub(op .. ' ' .. ops, 1, KEPT_OPS * (#op + 1)))
-redis.call('HSETNX', fields, 'created', now)
+if not known[4] then redis.call('HSET', fields, 'created', now, 'life', life_of(now, op)) end
 if ttl_ms ~= '' then redis.call('HSET', fields, 'ttl', ttl_ms) end
 if keep ~= '' then
   redis.call('HSET', fields, 'shortened', 1) -- on purpose: a longer archived copy may be replaced

@@ -15,7 +15,7 @@ local history, size = key_history(session), tonumber(keep)
 if size > 0 and redis.sha1hex(redis.call('LINDEX', history, size - 1) or '') ~= digest then return {'CONFLICT'} end
 local now = now_ms()
 begin_anew(fork)
-redis.call('HSET', target, 'op', op, 'created', now, 'updated', now, 'fork_of', session)
+redis.call('HSET', target, 'op', op, 'created', now, 'life', life_of(now, op), 'updated', now, 'fork_of', session)
 if at ~= '' then redis.call('HSET', target, 'fork_at', at) end
 local lives = redis.call('EXISTS', key_session(session)) == 1 and not is_over(session)
 local ttl = ttl_ms ~= '' and ttl_ms or lives and redis.call('HGET', key_session(session), 'ttl')

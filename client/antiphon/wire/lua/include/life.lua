@@ -13,12 +13,25 @@ local function is_over(session)
     and redis.call('HGET', key_session(session), 'archived') ~= version_of(session)
 end
 
+-- Which session of its id this is, for `life`: `by` is the call that begins it.
+local function life_of(now, by)
+  return string.format('%.0f-', now) .. by
+end
+
+-- Leave out one seq between two lives, so that no event of the new one follows a cursor of the former one. The first write
+-- is an HSET, which is refused at full memory.
+local function leave_gap(session, seq)
+  seq = string.format('%.0f', (tonumber(seq or 0) or 0) + 1)
+  redis.call('HSET', key_session(session), 'first', seq, 'seq', seq)
+end
+
 -- The one place where a session begins anew under the hash of its former life. Only the seq stays, and goes on from there;
--- `first` makes a cursor of the former life a gap. The first write is an HSET, which is refused at full memory.
+-- `first` makes a cursor of the former life a gap. That of a deleted session has left its gap.
 local function begin_anew(session)
   if not is_over(session) then return end
   local fields = key_session(session)
-  redis.call('HSET', fields, 'first', redis.call('HGET', fields, 'seq') or '0')
+  local f = redis.call('HMGET', fields, 'seq', 'created')
+  if f[2] then leave_gap(session, f[1]) end
   for _, name in ipairs(redis.call('HKEYS', fields)) do
     if name ~= 'seq' and name ~= 'first' then redis.call('HDEL', fields, name) end
   end

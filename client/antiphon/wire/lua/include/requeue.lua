@@ -39,6 +39,7 @@ local function requeue(session, turn, now, behind)
   end
   local tenant = redis.call('HGET', key_turn(turn), 'tenant')
   local begun = redis.call('HSETNX', key_session(session), 'created', now) == 1
+  if begun then redis.call('HSET', key_session(session), 'life', life_of(now, turn)) end
   if begun and tenant then redis.call('HSET', key_session(session), 'tenant', tenant) end
   if tenant then redis.pcall('ZADD', key_tenant(tenant), now, turn) end
   if not redis.call('LPOS', key_turns(session), turn) then list_turn(session, turn) end
