@@ -108,7 +108,7 @@ class Agent:
         self.name, self.system = name, system
         self.tools = _tools(tools)
         self._prefix = prefix if prefix is None else prefix_of(prefix)
-        self.store, self.window = store, _window(window)
+        self.store, self.window = _store(store), _window(window)
         self.limits = checked_limits(limits)
         self.max_steps = _most_steps(max_steps, self.limits)
         self.queue = None if queue is None else check_queue(queue)
@@ -306,7 +306,7 @@ class Agent:
         known = new_session_id() if session_id is None else checked_session_id(session_id)
         if self.redis is not None and (store or self.store) is not None:
             raise UsageError("store= works only without redis=: workers store their sessions in Redis.")
-        ref = SessionRef(known, store or self.store, ttl, opening.tenant)
+        ref = SessionRef(known, _store(store) or self.store, ttl, opening.tenant)
         return AsyncSession(self, ref, opening)
 
 
@@ -320,6 +320,16 @@ def _check_provider(provider: object) -> None:
             "provider= must be the name of a model service, such as 'openai', or an antiphon.testing.script, "
             f"not {provider!r}."
         )
+
+
+def _store(store: Any) -> SessionStore | None:
+    if store is None:
+        return None
+    from antiphon.stores.base import SessionStore
+
+    if not isinstance(store, SessionStore):
+        raise UsageError(f"store= must be a SessionStore, such as SQLiteStore('sessions.db'), not {store!r}.")
+    return store
 
 
 def _memory(memory: Any) -> Memory | None:

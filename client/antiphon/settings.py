@@ -108,7 +108,7 @@ class DeclaredSettings:
             case "TIME":
                 return parse_seconds(text)
             case "N":
-                return _number(type(known.default), text)
+                return _number(text, whole=isinstance(known.default, int))
             case _:
                 return text
 
@@ -140,11 +140,11 @@ class CommandSettings(DeclaredSettings):
         return f"{cls.variable(name)} (--{name.replace('_', '-')})"
 
 
-def _number(kind: type[Any], text: str) -> Any:
+def _number(text: str, *, whole: bool) -> float:
     try:
-        return kind(text)
+        return int(text) if whole else float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a {'whole ' if kind is int else ''}number") from None
+        raise ValueError(f"{text!r} is not a {'whole ' if whole else ''}number") from None
 
 
 def parse_seconds(text: str) -> float:

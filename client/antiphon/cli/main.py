@@ -76,7 +76,7 @@ def _in_flags(message: str, arguments: Sequence[str]) -> str:
     """Name options as the command line does: those that were given, and those that the message advises."""
     flags = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     for flag in flags:
-        message = re.sub(rf"(?<![\w(.]){flag[2:].replace('-', '_')}= ?", f"{flag} ", message)
+        message = re.sub(rf"(?<![\w(.]){re.escape(flag[2:].replace('-', '_'))}= ?", f"{flag} ", message)
     message = re.sub(
         r"(?<![\w(])(\w+)=(…|True|(?=[:,;.]))", lambda found: "--" + found[1].replace("_", "-"), message
     )

@@ -57,7 +57,7 @@ def _input(value: Input) -> list[Message]:
         return [_checked(Message.user([cast("Part", value)]))]
     if isinstance(value, Message | Mapping):
         return to_messages([value])
-    if not isinstance(value, Sequence) or not value:
+    if not isinstance(value, Sequence) or isinstance(value, bytes) or not value:
         raise InvalidMessage(f"The input must be text, parts or messages, not {_kind(value)}.")
     if any(isinstance(one, Message) or (isinstance(one, Mapping) and "role" in one) for one in value):
         return to_messages(cast("Sequence[MessageLike]", value))

@@ -323,10 +323,12 @@ def _unfenced(text: str) -> str:
 
 
 def _shape(type_: Any) -> Shape:
+    if isinstance(type_, str):
+        raise UsageError(f"schema= must be a type or a JSON schema as a dictionary, not {type_!r}.")
     try:
         return Shape(type_)
     except TypeError as exc:
-        reason = str(exc).strip().rsplit("\n", 1)[-1]
+        reason = str(exc).strip().rsplit("\n", 1)[-1].partition(". ")[0].rstrip(".")
         raise UsageError(f"{_name_of(type_)} cannot be used for structured output: {reason}.") from exc
 
 

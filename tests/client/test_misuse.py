@@ -7,7 +7,13 @@ import shlex
 
 import pytest
 
+from antiphon import Agent, Client, tool
 from antiphon.cli.main import main
+from antiphon.errors import AgentError
+from antiphon.model import Image
+from antiphon.stores import SQLiteStore
+from antiphon_worker.app import App
+from antiphon_worker.inline_agents import Allow
 
 pytestmark = pytest.mark.one_server
 
@@ -92,6 +98,72 @@ run                                            | Run `antiphon run --help`
 """
 
 
+CALLS = """
+Agent("scripted", "any", tools=print)          | use tools=[…]
+Agent("scripted", "any", tools=["add"])        | must be a function, not the str 'add'
+Agent("scripted", "any", tools=[len])          | has no type annotation: add one
+Agent("scripted", "any", tools=[lambda: 0])    | give name=…
+Agent("", "any")                               | such as 'openai'
+Agent(None, "any")                             | such as 'openai'
+Agent("scripted", "")                          | must be the name of a model
+Agent("scripted", "any", name=5)               | name= must be text
+Agent("scripted", "any", prefix="x")           | give redis=
+Agent("scripted", "any", store="sessions.db")  | such as SQLiteStore('sessions.db')
+Agent("scripted", "any", window="last")        | a number of turns, a Window or a Summary
+Agent("scripted", "any", window=0)             | use at least 1
+Agent("scripted", "any", max_steps="5")        | a whole number of at least 1
+Agent("scripted", "any", retry=3)              | such as Retry(seconds=60)
+Agent("scripted", "any", timeouts=30)          | such as Timeouts(first_token=20)
+Agent("scripted", "any", limits=5)             | such as Limits(steps=10)
+Agent("scripted", "any", fallback="openai/x")  | must be a list of models
+Agent("scripted", "any", fallback=["gpt-5"])   | write 'provider/model'
+Agent("scripted", "any", approval="refund")    | a list of names of tools
+Agent("scripted", "any", memory=5)             | must be a Memory
+Agent("nosuch", "any").session().run("hi")     | Known here: anthropic, openai
+Agent("openai", "x", api_key="sk-1")           | OPENAI_API_KEY
+Agent("openai", "x", base_url="http://x")      | OPENAI_BASE_URL
+Agent("scripted", "any", redis="localhost").session().run("hi") | must begin with redis://
+agent.session(5)                               | A session id must be text
+agent.session("x" * 300)                       | this one has 300
+agent.session(ttl="1h")                        | a positive number of seconds or a timedelta
+agent.session(messages="hi")                   | Messages must be a list
+agent.session(variables=[1])                   | must be a dictionary
+agent.session(store="sessions.db").run("hi")   | such as SQLiteStore('sessions.db')
+agent.session().run("")                        | pass non-blank text
+agent.session().run(None)                      | must be text, parts or messages
+agent.session().run(b"hi")                     | must be text, parts or messages
+agent.session().run(Image("photo.png"))        | Image.from_path
+agent.session().run("hi", timeout="5")         | a positive number of seconds
+agent.session().run("hi", schema="int")        | must be a type or a JSON schema
+agent.session().run("hi", agent=5)             | an Agent or an agent's name
+agent.session().run("hi", if_busy="wait")      | must be one of 'enqueue'
+agent.session().run("hi", priority=1)          | 'high', 'normal' or 'low'
+agent.session().run("hi", delay=5)             | use session.submit(…, delay=…)
+agent.session().run("hi", strem=True)          | did you mean stream=?
+agent.session().json("hi", schema=print)       | cannot be used for structured output
+agent.session().edit("nosuch", "hi")           | one of session.messages
+agent.session().set_variables({"a": object()}) | cannot be written as JSON
+agent.session().fork(at="nosuch")              | one of session.messages
+client.submit_many("hi")                       | needs Submission(session, text, …)
+client.submit("s", "hi", key="")               | must be a non-empty string
+client.submit("s", "hi", queue="a b")          | A queue name must be
+client.turn("nosuch").result()                 | Unknown turn 'nosuch'
+client.turn("no such")                         | A turn id must be
+list(client.sessions(limit=-1))                | a positive whole number
+list(client.sessions(cursor="x"))              | must be the cursor of a list of sessions
+Client("localhost:6379")                       | must begin with redis://
+Client([])                                     | pass a URL
+App(agents=agent)                              | must be a list, not Agent
+App(agents=[agent])                            | use Agent(name=…)
+App(agents=["support"])                        | must be a list of Agents
+App(providers={"x": 5})                        | such as OpenAIChat(base_url=…)
+App(store="sessions.db")                       | such as SQLiteStore('sessions.db')
+Allow(providers="openai")                      | a list of names
+tool(name="a b")(len)                          | is not a valid tool name
+SQLiteStore("/nonexistent/x.db").list_sessions() | does not exist
+"""
+
+
 def misuses(table: str) -> list[tuple[str, str]]:
     return [
         (given.strip(), said.strip())
@@ -115,3 +187,19 @@ def test_a_misused_command_is_answered_with_one_sentence(
     assert not re.search(r"(?<![\w(.])\w+=[ :,;.…]|Traceback|timedelta|None|invalid _", said.err), (
         f"a Python name: {said.err}"
     )
+
+
+@pytest.mark.parametrize(("call", "says"), misuses(CALLS))
+def test_a_misused_call_is_answered_with_one_sentence(call, says, redis_url):
+    known = {
+        "Agent": Agent,
+        "App": App,
+        "Allow": Allow,
+        "Client": Client,
+        "Image": Image,
+        "SQLiteStore": SQLiteStore,
+    }
+    with Client(redis_url) as client, pytest.raises(AgentError) as caught:
+        eval(call, known | {"agent": Agent("scripted", "any"), "client": client, "tool": tool})
+    assert says in caught.value.message
+    assert "\n" not in caught.value.message
