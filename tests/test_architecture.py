@@ -454,3 +454,19 @@ def test_the_measure_of_functions_counts_decorators_and_names_methods():
         "class A:\n    @decorated\n    def f(self):\n        def g():\n            pass\n        return g\n"
     )
     assert list(module_of(source).functions()) == [("A.f", 5), ("A.g", 2)]
+
+
+def test_every_warning_has_an_action():
+    """Operators search the log by it."""
+    wrong = [
+        f"{module.name}:{node.lineno}"
+        for module in EVERY
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("warning", "error", "exception", "critical")
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id.endswith("log")
+        and not any(keyword.arg == "extra" for keyword in node.keywords)
+    ]
+    assert wrong == []

@@ -172,11 +172,15 @@ class ItemEvent(EventBase, tag="item"):
 
 
 class StepFinished(EventBase, tag="step_finished"):
-    """``rejected`` is why the answer does not match its schema: drop its deltas, the next step answers again."""
+    """``rejected`` is why the answer does not match its schema: drop its deltas, the next step answers again.
+
+    ``raw_stop_reason`` is the model service's own word, where it differs from ``stop_reason``.
+    """
 
     type: ClassVar[Literal["step_finished"]] = "step_finished"
     usage: Usage = field(default_factory=Usage)
     stop_reason: StopReason = "end"
+    raw_stop_reason: str = ""
     model: str = ""
     rejected: str = ""
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import re
 import sys
+import time
 import traceback
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -25,6 +28,8 @@ def log_fault(log: logging.Logger, exc: BaseException, sentence: str, *args: Any
     log.debug(sentence, *args, exc_info=exc, extra=fields)
 
 
+CONVENTIONS = "https://opentelemetry.io/schemas/1.37.0"
+"""The version of OpenTelemetry's conventions that spans follow."""
 FIELDS = ("time", "level", "logger", "action", "message")
 """What every line has, in this order. Others follow where they are known: session, turn, fence, code, …"""
 
@@ -79,9 +84,36 @@ class JSONFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class SeldomOutages(logging.Filter):
+    """Lets a line about an outage pass once in ``SECONDS`` for each place that logs it.
+
+    A Redis that is away fails every request, reader and turn. The next line that passes counts those left out.
+    """
+
+    SECONDS = 10.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(getattr(record, "action", "")).startswith("outage"):
+            return True
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        last, left_out = self._passed.get(place, (-math.inf, 0))
+        if now - last < self.SECONDS:
+            self._passed[place] = (last, left_out + 1)
+            return False
+        self._passed[place] = (now, 0)
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} more of these since {now - last:.0f} s)"
+        return True
+
+
 def set_up_logging(level: str, form: str = "text") -> None:
     """Log to standard error, each line with its ``action``: as text, or as ``json``."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(SeldomOutages())
     handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("httpx2", "httpcore2", "openai", "anthropic", "faiss"):
@@ -100,10 +132,13 @@ def tracer_of_environment(service: str):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    release = version("antiphon")
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        provider = TracerProvider(
+            resource=Resource.create({"service.name": service, "service.version": release})
+        )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         trace.set_tracer_provider(provider)
-    return trace.get_tracer("antiphon")
+    return trace.get_tracer("antiphon", release, schema_url=CONVENTIONS)

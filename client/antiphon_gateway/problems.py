@@ -91,6 +91,8 @@ class Draining(Refused):
 def problem_of(error: Exception) -> Problem:
     """Return the problem for an error. What the server alone may know stays in its log."""
     if isinstance(error, Refused):
+        if error.status == 500:
+            log.warning("A request failed with %s.", error.code, extra={"action": "request_failed"})
         return Problem(
             title=_title(error.status), status=error.status, code=error.code, detail=error.detail,
             retry_after=error.retry_after, limit=error.limit,
@@ -103,7 +105,8 @@ def problem_of(error: Exception) -> Problem:
     status = _status(error)
     detail = error.message
     if status >= 500 and not isinstance(error, ClientClosed):
-        log.warning("A request failed with %s: %s", error.code, error)
+        action = "outage" if status == 503 else "request_failed"
+        log.warning("A request failed with %s: %s", error.code, error, extra={"action": action})
         detail = (type(error).__doc__ or "").partition("\n")[0]
     return Problem(
         title=_title(status), status=status, code=str(error.code), detail=detail,

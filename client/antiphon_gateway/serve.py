@@ -81,7 +81,8 @@ async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]
             log.info("http://%s:%d/live", settings.host, port, extra={"action": "page"})
             if not access.closed:
                 log.warning(
-                    "No keys are configured: everybody on this machine may do everything, and nobody else."
+                    "No keys are configured: everybody on this machine may do everything, and nobody else.",
+                    extra={"action": "no_keys"},
                 )
             config = uvicorn.Config(
                 app, http=Connection, limit_concurrency=settings.connections, ws=SocketConnection,

@@ -31,14 +31,23 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from antiphon.client import AsyncClient
-from antiphon.errors import SettingsError
+from antiphon.errors import (
+    ClientClosed,
+    CorruptRecord,
+    SettingsError,
+    StoreError,
+    StoreUnavailable,
+    UsageError,
+)
 from antiphon.input.request import decode_request
-from antiphon.telemetry import FIELDS
+from antiphon.telemetry import FIELDS, SeldomOutages
 from antiphon_gateway import Limits
 from antiphon_gateway.http.streams import EventStream
 from antiphon_gateway.observing.loop_lag import LoopLag
 from antiphon_gateway.observing.metrics import GatewayMetrics
 from antiphon_gateway.observing.traces import GatewayTraces
+from antiphon_gateway.openai.errors import openai_error, turn_failure
+from antiphon_gateway.problems import Refused, problem_response
 from antiphon_gateway.settings import GatewaySettings
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
@@ -307,6 +316,45 @@ async def test_a_fault_is_logged_with_its_frames_and_without_its_text(redis_url,
     assert "KeyError" in caplog.text
     assert "in turn" in caplog.text
     assert SECRET not in caplog.text
+
+
+LOGGED = {
+    Refused(500, "answer_changed", SECRET): "request_failed",
+    turn_failure("turn_broke", SECRET): "request_failed",
+    StoreError(SECRET): "request_failed",
+    CorruptRecord(SECRET): "request_failed",
+    RuntimeError(SECRET): "request_failed",
+    StoreUnavailable("away"): "outage",
+}
+
+
+@pytest.mark.parametrize("respond", [problem_response, openai_error])
+@pytest.mark.parametrize("error", LOGGED, ids=lambda error: type(error).__name__)
+def test_every_error_of_the_gateway_has_a_line_in_the_log(error, respond, caplog):
+    assert respond(error).status_code >= 500
+    (record,) = caplog.records
+    assert record.action == LOGGED[error]
+
+
+def test_a_refusal_that_is_the_callers_has_none(caplog):
+    for error in (Refused(400, "bad", "x"), Refused(503, "draining", "x"), UsageError("x"), ClientClosed()):
+        problem_response(error)
+    assert caplog.records == []
+
+
+async def test_a_redis_that_is_away_fills_no_log(caplog):
+    """Each request has its own line, and the outage one, however many requests it fails."""
+    handler, records = logging.StreamHandler(), []
+    handler.addFilter(SeldomOutages())
+    handler.emit = records.append
+    logging.getLogger("antiphon").addHandler(handler)
+    try:
+        async with open_gateway(f"redis://127.0.0.1:{free_port()}/0") as (api, _):
+            answers = [await api.http.get("/sessions/s") for _ in range(20)]
+    finally:
+        logging.getLogger("antiphon").removeHandler(handler)
+    assert {one.status_code for one in answers} == {503}
+    assert [one.action for one in records if one.levelno >= logging.WARNING] == ["outage"]
 
 
 def test_settings_of_the_status_are_read():

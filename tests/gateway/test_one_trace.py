@@ -100,16 +100,16 @@ async def test_one_trace_leads_from_a_program_to_the_tool(redis_url, processes, 
         "checkout": "shop",
         "POST /sessions/{session}/turns": "antiphon-gateway",
         "antiphon.queue": "antiphon-worker",
-        "invoke_agent": "antiphon-worker",
+        "invoke_agent stage": "antiphon-worker",
         "chat stage-1": "antiphon-worker",
         "execute_tool note": "antiphon-worker",
     }
     parents = {
         "POST /sessions/{session}/turns": "checkout",
         "antiphon.queue": "POST /sessions/{session}/turns",
-        "invoke_agent": "POST /sessions/{session}/turns",
-        "chat stage-1": "invoke_agent",
-        "execute_tool note": "invoke_agent",
+        "invoke_agent stage": "POST /sessions/{session}/turns",
+        "chat stage-1": "invoke_agent stage",
+        "execute_tool note": "invoke_agent stage",
     }
     for name, parent in parents.items():
         assert found[name][1].parent_span_id == found[parent][1].span_id, f"{name} is within {parent}"
@@ -137,6 +137,7 @@ def checked(spans: list[tuple[str, Span]]) -> None:
     kinds = {span.name: span.kind for _, span in spans}
     assert kinds["POST /sessions/{session}/turns"] == Span.SPAN_KIND_SERVER
     assert kinds["chat stage-1"] == Span.SPAN_KIND_CLIENT
+    assert kinds["invoke_agent stage"] == Span.SPAN_KIND_INTERNAL
 
 
 async def test_a_collector_that_is_away_harms_no_turn(redis_url, processes, tmp_path, collector):

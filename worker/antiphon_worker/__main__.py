@@ -46,7 +46,7 @@ def main() -> int:
     try:
         run_to_its_end(_serve(settings, app, lifeline, page), _loop_factory())
     except AgentError as exc:
-        log.error("this process ends: %s", exc)
+        log.error("this process ends: %s", exc, extra={"action": "start_failed"})
         return 1
     return 0
 

@@ -322,7 +322,9 @@ class App:
             try:
                 await self.provider(name)
             except AgentError as exc:
-                log.warning("provider %s cannot be opened: %s", name, exc)
+                log.warning(
+                    "provider %s cannot be opened: %s", name, exc, extra={"action": "provider_failed"}
+                )
 
     async def lacks(self) -> dict[str, list[str]]:
         """Return what each agent lacks on this machine: its package, its key or a tool, in sentences by its name.

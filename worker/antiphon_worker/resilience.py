@@ -234,7 +234,9 @@ class RateLimits:
             try:
                 await self._listen(feed)
             except StoreError as exc:
-                log.warning("rate limits that other workers meet cannot be heard: %s", exc)
+                log.warning(
+                    "rate limits that other workers meet cannot be heard: %s", exc, extra={"action": "outage"}
+                )
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def enter(self, scope: str) -> None:

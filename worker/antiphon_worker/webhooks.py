@@ -106,7 +106,10 @@ class Deliverer:
                     async with asyncio.timeout(PAUSE_SECONDS):
                         await self._again.wait()
         except ImportError:
-            log.warning("webhooks are left to workers with the packages of antiphon[worker]")
+            log.warning(
+                "webhooks are left to workers with the packages of antiphon[worker]",
+                extra={"action": "webhooks_left"},
+            )
         finally:
             self._stopping = True
             await self._leave()
@@ -224,7 +227,7 @@ class Deliverer:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(outcome, AgentError):
-                log.warning("a webhook could not be released: %s", outcome)
+                log.warning("a webhook could not be released: %s", outcome, extra={"action": "outage"})
         if self._poster is not None:
             await self._poster.aclose()
 

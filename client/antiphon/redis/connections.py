@@ -67,12 +67,14 @@ class Patience:
                 self._check_reached(exc)
                 if not self._lost_at:
                     self._lost_at = time.monotonic()
-                    log.warning("%s: %s Trying again.", self._reader, exc)
+                    log.warning("%s: %s Trying again.", self._reader, exc, extra={"action": "outage_began"})
                 await asyncio.sleep(OUTAGE_RETRY_SECONDS)
                 continue
             if self._lost_at:
                 away, self._lost_at = time.monotonic() - self._lost_at, 0.0
-                log.info("%s: Redis is back after %.1f s", self._reader, away)
+                log.info(
+                    "%s: Redis is back after %.1f s", self._reader, away, extra={"action": "outage_ended"}
+                )
             return found
 
     def _check_reached(self, exc: StoreUnavailable) -> None:

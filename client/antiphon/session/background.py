@@ -105,7 +105,11 @@ class _Background:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as exc:
-            log.error("a task raised %s, which ends nothing else", type(exc).__name__)
+            log.error(
+                "a task raised %s, which ends nothing else",
+                type(exc).__name__,
+                extra={"action": "task_failed"},
+            )
             return False
         return True
 

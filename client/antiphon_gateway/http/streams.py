@@ -176,7 +176,11 @@ class EventStream(Response):
         """End if the reader takes nothing, and break a silence."""
         silent = now - self._written
         if self._writing and silent >= STALL_SECONDS:
-            log.info("A stream ends: its reader has taken nothing for %g s", STALL_SECONDS)
+            log.info(
+                "A stream ends: its reader has taken nothing for %g s",
+                STALL_SECONDS,
+                extra={"action": "reader_stalled"},
+            )
             self.end()
         elif not self._writing and silent >= HEARTBEAT_SECONDS:
             self._beating = asyncio.ensure_future(self._write(sse.encode(Heartbeat())))

@@ -16,7 +16,7 @@ export const EVENT_DEFAULTS = {
   tool_progress: {"call_id": "", "name": "", "text": "", "fraction": null},
   custom: {"call_id": "", "name": "", "data": null},
   item: {"provider": "", "item": {}},
-  step_finished: {"usage": {}, "stop_reason": "end", "model": "", "rejected": ""},
+  step_finished: {"usage": {}, "stop_reason": "end", "raw_stop_reason": "", "model": "", "rejected": ""},
   turn_retrying: {"reason": "", "code": "", "retry_at": 0, "service": null},
   model_changed: {"source": "", "target": "", "code": ""},
   turn_suspended: {"calls": []},

@@ -759,7 +759,7 @@ export interface EventFields {
   tool_progress: { call_id: string; name: string; text: string; fraction: number | null };
   custom: { call_id: string; name: string; data: Json };
   item: { provider: string; item: JsonObject };
-  step_finished: { usage: Partial<Usage>; stop_reason: StopReason; model: string; rejected: string };
+  step_finished: { usage: Partial<Usage>; stop_reason: StopReason; raw_stop_reason: string; model: string; rejected: string };
   turn_retrying: { reason: string; code: string; retry_at: number; service: ServiceAnswer | null };
   model_changed: { source: string; target: string; code: string };
   turn_suspended: { calls: OpenCall[] };

@@ -7,9 +7,9 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from importlib.metadata import version
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,8 +22,9 @@ from support.stage import Stage, make_app
 from antiphon.client import AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import AgentError
+from antiphon.events import ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
 from antiphon.input.request import AgentSpec, decode_request
-from antiphon.telemetry import FIELDS, JSONFormatter, TextFormatter
+from antiphon.telemetry import FIELDS, JSONFormatter, SeldomOutages, TextFormatter, tracer_of_environment
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.observing import metrics
 from antiphon_worker.observing import observer as observing
@@ -175,6 +176,11 @@ def spans():
     return provider.get_tracer("test"), exporter
 
 
+def told(span):
+    """The attributes of a span, its kind and its status."""
+    return {**span.attributes, "kind": span.kind.name, "status": span.status.status_code.name}
+
+
 @pytest.mark.parametrize("keys", ["", new_key("k")], ids=["in the clear", "sealed"])
 async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool(
     redis_url, tmp_path, monkeypatch, spans, keys
@@ -188,26 +194,118 @@ async def test_a_trace_leads_from_the_client_through_queue_worker_model_and_tool
         with tracer.start_as_current_span("the same again"):
             assert (await client.submit("s", f"tool:note {SECRET}", agent="stage", key="1")).id == turn.id
         await turn.result(30)
-        failing = await client.submit("s", f"fail:rejected {SECRET}", agent="stage")
-        with pytest.raises(AgentError):
-            await failing.result(30)
     made = exporter.get_finished_spans()
     ours = {span.name: span for span in made if span.context.trace_id == root.get_span_context().trace_id}
     assert {*ours} == {
-        "request of a user", "antiphon.queue", "invoke_agent", "chat stage-1", "execute_tool note",
+        "request of a user", "antiphon.queue", "invoke_agent stage", "chat stage-1", "execute_tool note",
     }  # fmt: skip
-    worker = ours["invoke_agent"]
+    worker = ours["invoke_agent stage"]
     assert worker.parent.span_id == root.get_span_context().span_id
     assert ours["execute_tool note"].parent.span_id == worker.context.span_id
     chat = ours["chat stage-1"]
-    assert chat.attributes["gen_ai.usage.output_tokens"] == 1
-    assert chat.attributes["gen_ai.conversation.id"] == "s"
+    assert told(chat).items() >= {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "stage", "gen_ai.request.model": "stage-1",
+        "gen_ai.response.model": "stage-1", "gen_ai.conversation.id": "s", "gen_ai.usage.output_tokens": 1,
+        "kind": "CLIENT", "status": "UNSET",
+    }.items()  # fmt: skip
+    assert told(worker).items() >= {
+        "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "stage", "gen_ai.request.model": "stage-1",
+        "gen_ai.provider.name": "stage", "kind": "INTERNAL", "status": "UNSET",
+    }.items()  # fmt: skip
+    assert (told(ours["execute_tool note"])["kind"], told(ours["antiphon.queue"])["kind"]) == (
+        "INTERNAL",
+        "CONSUMER",
+    )
     assert chat.start_time <= chat.end_time <= worker.end_time
-    (failed,) = [span for span in made if span.attributes.get("error.type")]
-    assert failed.attributes["error.type"] == "provider_rejected"
-    assert failed.status.status_code is trace.StatusCode.ERROR
     assert all(span.end_time for span in made)
     assert SECRET not in "".join(span.to_json() for span in made)
+
+
+async def test_a_model_call_that_fails_has_a_span_with_its_error(redis_url, tmp_path, monkeypatch, spans):
+    tracer, exporter = spans
+    monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda *_: Traces(tracer))
+    app = make_app(Stage(tmp_path))
+    async with running_worker(redis_url, app, retry_delay=0.01), AsyncClient(redis_url) as client:
+        failing = await client.submit("s", f"fail:rejected {SECRET}", agent="stage")
+        with pytest.raises(AgentError):
+            await failing.result(30)
+        again = await client.submit("s", f"fail:limited*1 {SECRET}", agent="stage")
+        assert (await again.result(30)).text
+    made = exporter.get_finished_spans()
+    calls = [span for span in made if span.name == "chat stage-1"]
+    assert [told(span).get("error.type") for span in calls] == [
+        "provider_rejected",
+        "provider_rate_limited",
+        None,
+    ]
+    assert [told(span)["status"] for span in calls] == ["ERROR", "ERROR", "UNSET"]
+    attempts = [span for span in made if span.name == "invoke_agent stage"]
+    assert [told(span)["antiphon.outcome"] for span in attempts] == ["failed", "retrying", "finished"]
+    assert [told(span).get("error.type") for span in attempts] == [
+        told(one).get("error.type") for one in calls
+    ]
+    for call, attempt in zip(calls, attempts, strict=True):
+        assert call.parent.span_id == attempt.context.span_id
+        assert attempt.start_time <= call.start_time <= call.end_time <= attempt.end_time
+        assert told(call)["gen_ai.request.model"] == "stage-1"
+    assert SECRET not in "".join(span.to_json() for span in made)
+
+
+def watched(tracer):
+    """The watch of an attempt that has begun, of an agent on OpenAI's chat completions."""
+    watch = Traces(tracer).begin(
+        ClaimedTurn(**dict.fromkeys(ClaimedTurn.__struct_fields__[:20], 1) | {"request": b""})
+    )
+    watch.opened(AgentSpec("openai-chat", "gpt-5", name="support"), True)
+    return watch
+
+
+def test_spans_have_the_names_of_the_conventions(spans):
+    tracer, exporter = spans
+    watch = watched(tracer)
+    watch.event(
+        StepFinished(step=1, model="gpt-5-2026", stop_reason="tool_use", raw_stop_reason="tool_calls")
+    )
+    watch.event(ToolCallEvent(call_id="c1", name="note"))
+    watch.event(ToolResultEvent(call_id="c1", name="note", is_error=True))
+    watch.event(
+        ModelChanged(source="openai-chat/gpt-5", target="anthropic/claude", code="provider_unavailable")
+    )
+    watch.event(StepFinished(step=2, model="claude-1", raw_stop_reason="end_turn"))
+    watch.end("finished", "", "openai-chat")
+    first, tool, failed, last, agent = map(told, exporter.get_finished_spans())
+    assert (first["gen_ai.provider.name"], first["gen_ai.response.finish_reasons"]) == (
+        "openai",
+        ("tool_calls",),
+    )
+    assert (tool["error.type"], tool["status"]) == ("tool_error", "ERROR")
+    assert failed.items() >= {
+        "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-5", "error.type": "provider_unavailable",
+        "status": "ERROR",
+    }.items()  # fmt: skip
+    assert last.items() >= {
+        "gen_ai.provider.name": "anthropic", "gen_ai.request.model": "claude", "gen_ai.response.model": "claude-1",
+        "gen_ai.response.finish_reasons": ("end_turn",), "status": "UNSET",
+    }.items()  # fmt: skip
+    assert (agent["gen_ai.provider.name"], agent["status"]) == ("openai", "UNSET")
+
+
+def test_an_agent_that_comes_with_a_turn_names_no_span(spans):
+    tracer, exporter = spans
+    watch = watched(tracer)
+    watch._span.update_name("invoke_agent")
+    watch.opened(AgentSpec("openai", "gpt-5", name=SECRET), False)
+    watch.end("failed", "unknown_tool", "openai")
+    (agent,) = exporter.get_finished_spans()
+    assert (agent.name, told(agent)["error.type"]) == ("invoke_agent", "unknown_tool")
+    assert SECRET not in agent.to_json()
+
+
+def test_spans_name_the_release_and_the_version_of_the_conventions():
+    tracer = tracer_of_environment("antiphon-worker")
+    scope = tracer.start_span("any").instrumentation_scope
+    assert (scope.name, scope.version) == ("antiphon", version("antiphon"))
+    assert re.fullmatch(r"https://opentelemetry\.io/schemas/1\.\d+\.0", scope.schema_url)
 
 
 async def test_without_a_span_a_request_has_no_trace(cell, redis_url):
@@ -258,3 +356,18 @@ def test_an_agent_that_comes_with_a_turn_has_no_label_of_its_own(known, label):
     watch = metrics._Watch(ClaimedTurn, "a")
     watch.opened(AgentSpec("stage", "any", name="mine"), known)
     assert watch._agent == label
+
+
+def test_of_the_lines_about_an_outage_one_passes_and_counts_the_others(monkeypatch):
+    seldom = SeldomOutages()
+
+    def line(action, place=1):
+        record = logging.makeLogRecord({"msg": "away", "action": action, "lineno": place})
+        return record.getMessage() if seldom.filter(record) else None
+
+    assert [line("outage") for _ in range(5)] == ["away", None, None, None, None]
+    assert line("outage_began", place=2) == "away", "another place"
+    assert [line("turn_failed") for _ in range(3)] == ["away"] * 3, "nothing else is left out"
+    monkeypatch.setattr(SeldomOutages, "SECONDS", -1.0)
+    assert line("outage").startswith("away (4 more of these since ")
+    assert line("outage") == "away"

@@ -224,7 +224,7 @@ class _Loop:
         events: list[Event] = [
             StepFinished(
                 step=number, usage=entry.usage, stop_reason=entry.stop_reason, model=entry.model,
-                rejected=entry.rejected,
+                raw_stop_reason=_own_word(answer), rejected=entry.rejected,
             )
         ]  # fmt: skip
         events += [
@@ -363,6 +363,12 @@ def _ends_turn(entry: StepEntry) -> bool:
     if message.tool_calls:
         return entry.stop_reason not in RUNS_TOOLS
     return entry.stop_reason != "tool_use" or not any(isinstance(part, Item) for part in message.parts)
+
+
+def _own_word(answer: StepResult) -> str:
+    """Return the model service's own stop reason, where it differs from ours."""
+    raw = answer.raw_stop_reason or ""
+    return "" if raw == answer.stop_reason else raw
 
 
 def _not_run(stop_reason: StopReason, limit: str | None) -> str:

@@ -313,7 +313,9 @@ class ToolBox:
         try:
             return str(self.tool_errors(exc))
         except BaseException as broken:  # noqa: BLE001 - an error in the App's function must not fail the turn
-            log.warning("tool_errors= of the App raised %s", type(broken).__name__)
+            log.warning(
+                "tool_errors= of the App raised %s", type(broken).__name__, extra={"action": "rule_failed"}
+            )
             return type(exc).__name__
 
     async def _run_within_time(

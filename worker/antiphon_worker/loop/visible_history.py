@@ -121,6 +121,7 @@ class SummaryWriter:
                 log.warning(
                     "session %s: no summary could be written, so the model will not see the older turns: %s",
                     self._session_id, exc.code if isinstance(exc, AgentError) else type(exc).__name__,
+                    extra={"action": "summary_failed"},
                 )  # fmt: skip
                 log.debug("session %s: no summary could be written", self._session_id, exc_info=exc)
                 break

@@ -6,16 +6,13 @@ multiprocess mode. What a dead process has counted stays counted.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
-from functools import cache
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from antiphon.errors import AgentError, ProviderError
 from antiphon.events import (
     Event,
     ItemEvent,
@@ -28,9 +25,9 @@ from antiphon.events import (
 )
 from antiphon.input.request import AgentSpec
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.observing.labels import codes, codes_of_providers, is_name
 
 _FIRST = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, ItemEvent)
-_NAME = re.compile(r"[\w.:/@+-]{1,100}")
 MOST_NAMES = 100
 """So many models and providers have series of their own in a process: a service may call its models by new names."""
 _names: set[str] = set()
@@ -102,12 +99,12 @@ class _Watch:
             TOOL_CALLS.labels("error" if event.is_error else "ok").inc()
 
     def end(self, outcome: str, code: str, provider: str) -> None:
-        known = code if not code or code in _codes() else "other"
+        known = code if not code or code in codes() else "other"
         TURNS.labels(outcome, known, self._agent, self._cell).inc()
         TURN_SECONDS.labels(outcome).observe(time.monotonic() - self._began)
         if outcome == "superseded":
             LEASE_LOSSES.inc()
-        if code in _codes_of_providers():
+        if code in codes_of_providers():
             PROVIDER_ERRORS.labels(_name(provider), known).inc()
 
     def _first_delta(self) -> None:
@@ -129,26 +126,10 @@ class _Watch:
 def _name(text: str) -> str:
     """A name that a label may have: what a service says is not a label until it looks like a name, and a few do."""
     if text not in _names:
-        if len(_names) >= MOST_NAMES or not _NAME.fullmatch(text):
+        if len(_names) >= MOST_NAMES or not is_name(text):
             return "other"
         _names.add(text)
     return text
-
-
-@cache
-def _codes() -> frozenset[str]:
-    """The codes of errors: an App may raise others, which could hold anything."""
-    own = {"drained", "newer_release", "worker_crashed", "worker_died", "loop_stalled", "internal_error"}
-    return frozenset(_codes_below(AgentError) | own)
-
-
-@cache
-def _codes_of_providers() -> frozenset[str]:
-    return frozenset(_codes_below(ProviderError))
-
-
-def _codes_below(kind: type[AgentError]) -> set[str]:
-    return {str(kind.code)}.union(*(_codes_below(child) for child in kind.__subclasses__()))
 
 
 class WorkerDeaths(Collector):

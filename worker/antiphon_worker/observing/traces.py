@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
@@ -13,8 +12,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from antiphon.events import Event, ModelChanged, StepFinished, ToolCallEvent, ToolResultEvent
 from antiphon.input.request import AgentSpec
 from antiphon.wire.records import ClaimedTurn
+from antiphon_worker.observing.labels import codes_of_providers, is_name
 
-_NAME = re.compile(r"[\w.:/@+-]{1,100}")
+_PROVIDERS = {"openai-chat": "openai"}  # ours, by their names in the conventions
 _GOOD = ("finished", "suspended", "cancelled", "given_back")
 
 
@@ -38,44 +38,53 @@ class Traces:
 
 
 class _Spans:
-    """The spans of one attempt."""
+    """The spans of one attempt. A span of something that went well has no status, as the conventions ask."""
 
     def __init__(self, tracer: trace.Tracer, turn: ClaimedTurn) -> None:
         self._tracer = tracer
         parent = propagate.extract({"traceparent": _trace_of(turn.request)})
         now = time.time_ns()
-        self._shared = {"gen_ai.conversation.id": turn.session_id, "antiphon.turn.id": turn.turn_id}
+        self._shared: dict[str, Any] = {
+            "gen_ai.conversation.id": turn.session_id, "antiphon.turn.id": turn.turn_id,
+        }  # fmt: skip
         if turn.attempt == 1 and turn.created:
             waited = tracer.start_span(
                 "antiphon.queue", parent, SpanKind.CONSUMER, start_time=min(turn.created * 1_000_000, now),
-                attributes=self._shared | {"messaging.system": "redis", "messaging.destination.name": turn.queue},
+                attributes=self._shared
+                | {
+                    "messaging.system": "redis", "messaging.destination.name": turn.queue,
+                    "messaging.operation.name": "claim", "messaging.operation.type": "receive",
+                },
             )  # fmt: skip
             waited.end(now)
         self._span = tracer.start_span(
-            "invoke_agent", parent, SpanKind.CONSUMER, start_time=now,
+            "invoke_agent", parent, SpanKind.INTERNAL, start_time=now,
             attributes=self._shared
             | {"gen_ai.operation.name": "invoke_agent", "antiphon.run": turn.run, "antiphon.attempt": turn.attempt},
         )  # fmt: skip
         self._within = trace.set_span_in_context(self._span)
+        self._model: dict[str, Any] = {}  # that is asked: its attributes
         self._calling_since = now
         self._tools: dict[str, trace.Span] = {}
-        self._calls: list[
-            tuple[trace.Span, int]
-        ] = []  # that have returned, and when: their provider is told later
 
     def opened(self, agent: AgentSpec, known: bool) -> None:
-        """Spans are made of what the attempt does."""
+        self._asks(agent.provider, agent.model)
+        self._span.set_attributes(self._model)
+        if agent.name and known:
+            self._span.update_name(f"invoke_agent {_name(agent.name)}")
+            self._span.set_attribute("gen_ai.agent.name", _name(agent.name))
 
     def event(self, event: Event) -> None:
         match event:
             case StepFinished():
-                self._model_call(event)
-            case ModelChanged(source=source):
-                self._end_calls(source.partition("/")[0])
+                self._answered(event)
+            case ModelChanged(target=target, code=code):
+                self._failed(code)
+                self._asks(*target.split("/", 1))
             case ToolCallEvent(call_id=call, name=name):
                 known = _name(name)
                 self._tools[call] = self._tracer.start_span(
-                    f"execute_tool {known}", self._within,
+                    f"execute_tool {known}", self._within, SpanKind.INTERNAL,
                     attributes=self._shared
                     | {
                         "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": known,
@@ -85,8 +94,7 @@ class _Spans:
             case ToolResultEvent(call_id=call, is_error=is_error):
                 span = self._tools.pop(call, None)
                 if span is not None:
-                    span.set_status(Status(StatusCode.ERROR if is_error else StatusCode.OK))
-                    span.end()
+                    _end(span, "tool_error" if is_error else "")
                 self._calling_since = time.time_ns()
             case _:
                 return
@@ -94,35 +102,49 @@ class _Spans:
     def end(self, outcome: str, code: str, provider: str) -> None:
         for span in self._tools.values():
             span.end()
-        self._end_calls(provider)
+        if code in codes_of_providers():
+            self._failed(code)
         self._span.set_attribute("antiphon.outcome", outcome)
-        self._span.set_attribute("gen_ai.provider.name", _name(provider))
-        if code:
-            self._span.set_attribute("error.type", _name(code))
-        self._span.set_status(Status(StatusCode.OK if outcome in _GOOD else StatusCode.ERROR))
-        self._span.end()
+        _end(self._span, "" if outcome in _GOOD else code or outcome)
 
-    def _model_call(self, event: StepFinished) -> None:
-        model = _name(event.model)
-        attributes: dict[str, Any] = self._shared | {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.response.model": model,
-            "gen_ai.response.finish_reasons": [event.stop_reason],
-            "gen_ai.usage.input_tokens": event.usage.input_tokens,
-            "gen_ai.usage.output_tokens": event.usage.output_tokens,
-            "antiphon.step": event.step,
+    def _asks(self, provider: str, model: str) -> None:
+        """Note which model the next calls ask."""
+        self._model = {
+            "gen_ai.provider.name": _PROVIDERS.get(provider) or _name(provider),
+            "gen_ai.request.model": _name(model),
         }
-        span = self._tracer.start_span(
-            f"chat {model}", self._within, SpanKind.CLIENT, attributes, start_time=self._calling_since
+
+    def _answered(self, event: StepFinished) -> None:
+        _end(
+            self._model_call(
+                {
+                    "gen_ai.response.model": _name(event.model),
+                    "gen_ai.response.finish_reasons": [_name(event.raw_stop_reason or event.stop_reason)],
+                    "gen_ai.usage.input_tokens": event.usage.input_tokens,
+                    "gen_ai.usage.output_tokens": event.usage.output_tokens,
+                    "antiphon.step": event.step,
+                }
+            )
         )
         self._calling_since = time.time_ns()
-        self._calls.append((span, self._calling_since))
 
-    def _end_calls(self, provider: str) -> None:
-        for span, ended in self._calls:
-            span.set_attribute("gen_ai.provider.name", _name(provider))
-            span.end(ended)
-        self._calls.clear()
+    def _failed(self, code: str) -> None:
+        _end(self._model_call({}), code)
+        self._calling_since = time.time_ns()
+
+    def _model_call(self, attributes: dict[str, Any]) -> trace.Span:
+        attributes = self._shared | self._model | {"gen_ai.operation.name": "chat"} | attributes
+        name = f"chat {self._model.get('gen_ai.request.model', '')}".strip()
+        return self._tracer.start_span(
+            name, self._within, SpanKind.CLIENT, attributes, start_time=self._calling_since
+        )
+
+
+def _end(span: trace.Span, error: str = "") -> None:
+    if error:
+        span.set_attribute("error.type", _name(error))
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
 
 
 def _trace_of(request: bytes) -> str:
@@ -134,4 +156,4 @@ def _trace_of(request: bytes) -> str:
 
 def _name(text: str) -> str:
     """A name, if it looks like one: a model may call a tool by any text."""
-    return text if _NAME.fullmatch(text) else "other"
+    return text if is_name(text) else "other"

@@ -150,7 +150,11 @@ class Consumer:
         """Abandon the turns still under way: their leases have expired, and other workers recover them."""
         tasks = list(self._tasks)
         for task in tasks:
-            log.warning("%s could not be given back: its lease will expire", task.get_name())
+            log.warning(
+                "%s could not be given back: its lease will expire",
+                task.get_name(),
+                extra={"action": "outage"},
+            )
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -66,7 +66,12 @@ class Control:
             try:
                 await self._hear(channel, act)
             except StoreError as exc:
-                log.warning("commands on the channel %s cannot be received: %s", channel, exc)
+                log.warning(
+                    "commands on the channel %s cannot be received: %s",
+                    channel,
+                    exc,
+                    extra={"action": "outage"},
+                )
             await asyncio.sleep(REFUSED_SECONDS)
 
     async def _hear(self, channel: str, act: Callable[[Command], Awaitable[None]]) -> None:
@@ -83,9 +88,11 @@ class Control:
         try:
             await act(msgspec.json.decode(message, type=Command))
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            log.warning("a command of %d bytes cannot be read", len(message))
+            log.warning(
+                "a command of %d bytes cannot be read", len(message), extra={"action": "command_refused"}
+            )
         except AgentError as exc:
-            log.warning("a command could not be carried out: %s", exc)
+            log.warning("a command could not be carried out: %s", exc, extra={"action": "command_refused"})
 
     async def _own(self, command: Command) -> None:
         match command.command:
@@ -95,7 +102,7 @@ class Control:
                 log.info("the control channel asks this worker to drain")
                 self._drain()
             case other:
-                log.warning("unknown command %.40r", other)
+                log.warning("unknown command %.40r", other, extra={"action": "command_refused"})
 
     async def _rq(self, command: Command) -> None:
         match command.command:
@@ -105,7 +112,11 @@ class Control:
                 log.info("RQ's channel asks this worker to drain")
                 self._drain()
             case other:
-                log.warning("RQ's command %.40r is not supported and was ignored", other)
+                log.warning(
+                    "RQ's command %.40r is not supported and was ignored",
+                    other,
+                    extra={"action": "command_refused"},
+                )
 
     def _cancel(self, command: Command, reason: str) -> None:
         for lease in self._consumer.leases():

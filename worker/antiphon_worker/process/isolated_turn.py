@@ -117,7 +117,7 @@ async def _patiently(claim: _Claim, stopping: asyncio.Event) -> ClaimedTurn | No
         try:
             return await claim.ask()
         except StoreError as exc:
-            log.warning("a turn that runs alone cannot be claimed: %s", exc)
+            log.warning("a turn that runs alone cannot be claimed: %s", exc, extra={"action": "outage"})
             with suppress(TimeoutError):
                 async with asyncio.timeout(OUTAGE_PAUSE_SECONDS):
                     await stopping.wait()

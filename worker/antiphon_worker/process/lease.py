@@ -150,7 +150,9 @@ class LeaseKeeper:
                 stood_still = time.monotonic() - self._ticked
                 if stood_still > self._stall_seconds:
                     log.error(
-                        "the event loop has stood still for %.0f s: leases are not renewed", stood_still
+                        "the event loop has stood still for %.0f s: leases are not renewed",
+                        stood_still,
+                        extra={"action": "loop_stalled"},
                     )
                     continue
                 try:
@@ -158,10 +160,14 @@ class LeaseKeeper:
                 except StoreError as exc:
                     if not lost_at:
                         lost_at = time.monotonic()
-                        log.warning("leases cannot be renewed: %s", exc)
+                        log.warning("leases cannot be renewed: %s", exc, extra={"action": "outage_began"})
                     continue
                 if lost_at:
-                    log.info("leases are renewed again after %.1f s", time.monotonic() - lost_at)
+                    log.info(
+                        "leases are renewed again after %.1f s",
+                        time.monotonic() - lost_at,
+                        extra={"action": "outage_ended"},
+                    )
                     lost_at = 0.0
         finally:
             await cell.redis.aclose()

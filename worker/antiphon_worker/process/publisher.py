@@ -378,11 +378,15 @@ class Publisher:
         self._failing.add(sink)
         if not self._failing_since:
             self._failing_since = time.monotonic()
-            log.warning("events cannot be published: %s", error)
+            log.warning("events cannot be published: %s", error, extra={"action": "outage_began"})
 
     def _note_success(self, sink: TurnSink) -> None:
         """… and once that all sinks can publish again."""
         self._failing.discard(sink)
         if self._failing_since and not self._failing:
-            log.info("events are published again after %.1f s", time.monotonic() - self._failing_since)
+            log.info(
+                "events are published again after %.1f s",
+                time.monotonic() - self._failing_since,
+                extra={"action": "outage_ended"},
+            )
             self._failing_since = 0.0

@@ -97,7 +97,9 @@ class ForeignJobs:
             except StoreError as exc:
                 if not exc.retryable:
                     raise
-                log.warning("job %r in queue %s must wait: %s", job.job_id, job.queue, exc)
+                log.warning(
+                    "job %r in queue %s must wait: %s", job.job_id, job.queue, exc, extra={"action": "outage"}
+                )
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _handle(self, job: ForeignJob) -> None:
@@ -111,7 +113,13 @@ class ForeignJobs:
         except (AgentError, *DAMAGE) as exc:
             why = exc.message if isinstance(exc, AgentError) else f"It cannot be read ({type(exc).__name__})."
             code = exc.code if isinstance(exc, AgentError) else type(exc).__name__
-            log.error("job %r in queue %s is no turn: %s", job.job_id, job.queue, code)
+            log.error(
+                "job %r in queue %s is no turn: %s",
+                job.job_id,
+                job.queue,
+                code,
+                extra={"action": "job_refused"},
+            )
             log.debug("job %r in queue %s is no turn: %s", job.job_id, job.queue, why)
             # The text may quote the job, which an encrypted deployment must not write down.
             return await self._cell.fail_job(job, self._worker, IN_THE_CLEAR if self._cell.seal.on else why)

@@ -68,7 +68,12 @@ class Started:
     async def _end_when_still(self, patience: Patience) -> None:
         seconds = await standing_still(self.page, patience)
         self.stalled = True
-        log.error("process %s has stood still for %.1f s and is ended", self.name, seconds)
+        log.error(
+            "process %s has stood still for %.1f s and is ended",
+            self.name,
+            seconds,
+            extra={"action": "loop_stalled"},
+        )
         self.signal(STALL_SIGNAL)
         await asyncio.sleep(KILL_SECONDS)
         self.signal(signal.SIGKILL)

@@ -162,7 +162,9 @@ class IsolatedTurns:
             try:
                 process = self._idle.pop() if self._idle else await self._start()
             except OSError as exc:
-                log.error("cannot start a process for turn %s: %s", turn_id, exc)
+                log.error(
+                    "cannot start a process for turn %s: %s", turn_id, exc, extra={"action": "start_failed"}
+                )
                 await asyncio.sleep(START_PAUSE_SECONDS)
                 continue
             ended = await process.run(turn_id)
@@ -211,6 +213,6 @@ class IsolatedTurns:
             for turn in claims.turns:
                 await cell.give_back(turn, "drain", reason="The worker stops.", code="drained")
         except StoreError as exc:
-            log.warning("turn %s waits for the reaper: %s", turn_id, exc)
+            log.warning("turn %s waits for the reaper: %s", turn_id, exc, extra={"action": "outage"})
         finally:
             await cell.redis.aclose()

@@ -95,7 +95,8 @@ class Spares:
             while len(self._ready) < self._kept:
                 self._ready.append(await self._start())
         except OSError as exc:
-            log.warning("cannot start a spare process: %s", exc)  # tried again when a process is needed
+            # It is tried again when a process is needed.
+            log.warning("cannot start a spare process: %s", exc, extra={"action": "start_failed"})
 
     async def _start(self) -> Started:
         return await start_process(f"{host_name()}-{os.getpid()}-{secrets.token_hex(4)}", self._environ)

@@ -40,7 +40,12 @@ async def hand_back(cell: Cell, name: str, settings: Settings, cause: tuple[str,
             holder=name, crash_limit=settings.crash_limit, queues=settings.queues, code=code, reason=reason
         )
     except StoreError as exc:
-        log.warning("the turns of worker %s wait for their leases to expire: %s", name, exc)
+        log.warning(
+            "the turns of worker %s wait for their leases to expire: %s",
+            name,
+            exc,
+            extra={"action": "outage"},
+        )
         return 0
     finally:
         await cell.redis.aclose()
@@ -131,7 +136,7 @@ class Supervisor:
         await asyncio.sleep(_giving_back_seconds(self._settings))
         while True:
             for child in [*self._children.values(), *self._alone.values()]:
-                log.error("process %s does not end and is killed", child.name)
+                log.error("process %s does not end and is killed", child.name, extra={"action": "killed"})
             self._tell(signal.SIGKILL, alone=True)
             await asyncio.sleep(1.0)
 
@@ -244,7 +249,7 @@ class Supervisor:
         try:
             child = await self._spares.take()
         except OSError as exc:
-            log.error("cannot start a process for isolated turns: %s", exc)
+            log.error("cannot start a process for isolated turns: %s", exc, extra={"action": "start_failed"})
             tell(worker.line, "none")
             return
         name = f"{child.name}-alone"

@@ -206,13 +206,19 @@ class LiveFeed:
                 for name in list(self._listeners):
                     self._subscribe(name)
                 if lost_at:
-                    log.info("live channels are back after %.1f s", time.monotonic() - lost_at)
+                    log.info(
+                        "live channels are back after %.1f s",
+                        time.monotonic() - lost_at,
+                        extra={"action": "outage_ended"},
+                    )
                 lost_at, delay = 0.0, 0.05
                 raise await self._until_lost(lost)
             except (RedisError, OSError, TimeoutError) as exc:
                 if not lost_at:
                     lost_at = time.monotonic()
-                    log.warning("live channels are cut off (%s); trying again", exc)
+                    log.warning(
+                        "live channels are cut off (%s); trying again", exc, extra={"action": "outage_began"}
+                    )
             finally:
                 if self._connection is not None:
                     self._connection.close(RedisConnectionError("It is no longer needed."))
