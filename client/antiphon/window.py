@@ -253,5 +253,10 @@ def _part_tokens(part: object) -> int:
 
 
 def _text_tokens(text: str) -> int:
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-    return -(-size // BYTES_PER_TOKEN)
+    """Estimate the tokens of a text from its size."""
+    return -(-byte_size(text) // BYTES_PER_TOKEN)
+
+
+def byte_size(text: str) -> int:
+    """Return how many bytes a text has."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

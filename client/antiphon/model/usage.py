@@ -16,7 +16,8 @@ class Usage(Struct, omit_defaults=True):
     """Tokens as the provider counted them, and their cost in US dollars.
 
     ``input_tokens`` includes cached and cache-written ones. ``cost`` is None if no model that was called has a price.
-    ``unpriced_tokens`` are those that ``cost`` leaves out, where it is a number.
+    ``unpriced_tokens`` are those that ``cost`` leaves out, where it is a number. ``estimated_tokens`` are those that no
+    service has counted, because the call was stopped: they are estimated from the length of the texts.
 
     >>> Usage(input_tokens=900, output_tokens=100, cost=0.25).tokens
     1000
@@ -29,6 +30,7 @@ class Usage(Struct, omit_defaults=True):
     reasoning_tokens: int = 0
     cost: float | None = None
     unpriced_tokens: int = 0
+    estimated_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -50,6 +52,7 @@ class Usage(Struct, omit_defaults=True):
             self.reasoning_tokens + other.reasoning_tokens,
             sum(costs) if costs else None,
             self.without_price + other.without_price if costs else 0,
+            self.estimated_tokens + other.estimated_tokens,
         )
 
 

@@ -15,6 +15,7 @@ for (const fields of Object.values(EVENT_DEFAULTS)) for (const value of Object.v
 const USAGE = {
   input_tokens: 0, output_tokens: 0, cached_input_tokens: 0, cache_write_tokens: 0, reasoning_tokens: 0, cost: null,
   unpriced_tokens: 0,
+  estimated_tokens: 0,
 };
 
 /** @type {Omit<Response, "usage" | "tool_calls" | "messages">} */

@@ -232,6 +232,7 @@ export interface Usage {
   reasoning_tokens: number;
   cost: number | null;
   unpriced_tokens: number;
+  estimated_tokens: number;
 }
 /** A tool call that a suspended turn waits for. */
 export interface OpenCall {

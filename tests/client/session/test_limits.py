@@ -7,6 +7,7 @@ import json
 
 import pytest
 from support.eventually import wait_until
+from support.gates import Gate
 from support.runtimes import PRICES
 
 from antiphon import Agent, tool
@@ -127,6 +128,26 @@ def test_tokens_without_a_price_are_told_beside_the_cost(runtime):
 def test_the_cost_of_a_model_without_a_price_cannot_be_limited(runtime, limit):
     session = opened(runtime, "Never", model="nobody-knows", **{limit: 1.0})
     with pytest.raises(UnknownPrice, match=r"nobody-knows has no price.*App\(prices=…\)"):
+        session.run("Hello")
+
+
+@pytest.mark.parametrize(
+    ("limits", "model"), [({"session_tokens": 250}, "any"), ({"session_cost": 1e-9}, "priced")]
+)
+def test_a_session_whose_turns_are_stopped_keeps_to_its_limit(runtime, limits, model):
+    """The model has been sent 150 tokens, and has answered 125 of them."""
+    gate = Gate()
+    session = opened(runtime, ["word " * 100, gate], "Never", model=model, tools=(), **limits)
+    turn = session.submit("Hello " * 100)
+    gate.wait()
+    turn.cancel()
+    with pytest.raises(TurnCancelled):
+        turn.result(20)
+    used = turn.usage
+    assert 150 <= used.input_tokens < 200
+    assert (used.output_tokens, used.estimated_tokens) == (125, used.tokens)
+    assert (session.usage, session.cost) == (used, used.cost)
+    with pytest.raises(LimitReached, match="session"):
         session.run("Hello")
 
 

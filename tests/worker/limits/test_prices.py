@@ -3,14 +3,18 @@
 import json
 from datetime import date
 from importlib.resources import files
+from types import SimpleNamespace
 
 import pytest
 
 from antiphon import Agent
 from antiphon.errors import SettingsError
+from antiphon.model import Message
 from antiphon.model.usage import Limits, Usage
 from antiphon_worker.app import App
-from antiphon_worker.loop.costs import Price, prices_of
+from antiphon_worker.loop.costs import Meter, Price, prices_of
+from antiphon_worker.providers.anthropic.stream import AnthropicDecoder
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.settings import Settings
 
 SHIPPED = json.loads(files("antiphon_worker.loop").joinpath("prices.json").read_text())
@@ -112,3 +116,12 @@ def test_two_stop_conditions_of_one_name_are_refused():
 
     with pytest.raises(SettingsError, match="Two stop conditions"):
         App(agents=[agent("a"), agent("b")])
+
+
+def test_what_a_service_has_counted_of_a_stopped_call_precedes_the_estimate():
+    began = b'{"type":"message_start","message":{"usage":{"input_tokens":900,"output_tokens":1}}}'
+    decoder = AnthropicDecoder("anthropic", "m")
+    decoder.event(b"message_start", began, [])
+    meter = Meter()
+    meter.count_stopped(ModelRequest("m", [Message.user("Hello")]), decoder, SimpleNamespace(received=400))
+    assert meter.used == Usage(900, 100, estimated_tokens=99)

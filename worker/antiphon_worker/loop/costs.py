@@ -18,10 +18,12 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import LimitReached, SettingsError, TurnFailed, UnknownPrice, UnknownTool
-from antiphon.model import TurnStep
+from antiphon.model import Message, TurnStep
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, stop_name
 from antiphon.tools.threads import Threads
+from antiphon.window import BYTES_PER_TOKEN, estimated_tokens
 from antiphon_worker.loop.toolbox import is_stop
+from antiphon_worker.providers.base import ModelRequest
 
 _DATED = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 _MILLION = 1_000_000
@@ -189,6 +191,18 @@ class Meter:
         self._used.append(usage)
         self.tokens += usage.input_tokens + usage.output_tokens
         return usage
+
+    def count_stopped(self, request: ModelRequest, stream: object, outlet: object) -> None:
+        """Count a model call that is stopped: as its service has counted so far, and the rest as estimated."""
+        counted: Usage = getattr(stream, "counted", Usage())
+        received: int = getattr(outlet, "received", 0)
+        system, tools = request.system or "", msgspec.json.encode(request.tools, enc_hook=str).decode()
+        given = counted.input_tokens or estimated_tokens([*request.messages, Message.system(system + tools)])
+        made = max(counted.output_tokens, -(-received // BYTES_PER_TOKEN))
+        usage = msgspec.structs.replace(
+            counted, input_tokens=given, output_tokens=made, estimated_tokens=given + made - counted.tokens
+        )
+        self.count(usage, request.model, request.model)
 
     @property
     def used(self) -> Usage | None:

@@ -21,6 +21,7 @@ from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
 from antiphon.model import Message, ToolCall, ToolResult
 from antiphon.tools import Context
+from antiphon.window import byte_size
 from antiphon_worker.loop.answers import check_form
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult
@@ -40,6 +41,7 @@ from antiphon_worker.loop.steps import (
 )
 from antiphon_worker.loop.toolbox import RunningCall, ToolBox, described, is_stop
 from antiphon_worker.loop.visible_history import whole
+from antiphon_worker.providers.base import ModelRequest
 from antiphon_worker.providers.errors import error_of_exception
 from antiphon_worker.resilience import CallTimeouts
 
@@ -122,6 +124,11 @@ class _Turn:
     def full(self) -> bool:
         return self._sink.full
 
+    @property
+    def received(self) -> int:
+        """How many bytes of the answer have come."""
+        return byte_size(self._sink.said())
+
     async def text(self, text: str) -> None:
         if text and not _in_a_tool.get():
             self.heard = True
@@ -168,8 +175,13 @@ class _Turn:
             self.fault = self.fault or exc
             raise
         timeouts = self._inp.timeouts
-        async with nullcontext() if timeouts is None else CallTimeouts(timeouts, self._name, self):
-            answer = await ask()
+        try:
+            async with nullcontext() if timeouts is None else CallTimeouts(timeouts, self._name, self):
+                answer = await ask()
+        except asyncio.CancelledError:
+            sent = [*self._inp.history, *self._inp.new_messages, *(one.entry.message for one in self._steps)]
+            self._inp.meter.count_stopped(ModelRequest(self.model, sent), None, self)
+            raise
         return await self._answered(answer)
 
     def _check_limits(self) -> None:

@@ -28,6 +28,7 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -290,16 +291,21 @@ class _Loop:
     async def _ask(self, number: int) -> StepResult:
         """Call the model. Each increment becomes an event at once. Waits only while the sink is full."""
         provider = self.model.provider
-        stream, name = provider.stream(self._request()), provider.name
+        request, name = self._request(), provider.name
+        stream = provider.stream(request)
         outlet = (
             StepEvents(number, name, self.sink)
             if self.expected is None
             else OutputEvents(number, name, self.sink, self.expected)
         )
-        if self.inp.timeouts is None:
-            return await answered(stream, outlet)
-        async with CallTimeouts(self.inp.timeouts, name, outlet):
-            return await answered(stream, outlet)
+        try:
+            if self.inp.timeouts is None:
+                return await answered(stream, outlet)
+            async with CallTimeouts(self.inp.timeouts, name, outlet):
+                return await answered(stream, outlet)
+        except asyncio.CancelledError:
+            self.meter.count_stopped(request, stream, outlet)
+            raise
 
     def _request(self) -> ModelRequest:
         inp, output = self.inp, self.inp.output

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from antiphon.errors import ProviderStreamBroken
 from antiphon.events import Event, ItemEvent, ReasoningDelta, RefusalDelta, ToolCallDelta
+from antiphon.window import byte_size
 from antiphon_worker.loop.answers import check_form
 from antiphon_worker.providers.base import (
     Increment,
@@ -31,6 +32,10 @@ class Sink(Protocol):
         """Accept a piece of the answer's text. Like ``put(TextDelta(…))``, but without creating the event."""
         ...
 
+    def said(self) -> str:
+        """Return the text that the model has begun and no finished step holds."""
+        ...
+
     @property
     def full(self) -> bool: ...
 
@@ -48,10 +53,16 @@ class StepEvents:
         self._sink = sink
         self.drain = sink.drain
         self.heard = False  # a piece has come since somebody set it to False
+        self._size = 0  # in bytes, of what has come without text
 
     @property
     def full(self) -> bool:
         return self._sink.full
+
+    @property
+    def received(self) -> int:
+        """How many bytes of the answer have come."""
+        return self._size + byte_size(self._sink.said())
 
     def append(self, increment: Increment) -> None:
         self.heard = True
@@ -64,10 +75,13 @@ class StepEvents:
         step, provider = self._step, self._provider
         match increment:
             case ReasoningPiece(text=text):
+                self._size += byte_size(text)
                 return ReasoningDelta(step=step, text=text)
             case ToolCallPiece(call_id=call_id, name=name, arguments=arguments):
+                self._size += byte_size(name) + byte_size(arguments)
                 return ToolCallDelta(step=step, call_id=call_id, name=name, arguments=arguments)
             case RefusalPiece(text=text):
+                self._size += byte_size(text)
                 return RefusalDelta(step=step, text=text)
             case ItemPart(item=item):
                 return ItemEvent(step=step, provider=provider, item=item)

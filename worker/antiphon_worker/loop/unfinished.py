@@ -47,8 +47,8 @@ class Unfinished:
         self.variables = variables_of(entries)  # where a tool changed them
 
     def record(self, turn_id: str, session_id: str) -> Response | None:
-        """Return the output and tool results of the turn, or None if it has none."""
-        if not self._said:
+        """Return the output, tool results and usage of the turn, or None if it has none."""
+        if not self._said and not self.usage.tokens:
             return None
         copies = [msgspec.structs.replace(one) for one in (*self._question, *self._said)]
         asked = len(self._question)

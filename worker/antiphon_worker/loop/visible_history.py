@@ -8,6 +8,7 @@ tokens but is harmless.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
@@ -136,7 +137,12 @@ class SummaryWriter:
             inp.model, whole(messages), inp.system, inp.offered, params=params | {"tool_choice": "none"},
             gate=inp.gate,
         )  # fmt: skip
-        result = await answered(self._provider.stream(request), _Discard())
+        stream = self._provider.stream(request)
+        try:
+            result = await answered(stream, _Discard())
+        except asyncio.CancelledError:
+            inp.meter.count_stopped(request, stream, None)
+            raise
         self.usage += inp.meter.count(result.usage, result.model, inp.model)
         text = result.message.text.strip()
         if not text or result.message.tool_calls or result.stop_reason not in COMPLETE:

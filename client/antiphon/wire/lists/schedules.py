@@ -84,8 +84,12 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
         StoredSchedule(
             one,
             None if score == float("inf") else int(max(score, 0)),
-            {text_of(name): value for name, value in ({} if isinstance(raw, Exception) else raw).items()},
+            {text_of(name): value for name, value in _fields(raw).items()},
         )
         for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)
         if isinstance(score, float) and raw
     ]
+
+
+def _fields(raw: Mapping[bytes, bytes] | Exception) -> Mapping[bytes, bytes]:
+    return {} if isinstance(raw, Exception) else raw

@@ -61,7 +61,6 @@ class AnthropicDecoder(Decoder):
     def __init__(self, provider: str, model: str) -> None:
         super().__init__(provider, model)
         self._stop_reason: str | None = None
-        self._usage: dict[str, Any] = {}
         self._blocks: dict[int, Growing] = {}
 
     def whole(self, body: bytes, out: Increments) -> None:

@@ -205,7 +205,6 @@ class ChatDecoder(Decoder):
         self._begun = False
         self._answered = False
         self._finish_reason: str | None = None
-        self._usage: dict[str, Any] | None = None
         self._parts: list[_Said | _Call | Item] = []  # in the order of their first pieces
         self._last: _Said | None = (
             None  # where text of its kind goes: a piece of another kind begins a new part

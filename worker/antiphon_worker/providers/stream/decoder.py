@@ -81,6 +81,7 @@ class Decoder(ABC):
         """Whether the format's own terminator has arrived."""
         self._provider = provider
         self._model = model
+        self._usage: dict[str, Any] = {}  # as the service has counted so far
         self._torn = False  # the lenient reader was used: a text may begin or end with half a character
 
     def event(self, name: bytes, data: bytes, out: Increments) -> None:
@@ -96,6 +97,11 @@ class Decoder(ABC):
             take(self, event, data, out)
         elif event.type is None or event.type == "error" or name == b"error":
             raise error_of_body(self._provider, read_any(data))
+
+    @property
+    def counted(self) -> Usage:
+        """What the service has counted so far."""
+        return usage_of(self._usage, self.USAGE)
 
     @abstractmethod
     def whole(self, body: bytes, out: Increments) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing, contextmanager
 
 from antiphon.errors import ProviderError, ProviderStreamBroken
-from antiphon.model import Refusal, Text, ToolCall
+from antiphon.model import Refusal, Text, ToolCall, Usage
 from antiphon_worker.providers.base import Increment, Outlet, StepResult
 from antiphon_worker.providers.http.connection import Answer, Call, Connection, Options
 from antiphon_worker.providers.http.failures import TransportErrors, map_transport_error
@@ -40,6 +40,11 @@ class AnswerStream:
         self._call = call
         self._decoder = decoder
         self._iteration = self._iterate()
+
+    @property
+    def counted(self) -> Usage:
+        """What the service has counted so far."""
+        return self._decoder.counted
 
     def __aiter__(self) -> AsyncIterator[Increment]:
         return self._iteration
