@@ -20,6 +20,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller
+from antiphon_gateway.access.origins import check_origin
 from antiphon_gateway.frontends import ag_ui, ai_sdk
 from antiphon_gateway.http.operations import (
     Answer,
@@ -68,7 +69,7 @@ def gateway(
 
     Mount it in Starlette or FastAPI, or run ``antiphon serve``. ``access`` says who may what: an ``Access``, or a
     coroutine function of your own that returns the ``Caller`` of a request or raises ``Refused``. Without it, only
-    programs on this machine may call. ``cors`` are the origins whose pages may call. ``metrics`` is a
+    programs on this machine may call. ``cors`` are the other origins whose pages may call. ``metrics`` is a
     ``GatewayMetrics`` that counts, and ``traces`` a ``GatewayTraces`` that makes spans. The client remains yours to
     close.
 
@@ -98,11 +99,11 @@ class Gateway:
         self._traces = traces
         self._caller_of = None if access is None or isinstance(access, Access) else access
         self._routes = Routes(operations())
-        origins = list(cors)
+        self._origins = {one.lower() for one in cors}
         self._app: ASGIApp = self._serve
-        if origins:
+        if self._origins:
             self._app = CORSMiddleware(
-                self._serve, allow_origins=origins, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                self._serve, allow_origins=[*self._origins], allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=HEADERS, expose_headers=["location", "retry-after"], max_age=600,
             )  # fmt: skip
 
@@ -218,6 +219,7 @@ class Gateway:
     async def _caller(self, request: Request, known: Operation, path: dict[str, str]) -> Caller:
         """Return who makes the request, once it is known that they may. Raises ``Refused``."""
         assert known.right is not None
+        check_origin(request, self._origins)
         if self._caller_of is None:
             caller = await self._services.access.caller(request, stream=known.streams)
         else:

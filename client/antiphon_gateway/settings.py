@@ -52,7 +52,9 @@ class GatewaySettings(CommandSettings):
     jwt_audience: str = setting("", "The audience that a JSON web token must name")
     jwt_tenant_claim: str = setting("tenant", "The claim that names the tenant")
     archive: str = setting("", "URL of the workers' archive, to read archived sessions")
-    cors: str = setting("", "Allowed origins of web pages, separated by commas: https://chat.example.com")
+    cors: str = setting(
+        "", "Other origins whose web pages may call, separated by commas: https://chat.example.com"
+    )
     body_bytes: int = setting(Limits().body_bytes, "The largest body of a request", ABOVE_ZERO)
     rate: float = setting(
         Limits().rate,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
 import re
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -17,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from redis.asyncio import Redis
 from support.eventually import wait_until_async
 from support.gateway import STAGE, keys, open_gateway, programs
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
@@ -443,10 +446,8 @@ async def test_a_body_is_bounded_however_it_comes(redis_url):
 async def test_without_keys_only_this_machine_is_answered(redis_url):
     async with open_gateway(redis_url) as (api, _):
         assert (await api.http.get("/sessions")).status_code == 200
-        assert (
-            await api.http.get("/sessions", headers={"origin": "http://localhost:3000"})
-        ).status_code == 200
         for headers in (
+            {"origin": "http://localhost:3000"},
             {"host": "evil.example.com"}, {"host": "127.0.0.1.evil.example.com"}, {"x-forwarded-for": "127.0.0.1"},
             {"forwarded": "for=127.0.0.1"}, {"origin": "https://evil.example.com"}, {"origin": "null"},
             {"via": "1.1 x"},
@@ -481,6 +482,109 @@ async def test_an_application_may_say_itself_who_calls(redis_url):
             "tenant"
         ] == "alice"
         assert (await api.http.get("/sessions/s", headers={"cookie": "user=bob"})).status_code == 403
+
+
+FOREIGN = [
+    {"origin": "https://evil.example.com"}, {"origin": "null"}, {"origin": "http://127.0.0.1"}, {"origin": ""},
+    {"origin": "http://127.0.0.1:1"}, {"origin": "http://localhost:{port}"}, {"origin": "http://[::1]:{port}"},
+    {"origin": "http://127.0.0.1:{port}.evil.example.com"}, {"origin": "http://user@evil.example.com:{port}"},
+    {"origin": "http://127.0.0.1:x"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "anything"},
+]  # fmt: skip
+
+
+def at_port(api, headers):
+    port = api.url.rpartition(":")[2]
+    return {name: value.replace("{port}", port) for name, value in headers.items()}
+
+
+async def logged_in(request):
+    """An application's own check, which knows its users by their cookies."""
+    if request.cookies.get("user") is None:
+        raise Refused(401, "unauthorized", "Log in.")
+    return Caller(name=request.cookies["user"], tenant=None)
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize("access", [None, logged_in], ids=["without keys", "with cookies"])
+async def test_a_page_of_another_origin_changes_nothing(redis_url, access, headers):
+    """Its browser sends the cookies of its user, and a POST without a body needs no permission of ours."""
+    async with open_gateway(redis_url, access=access) as (api, _):
+        own = {"cookie": "user=alice"}
+        await api.post("/sessions", {"session_id": "s"}, headers=own)
+        foreign = {**own, **at_port(api, headers)}
+        await api.post("/sessions/s/close", status=403, headers=foreign)
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(
+                api.url.replace("http", "ws") + "/v1/responses", proxy=None, additional_headers=foreign
+            ):
+                pass
+        assert refused.value.response.status_code == 403
+        assert not (await api.get("/sessions/s", headers=own)).get("closed")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {}, {"origin": "http://127.0.0.1:{port}"}, {"origin": "https://127.0.0.1:{port}"},
+        {"origin": "https://chat.example.com"}, {"origin": "https://CHAT.example.com"},
+        {"origin": "https://chat.example.com", "sec-fetch-site": "cross-site"}, {"sec-fetch-site": "none"},
+        {"origin": "https://behind-a-proxy.example.com", "sec-fetch-site": "same-origin"},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_pages_of_this_origin_and_of_listed_ones_and_programs_may_call(redis_url, headers):
+    async with open_gateway(redis_url, access=logged_in, cors=["https://chat.example.com"]) as (api, _):
+        headers = {"cookie": "user=alice", **at_port(api, headers)}
+        await api.post("/sessions", {"session_id": "s"}, headers=headers)
+        await api.post("/sessions/s/close", headers=headers)
+        async with connect(
+            api.url.replace("http", "ws") + "/v1/responses", proxy=None, additional_headers=headers
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    ["Authorization: Bearer {key}", "Cookie: user=alice", "Idempotency-Key: k", "Host: x", "Origin: null"],
+)
+async def test_trailers_never_become_headers(redis_url, trailer):
+    given, secrets = keys(a={"tenant": "a"})
+    seen = []
+
+    async def caller_of(request):
+        seen.append(request.headers.keys())
+        return await Access(given).caller(request, stream=False)
+
+    async with open_gateway(redis_url, access=caller_of) as (api, _):
+        port = int(api.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = (
+            f"POST /sessions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            "Transfer-Encoding: chunked\r\nTrailer: Authorization\r\nConnection: close\r\n\r\n2\r\n{}\r\n0\r\n"
+        )
+        writer.write(f"{head}{trailer.replace('{key}', secrets['a'])}\r\n\r\n".encode())  # in one packet
+        assert (await reader.read()).startswith(b"HTTP/1.1 401")
+        writer.close()
+        assert seen == [["host", "content-type", "transfer-encoding", "trailer", "connection"]]
+
+
+@pytest.mark.parametrize(
+    "more", [b"0\r\nx-more: ", b"0\r\n", b"5;"], ids=["a trailer", "trailers", "an extension"]
+)
+async def test_trailers_and_extensions_without_an_end_close_the_connection(redis_url, more):
+    async with open_gateway(redis_url) as (api, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
+        writer.write(
+            b"POST /sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n" + more
+        )
+        line = b"x: y\r\n" if more == b"0\r\n" else b"y"
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(line * 100)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
 
 
 def test_a_file_of_keys_that_is_wrong_is_refused(tmp_path):

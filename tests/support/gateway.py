@@ -16,7 +16,7 @@ from support.serving import serving
 from antiphon.client import AsyncClient
 from antiphon_gateway import Gateway, gateway
 from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
-from antiphon_gateway.http.connection import SocketConnection
+from antiphon_gateway.http.connection import Connection, SocketConnection
 
 STAGE = {"provider": "stage", "model": "stage-1", "tools": ["note", "wait"]}
 
@@ -58,7 +58,7 @@ async def open_gateway(
     """Serve a gateway with these options; the program that calls it has this key."""
     async with AsyncClient(redis_url, archive=archive) as client:
         app = gateway(client, **options)
-        async with serving(app, SocketConnection) as port:
+        async with serving(app, SocketConnection, Connection) as port:
             api = Api(f"http://127.0.0.1:{port}", key)
             async with api.http:
                 yield api, app

@@ -17,12 +17,17 @@ HEAD_BYTES = 64 * 1024
 
 
 class Connection(HttpToolsProtocol):
-    """Closes a connection whose head takes longer than ``HEAD_SECONDS``, or has more than ``HEAD_BYTES``."""
+    """Closes a connection whose head takes longer than ``HEAD_SECONDS``, or has more than ``HEAD_BYTES``.
+
+    Extensions of chunks and trailers count as well. Trailers, which may follow a body in chunks, are dropped: as
+    headers they would be read by some and not by others.
+    """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._head: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
+        self._framing_bytes = 0  # since the last piece of a body
+        self._trailers = False  # what comes as a header from now on
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -33,16 +38,30 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if self._head is not None and self._head_bytes > HEAD_BYTES:
+        if self._framing_bytes > HEAD_BYTES:
             self.transport.close()
 
     def on_message_begin(self) -> None:
+        self._trailers = False
         self._begin()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._trailers:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._framing_bytes = 0
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
+        self._trailers = True
         self._end()
         super().on_headers_complete()
 
@@ -58,7 +77,7 @@ class Connection(HttpToolsProtocol):
     def _end(self) -> None:
         if self._head is not None:
             self._head.cancel()
-        self._head, self._head_bytes = None, 0
+        self._head, self._framing_bytes = None, 0
 
 
 class SocketConnection(WebSocketsSansIOProtocol):

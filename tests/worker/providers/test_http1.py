@@ -177,6 +177,30 @@ async def test_a_head_without_an_end_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "more", [b"0\r\nx-more: ", b"0\r\n", b"5;"], ids=["a trailer", "trailers", "an extension"]
+)
+async def test_trailers_and_extensions_without_an_end_are_given_up(monkeypatch, more):
+    monkeypatch.setattr(http1, "MOST_HEAD_BYTES", 10_000)
+
+    async def play(connection: RawConnection) -> None:
+        await connection.request()
+        await connection.send(OK + b"transfer-encoding: chunked\r\n\r\n5\r\nHello\r\n" + more)
+        while True:
+            await connection.send(b"x-more: y\r\n" * 50 if more == b"0\r\n" else b"y" * 500)
+
+    async with RawServer(play) as server, direct() as client:
+        with pytest.raises(httpx2.RemoteProtocolError, match="headers are longer than 10000"):
+            await client.post(server.url, content=b"{}")
+
+
+async def test_trailers_are_no_headers():
+    whole = chunked(b"Hello", head=b"x-request-id: 1\r\n")[:-2] + b"X-Request-Id: 2\r\nRetry-After: 9\r\n\r\n"
+    response = await answered(whole)
+    assert response.text == "Hello"
+    assert response.headers.multi_items() == [("x-request-id", "1"), ("transfer-encoding", "chunked")]
+
+
+@pytest.mark.parametrize(
     "more",
     [
         OK + b"content-length: 6\r\n\r\nsecond",

@@ -129,8 +129,8 @@ class Exchange(httpx2.AsyncByteStream):
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
-        self._parse: Callable[[bytes], object] = self._parse_head
-        self._head_bytes = 0
+        self._parse: Callable[[bytes], object] = self._parse_all
+        self._framing_bytes = 0  # since the last piece of the body
         self._take: Callable[[bytes], bool] | None = None
         self._pieces: deque[bytes] = deque()
         self._held = 0  # bytes in them
@@ -244,10 +244,11 @@ class Exchange(httpx2.AsyncByteStream):
         else:
             self.status = status
             self._odd = self._odd or self._connection.unsent > 0 or self._oddly_framed()
-            self._parse = self._parser.feed_data
+            self._framing_bytes = 0
             self._tell()
 
     def on_body(self, data: bytes) -> None:
+        self._framing_bytes = 0
         take = self._take
         if take is None:
             self._hold(data)
@@ -288,11 +289,12 @@ class Exchange(httpx2.AsyncByteStream):
         error, self._error = self._error, None
         return error or httpx2.ReadError("The answer has failed.")
 
-    def _parse_head(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        if self._head_bytes > MOST_HEAD_BYTES:
-            raise httptools.HttpParserError(f"its headers are longer than {MOST_HEAD_BYTES} bytes")
+    def _parse_all(self, data: bytes) -> None:
+        """Parse it. Of headers, extensions of chunks and trailers, no more than a limit comes in a row."""
+        self._framing_bytes += len(data)
         self._parser.feed_data(data)
+        if self._framing_bytes > MOST_HEAD_BYTES and not self._over:
+            raise httptools.HttpParserError(f"its headers are longer than {MOST_HEAD_BYTES} bytes")
 
     def _hold(self, data: bytes) -> None:
         """Keep a piece until it is read."""
