@@ -11,7 +11,7 @@ JOBS ?= 3
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync clean
+.PHONY: help setup check format test test-all sealed clients neighbours node docs demo bench chaos upgrade simulate mutate mutate-python wire interfaces pins release redis sync chart clean
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -79,6 +79,9 @@ wire: $(VENV)/.dev ## Freeze what is new of what releases share in Redis; a chan
 
 interfaces: $(VENV)/.dev ## Write the types for Node and the tables of the docs that come from the declared operations and options
 	@PYTHONPATH=tests $(BIN)/python tools/interfaces.py $(ARGS)
+
+chart: $(VENV)/.dev ## Write the Helm chart from the manifests in deploy/kubernetes
+	@$(BIN)/python tools/chart.py $(ARGS)
 
 sync: $(VENV)/.dev ## Generate the synchronous client (Session, Client, …) from the asynchronous one
 	@$(BIN)/python tools/async_to_sync.py $(ARGS)

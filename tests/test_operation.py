@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from urllib.request import urlopen
 
 import kubernetes_validate
@@ -39,7 +40,7 @@ KUBERNETES = {
     for one in yaml.safe_load_all(path.read_text())
 }
 DASHBOARD = json.loads((DEPLOY / "grafana" / "antiphon.json").read_text())
-UNIT = (DEPLOY / "systemd" / "antiphon-worker.service").read_text()
+UNITS = {path.stem.removeprefix("antiphon-"): path.read_text() for path in (DEPLOY / "systemd").iterdir()}
 OVERRIDE = yaml.safe_load((DEPLOY / "compose.acl.yml").read_text())["services"]
 WORKER = KUBERNETES["Deployment", "antiphon-worker"]
 GATEWAY = KUBERNETES["Deployment", "antiphon-gateway"]
@@ -135,6 +136,10 @@ def test_the_runbook_has_no_section_without_an_alert():
     assert sections == [alert["alert"] for alert in ALERTS]
 
 
+def release() -> str:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
 def container(deployment):
     (only,) = deployment["spec"]["template"]["spec"]["containers"]
     return only
@@ -148,11 +153,15 @@ def test_a_deployment_runs_a_command_with_settings_that_exist(deployment):
     assert {one["name"] for one in only["env"]} <= VARIABLES
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
     assert spec["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
+    for spread in spec["template"]["spec"]["topologySpreadConstraints"]:
+        assert spread["labelSelector"] == spec["selector"]
+    assert only["readinessProbe"]["timeoutSeconds"] > 2, "it asks Redis"
+    assert only["image"] == f"antiphon:{release()}"
     assert {one["name"] for one in only["volumeMounts"]} == {
         one["name"] for one in spec["template"]["spec"]["volumes"]
     }
     ports = {one["name"] for one in only["ports"]}
-    for probe in ("livenessProbe", "readinessProbe"):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert next(iter(one["port"] for one in only[probe].values() if isinstance(one, dict))) in ports
 
 
@@ -171,7 +180,7 @@ def test_both_deployments_have_the_keys_of_encryption_and_only_workers_those_of_
         assert sources == [{"secretRef": {"name": only}}]
         assert "ANTIPHON_ENCRYPTION_KEYS" in comment
         assert ("_API_KEY" in comment) == (name == "worker")
-    assert "ANTIPHON_ENCRYPTION_KEYS" in UNIT
+    assert all("ANTIPHON_ENCRYPTION_KEYS" in unit for unit in UNITS.values())
 
 
 def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_killed():
@@ -179,10 +188,15 @@ def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_kille
     settings = Settings.load(environ=environ)
     needed = killed_after(settings) + 5
     assert WORKER["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= needed
-    assert int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)[1]) >= needed
-    assert "KillMode=mixed" in UNIT
+    stop = {
+        name: int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[1]) for name, unit in UNITS.items()
+    }
+    assert stop["worker"] >= needed
+    assert "KillMode=mixed" in UNITS["worker"]
     drain = GatewaySettings().drain
-    assert GATEWAY["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= drain + 5
+    assert stop["gateway"] >= drain + 5
+    _, pause = container(GATEWAY)["lifecycle"]["preStop"]["exec"]["command"]
+    assert GATEWAY["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= int(pause) + drain + 5
     assert container(WORKER)["ports"][0]["containerPort"] == settings.status_port
     annotations = WORKER["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(settings.status_port)
@@ -196,13 +210,38 @@ def test_pods_and_units_are_given_more_time_than_until_the_last_process_is_kille
     ]
 
 
-def test_the_other_objects_mean_these_deployments():
-    labels = WORKER["spec"]["template"]["metadata"]["labels"]
-    assert KUBERNETES["PodDisruptionBudget", "antiphon-worker"]["spec"]["selector"]["matchLabels"] == labels
+SELECTORS = {
+    "PodDisruptionBudget": lambda spec: spec["selector"],
+    "NetworkPolicy": lambda spec: spec["podSelector"],
+    "PodMonitor": lambda spec: spec["selector"],
+}
+
+
+@pytest.mark.parametrize("kind", SELECTORS)
+@pytest.mark.parametrize("deployment", [WORKER, GATEWAY], ids=["worker", "gateway"])
+def test_the_other_objects_mean_these_deployments(kind, deployment):
+    spec = KUBERNETES[kind, deployment["metadata"]["name"]]["spec"]
+    assert SELECTORS[kind](spec) == deployment["spec"]["selector"]
+    ports = {one["name"] for one in container(deployment)["ports"]}
+    named = {port["port"] for rule in spec.get("ingress", ()) for port in rule["ports"]}
+    named |= {one["port"] for one in spec.get("podMetricsEndpoints", ())}
+    assert named <= ports
+    assert kind == "PodDisruptionBudget" or "status" in named
+
+
+def test_the_service_and_the_autoscaler_mean_the_gateways():
     service = KUBERNETES["Service", "antiphon-gateway"]["spec"]
     assert service["selector"] == GATEWAY["spec"]["template"]["metadata"]["labels"]
     assert service["ports"][0]["targetPort"] == container(GATEWAY)["ports"][0]["name"]
     assert container(GATEWAY)["ports"][0]["containerPort"] == GatewaySettings().port
+    scaled = KUBERNETES["HorizontalPodAutoscaler", "antiphon-gateway"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == GATEWAY["metadata"]["name"]
+    assert (
+        scaled["minReplicas"]
+        > KUBERNETES["PodDisruptionBudget", "antiphon-gateway"]["spec"]["maxUnavailable"]
+    )
+    assert "replicas" not in GATEWAY["spec"], "each time the file is applied, they would be set back"
+    assert scaled["metrics"][0]["resource"]["name"] in container(GATEWAY)["resources"]["requests"]
 
 
 def test_keda_scales_on_metrics_that_exist():
@@ -216,8 +255,9 @@ def test_keda_scales_on_metrics_that_exist():
     assert queue in next(one["value"] for one in container(WORKER)["env"] if one["name"] == "ANTIPHON_QUEUES")
 
 
-# The objects of KEDA are none of Kubernetes itself: no package has their schema.
-OF_KUBERNETES = [name for name, one in KUBERNETES.items() if not one["apiVersion"].startswith("keda.sh/")]
+# No package has the schemas of KEDA and of the Prometheus Operator.
+OTHERS = ("keda.sh/", "monitoring.coreos.com/")
+OF_KUBERNETES = [name for name, one in KUBERNETES.items() if not one["apiVersion"].startswith(OTHERS)]
 
 
 @pytest.mark.parametrize("version", ["1.27", kubernetes_validate.latest_version()])
@@ -249,35 +289,37 @@ def test_compose_takes_the_file(path, tmp_path):
     assert "health_check" in compose_takes(spoiled).stdout
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_unit(tmp_path):
-    unit = tmp_path / "antiphon-worker.service"
-    there = UNIT.replace("/opt/antiphon/bin/antiphon", str(COMMAND)).replace("User=antiphon", "User=root")
-    unit.write_text(there)
-    done = subprocess.run(
+def verified(unit):
+    return subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_takes_the_unit(name, tmp_path):
+    unit = tmp_path / f"antiphon-{name}.service"
+    there = (
+        UNITS[name].replace("/opt/antiphon/bin/antiphon", str(COMMAND)).replace("User=antiphon", "User=root")
+    )
+    unit.write_text(there)
+    done = verified(unit)
     ours = [line for line in done.stderr.splitlines() if "antiphon" in line]
     assert (done.returncode, ours) == (0, []), done.stderr
-    unit.write_text(there.replace("KillMode=mixed", "KilMode=mixed"))
-    spoiled = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "KilMode" in spoiled.stderr
+    unit.write_text(there.replace("TimeoutStopSec", "TimeoutStop"))
+    assert "TimeoutStop" in verified(unit).stderr
 
 
-def test_the_unit_runs_a_command_that_exists():
-    command = re.search(r"^ExecStart=/opt/antiphon/bin/(.*)$", UNIT, re.MULTILINE)[1].split()
-    assert command[0] == COMMAND.name
-    assert command[1:] == ["worker"]
+@pytest.mark.parametrize(("name", "verb"), [("worker", "worker"), ("gateway", "serve")])
+def test_the_unit_runs_a_command_that_exists(name, verb):
+    command = re.search(r"^ExecStart=/opt/antiphon/bin/(.*)$", UNITS[name], re.MULTILINE)[1].split()
+    assert command == [COMMAND.name, verb]
+    assert f"EnvironmentFile=/etc/antiphon/{name}.env" in UNITS[name]
+    assert {*re.findall(r"ANTIPHON_\w+", UNITS[name])} <= VARIABLES | {"ANTIPHON_ENCRYPTION_KEYS"}
 
 
 def test_the_override_of_compose_changes_only_services_that_exist():
