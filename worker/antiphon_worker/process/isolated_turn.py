@@ -136,7 +136,8 @@ async def _run_held(
     keeper.add(lease)
     services = [asyncio.create_task(service) for service in (keeper.run(), publisher.run())]
     giving_back = asyncio.create_task(_give_back_when(stopping, lease))
-    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), observer=observer_of(settings))
+    observer = observer_of(settings, cell.name)
+    runner = TurnRunner(cell, publisher, app, settings, AskedLimits(cell), observer=observer)
     work = asyncio.create_task(runner.run(turn, lease))
     try:
         await asyncio.wait([work, *services], return_when=asyncio.FIRST_COMPLETED)
