@@ -63,7 +63,10 @@ class Problem(Struct, omit_defaults=True, kw_only=True):
 
 
 class Refused(Exception):
-    """The gateway refuses a request, with a status, a code and a message that explains what to do."""
+    """The gateway refuses a request, with a status, a code and a message that explains what to do.
+
+    ``param`` is the field of the body that is wrong.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,10 @@ class Refused(Exception):
         retry_after: float | None = None,
         limit: str | None = None,
         headers: dict[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(detail)
+        self.param = param
         self.status, self.code, self.detail = status, code, detail
         self.retry_after, self.limit, self.headers = retry_after, limit, headers or {}
 

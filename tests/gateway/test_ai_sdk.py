@@ -3,7 +3,10 @@
 import pytest
 from support.clients import running
 from support.gateway import open_gateway, stand
+from support.openai_clients import calling
 from support.stage import FIRST_WORDS
+
+from antiphon.model import Reasoning, ToolCall
 
 pytestmark = pytest.mark.one_server
 
@@ -67,3 +70,38 @@ async def test_the_official_client_runs_tools_of_the_page(redis_url, tmp_path):
         assert (found["done"][1]["state"], found["messages"]) == ("output-available", 2)
         result = (await api.get("/sessions/t/messages"))["messages"][2]["parts"][0]
         assert "A tree" in result["content"]
+
+
+async def test_the_openai_provider_names_earlier_items_by_references(redis_url, tmp_path):
+    async with (
+        stand(redis_url, tmp_path) as (_, api, _),
+        running("ai_sdk_openai.mjs", api.url, "chat") as program,
+    ):
+        found = await program.said()
+        assert found["references"] == 2
+        shown = [text.partition("shown ")[2].partition(" ")[0] for text in found["texts"]]
+        assert shown == ["1", "3", "5"], "the model is shown what the references name"
+
+
+@pytest.mark.parametrize("what", ["tools", "stateless"])
+async def test_the_openai_provider_runs_tools_and_the_model_is_shown_its_reasoning(redis_url, what):
+    seen = []
+
+    def answers(request):
+        seen.append(request.messages)
+        results = [one.text for message in request.messages for one in message.tool_results]
+        thought = Reasoning("hm", {"type": "thinking", "signature": "s"})
+        return f"I saw {results[0]}" if results else [thought, "Let me see.", ToolCall("call_1", "look", {})]
+
+    async with (
+        calling(redis_url, answers) as (api, _),
+        running("ai_sdk_openai.mjs", api.url, what) as program,
+    ):
+        found = await program.said()
+        assert (found["text"], found["steps"], found["bodies"]) == ("I saw a tree", 2, 2)
+        assert found["references"] == (2 if what == "tools" else 0), "of the reasoning and the text"
+        thought = [part for message in seen[-1] for part in message.parts if isinstance(part, Reasoning)]
+        assert [one.text for one in thought] == ["hm"]
+        assert [one.item and one.item["signature"] for one in thought] == ["s"]
+        for turn in (await api.get("/waiting"))["turns"]:
+            await api.post(f"/turns/{turn['turn_id']}/cancel", {})

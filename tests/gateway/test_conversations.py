@@ -111,8 +111,21 @@ async def test_the_models_are_the_agents_of_the_workers_and_the_providers_that_t
         for name in ("nobody", "openai/gpt-5"):
             with pytest.raises(openai.NotFoundError):
                 await client.models.retrieve(name)
-            failed = await client.responses.create(model=name, input="x")
-            assert (failed.status, failed.error.code) == ("failed", failed.error.code)
+            for asks in (
+                client.responses.create(model=name, input="x"),
+                client.responses.compact(model=name, input="x"),
+                client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}]),
+            ):
+                with pytest.raises(
+                    openai.NotFoundError, match=f"The model '{name}' does not exist"
+                ) as caught:
+                    await asks
+                assert caught.value.code == "model_not_found"
+            stream = await client.responses.create(model=name, input="x", stream=True)
+            failed = [event async for event in stream][-1].response
+            assert (failed.status, failed.error.code) == ("failed", "model_not_found")
+            again = await client.responses.retrieve(failed.id)
+            assert (again.status, again.error) == ("failed", failed.error)
 
 
 async def test_the_models_are_those_that_the_workers_allow(redis_url):
@@ -122,6 +135,8 @@ async def test_the_models_are_those_that_the_workers_allow(redis_url):
         assert (await client.models.retrieve("scripted/small")).id == "scripted/small"
         with pytest.raises(openai.NotFoundError):
             await client.models.retrieve("scripted/any")
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await client.responses.create(model="scripted/any", input="x")
 
 
 async def test_a_compacted_conversation_goes_on_with_its_summary(redis_url, contract):

@@ -4,8 +4,8 @@ import asyncio
 
 import openai
 import pytest
-from support.gateway import STAGE, open_gateway
-from support.openai_clients import MODEL, calling, contract_at, stand
+from support.gateway import STAGE, keys, open_gateway
+from support.openai_clients import MODEL, calling, contract_at, open_client, stand
 from support.stage import FIRST_WORDS
 
 from antiphon import AsyncClient
@@ -27,6 +27,7 @@ from antiphon.events import (
 )
 from antiphon.model import Message, OpenCall, Reasoning, Response, Text, ToolCall, ToolResult
 from antiphon.session.turn_info import TurnInfo
+from antiphon_gateway.access.access import Access
 from antiphon_gateway.openai.stream import ResponseStream, resource
 
 pytestmark = pytest.mark.one_server
@@ -264,6 +265,72 @@ async def test_tools_of_the_caller_end_a_response_and_their_results_begin_the_ne
         assert third.output_text == "I saw a tree"
 
 
+async def test_an_item_is_named_instead_of_sent_again_where_its_caller_may_read_it(redis_url, tmp_path):
+    known, secrets = keys(**{name: {"tenant": name} for name in ("mine", "other")})
+    async with (
+        stand(redis_url, tmp_path),
+        open_client(redis_url, secrets["mine"], access=Access(known)) as (api, client),
+        openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key=secrets["other"], max_retries=0) as stranger,
+    ):
+        begun = await client.conversations.create(items=[{"role": "user", "content": "one"}])
+        added = (await client.conversations.items.list(begun.id)).data[0].id
+        made = await client.responses.create(model=MODEL, input="two", conversation=begun.id)
+        names = [(await client.responses.input_items.list(made.id)).data[0].id, made.output[0].id]
+        short = await client.responses.compact(model=MODEL, previous_response_id=made.id)
+        names.append(short.output[-1].id)
+        items = [{"type": "item_reference", "id": name} for name in names]
+        ask = {"role": "user", "content": "three"}
+        again = await client.responses.create(model=MODEL, input=[*items, ask])
+        assert "I was shown 4 messages" in again.output_text
+        named = [{"type": "item_reference", "id": added}, ask]
+        more = await client.responses.create(model=MODEL, input=named, previous_response_id=made.id)
+        assert "I was shown 5 messages" in more.output_text
+        unstored = await client.responses.create(model=MODEL, input="x", store=False)
+        for who, name in ((client, unstored.output[0].id), (client, added), (stranger, names[1])):
+            with pytest.raises(openai.NotFoundError, match="unknown item"):
+                await who.responses.create(model=MODEL, input=[{"type": "item_reference", "id": name}, ask])
+        await client.responses.delete(made.id)
+        with pytest.raises(openai.NotFoundError, match="unknown item"):
+            await client.responses.create(model=MODEL, input=[items[1], ask])
+
+
+async def test_a_response_includes_encrypted_reasoning_and_the_probabilities_of_tokens(redis_url, contract):
+    seen, tokens = [], [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []}]
+    thought = Reasoning("hm", {"type": "thinking", "signature": "s"})
+
+    def answers(request):
+        seen.append(request)
+        return [thought, Text("Hi", item={"logprobs": tokens})]
+
+    async with calling(redis_url, answers) as (_, client):
+        wanted = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+        asks = {"model": "scripted/any", "input": "x", "include": wanted, "top_logprobs": 2, "store": False}
+        made = await client.responses.create(**asks, truncation="auto")
+        contract(made.to_dict(mode="json"))
+        assert seen[-1].params == {"logprobs": True, "top_logprobs": 2}
+        assert made.output[1].content[0].logprobs[0].logprob == -0.5
+        assert (made.top_logprobs, made.truncation) == (2, "auto")
+        back = [one.to_dict(mode="json") for one in made.output]
+        assert "hm" not in back[0]["encrypted_content"]
+        await client.responses.create(model="scripted/any", input=[*back, {"role": "user", "content": "y"}])
+        assert seen[-1].messages[0].parts[0] == thought, "the model service gets its own block back"
+        async for event in await client.responses.create(**asks, stream=True):
+            if event.type == "response.output_item.done" and event.item.type == "reasoning":
+                back[0] = event.item.to_dict(mode="json")
+        await client.responses.create(model="scripted/any", input=[*back, {"role": "user", "content": "y"}])
+        assert seen[-1].messages[0].parts[0] == thought
+        foreign = [{**back[0], "encrypted_content": "gAAAA"}, {"role": "user", "content": "y"}]
+        with pytest.raises(openai.BadRequestError, match="leave the item out"):
+            await client.responses.create(model="scripted/any", input=foreign)
+        asks = {"model": "scripted/any", "messages": [{"role": "user", "content": "x"}]}
+        whole = await client.chat.completions.create(**asks, logprobs=True, top_logprobs=1)
+        assert whole.choices[0].logprobs.content[0].token == "Hi"
+        assert seen[-1].params == {"logprobs": True, "top_logprobs": 1}
+        stream = await client.chat.completions.create(**asks, logprobs=True, stream=True)
+        found = [one.choices[0].logprobs async for one in stream]
+        assert found[-1].content[0].logprob == -0.5
+
+
 async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
     call = {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "c", "output": "r"}
@@ -272,7 +339,9 @@ async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
         for wrong, param in (
             ({"tools": [{"type": "web_search"}]}, "tools"), ({"store": False, "background": True}, "store"),
             ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools"),
-            ({"truncation": "auto"}, "truncation"), ({"include": ["reasoning.encrypted_content"]}, "include"),
+            ({"truncation": "half"}, "truncation"), ({"include": ["file_search_call.results"]}, "include"),
+            ({"top_logprobs": 21}, "top_logprobs"), ({"reasoning": {"mode": "pro"}}, "reasoning"),
+            ({"image": {}}, "image"),
             ({"text": {"format": {"type": "grammar"}}}, "text"), ({"max_tool_calls": 1}, "max_tool_calls"),
             ({"prompt": {"id": "x"}}, "prompt"), ({"temperature": "hot"}, "temperature"), ({"top_p": 2}, "top_p"),
             ({"model": "support", "instructions": "x"}, "instructions"), ({"model": "stage/*"}, "model"),
@@ -281,7 +350,7 @@ async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
             ({"tool_choice": {"type": "function", "name": "none"}}, "tool_choice"),
             ({"tool_choice": "required"}, "tool_choice"), ({"stream_options": {"x": True}}, "stream_options"),
             ({"input": None}, "input"), ({"input": []}, "input"), ({"input": [{}]}, "input"), ({"input": [7]}, None),
-            ({"input": [{"type": "item_reference", "id": "x"}]}, "input"), ({"input": [call]}, "input"),
+            ({"input": [{"type": "mcp_call", "id": "x"}]}, "input"), ({"input": [call]}, "input"),
             ({"input": [result]}, "input"), ({"input": [result, message]}, "input"),
             ({"input": [call, message]}, "input"),
             ({"input": [call, result, result]}, "input"), ({"input": [{**message, "colour": "red"}]}, "input"),
@@ -291,7 +360,11 @@ async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
             ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input"),
         ):  # fmt: skip
             found = (await api.post("/v1/responses", {"model": MODEL, "input": "x", **wrong}, 400))["error"]
-            assert found["message"].endswith((".", "…")), wrong
+            assert found["message"].endswith((".", "…", "?")), wrong
             assert found["param"] in (param, "input"), (wrong, found)
+        unknown = {"type": "item_reference", "id": "msg_none_1_0"}
+        for items in ([unknown], [{"id": "msg_none_1_0"}], [message, {"type": "item_reference"}]):
+            error = (await api.post("/v1/responses", {"model": MODEL, "input": items}, 404))["error"]
+            assert (error["code"], error["param"]) == ("item_not_found", "input")
         assert (await api.get("/v1/responses/none", 404))["error"]["code"] == "turn_not_found"
         assert STAGE["provider"] == MODEL.partition("/")[0]

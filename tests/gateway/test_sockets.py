@@ -104,6 +104,33 @@ async def test_the_events_are_those_of_the_stream_and_errors_leave_the_connectio
         assert (await answered(peer, input="fail:rejected"))[-1]["type"] == "response.failed"
 
 
+@pytest.mark.parametrize("reconnects", [False, True])
+async def test_a_response_that_is_not_stored_is_continued_on_its_connection_until_that_fails(
+    redis_url, tmp_path, reconnects
+):
+    missing = [{"type": "function_call_output", "call_id": "call_none", "output": "x"}]
+    async with stand(redis_url, tmp_path) as (_, api, _):
+        async with socket(api) as peer:
+            first = (await answered(peer, input="one", store=False))[-1]["response"]["id"]
+            stored = (await answered(peer, input="one"))[-1]["response"]["id"]
+            again = await answered(peer, input="two", store=False, previous_response_id=first)
+            assert again[-1]["type"] == "response.completed"
+            if not reconnects:
+                for name in (first, stored):
+                    wrong = await answered(peer, input=missing, store=False, previous_response_id=name)
+                    assert wrong[-1]["type"] == "error"
+                (error,) = await answered(peer, input="three", store=False, previous_response_id=first)
+        if reconnects:
+            async with socket(api) as peer:
+                (error,) = await answered(peer, input="three", store=False, previous_response_id=first)
+        assert error["error"]["code"] == "previous_response_not_found"
+        async with socket(api) as peer:
+            more = await answered(peer, input="three", store=False, previous_response_id=stored)
+            assert more[-1]["type"] == "response.completed", (
+                "what is stored outlives a connection and a failure"
+            )
+
+
 async def test_who_may_not_make_responses_is_not_let_in(redis_url, tmp_path, caplog):
     keys = {name: new_key() for name in ("a", "b", "reads")}
     access = Access(

@@ -37,6 +37,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnavailable, StoreUnsupported, UsageError
 from antiphon.input.ids import TurnId, session_id
 from antiphon.input.request import AgentSpec
+from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.results import Ends, outcome_of
 from antiphon.redis.submission import Submission
 from antiphon.redis.turn import AsyncTurn
@@ -107,6 +108,8 @@ def _given(path: Path, number: int, text: bytes) -> _Given:
         given = msgspec.json.decode(text, type=_Given)
         if given.session is not None:
             session_id(given.session)
+    except msgspec.ValidationError as exc:
+        raise UsageError(f"{path}, line {number}: {wrong_value(exc, _Given)[0]}") from exc
     except (msgspec.DecodeError, UnicodeError, UsageError) as exc:
         raise UsageError(f"{path}, line {number}: {exc}") from exc
     return given

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import CorruptRecord, SessionNotFound
-from antiphon.input.ids import TurnId, check_tenant
+from antiphon.input.ids import SessionId, TurnId, check_tenant
 from antiphon.input.request import shown_request
 from antiphon.input.values import Asked
 from antiphon.model import (
@@ -138,6 +138,18 @@ def response_of(record: TurnRecord) -> Response:
         journal = msgspec.json.decode(record.fields.get("journal") or b"[]", type=list[_Entry])
         usage = sum((entry.usage for entry in journal if entry.usage), Usage())
         return Response(messages=_said(journal), usage=usage)
+
+
+async def finished_steps(cell: Cell, session: SessionId, turn: TurnId) -> list[Message]:
+    """Return the messages of the finished steps of a turn that has not ended, from its journal.
+
+    Raises ``CorruptRecord``.
+    """
+    entries: Any = await cell.redis.lrange(cell.keys.journal(turn), 0, -1)
+    with readable("The journal of a turn", session_id=session, turn_id=turn):
+        return _said(
+            msgspec.json.decode(one, type=_Entry) for one in cell.seal.open_all(session, "journal", entries)
+        )
 
 
 def _said(journal: Iterable[_Entry]) -> list[Message]:

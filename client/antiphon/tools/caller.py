@@ -10,6 +10,7 @@ import msgspec
 from antiphon.errors import InvalidTool, UsageError
 from antiphon.input.limits import check_depth
 from antiphon.input.values import duration
+from antiphon.input.wrong_values import wrong_value
 from antiphon.model import CallerTool
 from antiphon.tools.approval import check_at_limit
 from antiphon.tools.functions import TOOL_NAME, Tool
@@ -59,7 +60,7 @@ def _read(fields: dict[str, Any]) -> CallerTool:
     try:
         return msgspec.convert(fields, CallerTool)
     except msgspec.ValidationError as exc:
-        raise InvalidTool(f"Invalid client-side tool: {exc}.") from exc
+        raise InvalidTool(f"Invalid client-side tool: {wrong_value(exc, CallerTool)[0]}") from exc
 
 
 def _checked(tool: CallerTool) -> CallerTool:

@@ -38,6 +38,7 @@ from starlette.responses import Response
 from antiphon.client import AsyncClient
 from antiphon.errors import SessionBusy, TurnNotFound, WrongTenant
 from antiphon.input.ids import new_session_id, session_id
+from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.edits import found_in
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
@@ -83,7 +84,8 @@ async def read_body(request: Request, kind: Any, most: int) -> Any:
     try:
         return msgspec.json.decode(await _bytes(request, most), type=kind)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_body", f"Invalid body: {exc}.") from None
+        sentence, field = wrong_value(exc, kind)
+        raise Refused(400, "invalid_body", sentence, param=field or None) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise Refused(400, "invalid_body", f"The body is not JSON: {exc}.") from None
 
@@ -121,7 +123,7 @@ def read_query(request: Request, kind: Any) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_query", f"Invalid query: {exc}.") from None
+        raise Refused(400, "invalid_query", f"Query: {wrong_value(exc, kind)[0]}") from None
 
 
 def _too_large(most: int) -> Refused:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 from starlette.responses import Response as HTTPResponse
 
 from antiphon.errors import AgentError
@@ -21,9 +21,25 @@ from antiphon.redis.turn import AsyncTurn
 from antiphon.session.streams import EventIterator
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.openai.errors import NO_RETRY, error_of, refused, turn_failure
-from antiphon_gateway.openai.items import read_messages
-from antiphon_gateway.openai.requests import agent_of, check_metadata, chosen, function_tools
-from antiphon_gateway.openai.submission import STATELESS_SECONDS, awaited, key_of
+from antiphon_gateway.openai.fields import Elsewhere, Unserved, check_fields, param, params_of, refuses
+from antiphon_gateway.openai.items import logprobs, read_messages
+from antiphon_gateway.openai.requests import (
+    Effort,
+    Positive,
+    Share,
+    Short,
+    StreamOptions,
+    Temperature,
+    Tier,
+    TopLogprobs,
+    agent_of,
+    check_metadata,
+    chosen,
+    function_tools,
+    logprobs_of,
+    tier_of,
+)
+from antiphon_gateway.openai.submission import STATELESS_SECONDS, awaited, check_model, key_of
 from antiphon_gateway.problems import Refused
 from antiphon_gateway.turn_stream import Part, TurnStream
 
@@ -31,11 +47,10 @@ WAIT_SECONDS = 60.0
 """How long a call of the caller's tool keeps its turn, which the gateway cancels at once unless it dies."""
 
 
-class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+class ChunkOptions(StreamOptions, kw_only=True, forbid_unknown_fields=True):
     """With ``include_usage`` the last chunk has the usage."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
 
 
 class CreateCompletion(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,53 +59,46 @@ class CreateCompletion(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     messages: list[dict[str, Any]]
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    reasoning_effort: str | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
-    parallel_tool_calls: bool | None = None
+    stream_options: ChunkOptions | None = None
+    temperature: Annotated[Temperature | None, param("temperature")] = None
+    top_p: Annotated[Share | None, param("top_p")] = None
+    presence_penalty: Annotated[float | None, param("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, param("frequency_penalty")] = None
+    logit_bias: Annotated[dict[str, float] | None, param("logit_bias")] = None
+    stop: Annotated[str | list[str] | None, param("stop")] = None
+    seed: Annotated[int | None, param("seed")] = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, param("verbosity")] = None
+    parallel_tool_calls: Annotated[bool | None, param("parallel_tool_calls")] = None
+    user: Annotated[str | None, param("user")] = None
+    safety_identifier: Annotated[Short | None, param("safety_identifier")] = None
+    prompt_cache_key: Annotated[Short | None, param("prompt_cache_key")] = None
+    max_tokens: Annotated[Positive | None, param("max_tokens")] = None
+    max_completion_tokens: Positive | None = None
+    reasoning_effort: Effort | None = None
+    service_tier: Tier | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
     metadata: dict[str, str] | None = None
-    store: bool | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    modalities: list[str] | None = None
-    audio: dict[str, Any] | None = None
-    prediction: dict[str, Any] | None = None
-    functions: list[dict[str, Any]] | None = None
-    function_call: str | dict[str, Any] | None = None
-    web_search_options: dict[str, Any] | None = None
+    n: Annotated[int | None, refuses("{} must be 1: send the request again for another answer.", 1)] = None
+    modalities: Annotated[list[str] | None, refuses('{} must be ["text"].', ["text"])] = None
+    store: Annotated[
+        bool | None, refuses("Chat completions are not stored: omit {}, or use /v1/responses.", False)
+    ] = None
+    functions: Annotated[Any, refuses("{} is not supported: use tools.", [])] = None
+    function_call: Annotated[Any, refuses("{} is not supported: use tool_choice.", "none")] = None
+    web_search_options: Annotated[
+        Any, refuses("{} is not supported: use an agent with a tool that searches.")
+    ] = None
+    prompt_cache_retention: Elsewhere = None
+    prompt_cache_options: Elsewhere = None
+    moderation: Unserved = None
+    audio: Unserved = None
+    prediction: Unserved = None
 
 
-PARAMS = (
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop", "seed", "verbosity",
-    "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key",
-)  # fmt: skip
-REFUSED = {
-    "logprobs": "logprobs is not supported: omit it.",
-    "top_logprobs": "top_logprobs is not supported: omit it.",
-    "audio": "audio is not supported: omit it.",
-    "prediction": "prediction is not supported: omit it.",
-    "functions": "functions is not supported: use tools.",
-    "function_call": "function_call is not supported: use tool_choice.",
-    "web_search_options": "web_search_options is not supported: use an agent with a tool that searches.",
-    "store": "Chat completions are not stored: leave store out, or use /v1/responses.",
-}
 MESSAGE_FIELDS = {
     "system": {"content"}, "developer": {"content"}, "user": {"content"}, "tool": {"content", "tool_call_id"},
     "assistant": {"content", "refusal", "tool_calls", "reasoning_content"},
@@ -102,14 +110,12 @@ def completion_options(request: CreateCompletion) -> dict[str, Any]:
     """Return the options of the turn that a request asks for. Raises ``Refused``, and ``InvalidTool``."""
     _check(request)
     agent = agent_of(request.model)
-    params = {name: getattr(request, name) for name in PARAMS if getattr(request, name) is not None}
-    most = request.max_completion_tokens if request.max_tokens is None else request.max_tokens
-    if most is not None:
-        params["max_tokens"] = most
+    params = params_of(request) | logprobs_of(request.top_logprobs, request.logprobs)
+    params |= tier_of(request.service_tier)
+    if request.max_completion_tokens is not None:
+        params["max_tokens"] = request.max_completion_tokens
     if request.reasoning_effort is not None:
         params["reasoning"] = {"effort": request.reasoning_effort}
-    if request.service_tier in ("flex", "priority"):
-        params["service_tier"] = request.service_tier
     tools = function_tools([_flat(tool) for tool in request.tools or ()])
     choice, offered = chosen(_choice(request.tool_choice), tools, isinstance(agent, AgentSpec))
     if choice is not None:
@@ -121,13 +127,7 @@ def completion_options(request: CreateCompletion) -> dict[str, Any]:
 
 
 def _check(request: CreateCompletion) -> None:
-    for name, sentence in REFUSED.items():
-        if getattr(request, name):
-            raise refused(name, sentence)
-    if request.n not in (None, 1):
-        raise refused("n", "n must be 1: send the request again for another answer.")
-    if request.modalities not in (None, ["text"]):
-        raise refused("modalities", 'modalities must be ["text"].')
+    check_fields(request)
     if None not in (request.max_tokens, request.max_completion_tokens):
         raise refused("max_tokens", "Give max_tokens or max_completion_tokens, not both.")
     if request.stream_options is not None and not request.stream:
@@ -232,12 +232,14 @@ class Completion(TurnStream[dict[str, Any]]):
         super().__init__()
         self.over = self.waits = False
         self.failure: Refused | None = None
+        self._model = model
         self._head = {"id": f"chatcmpl-{turn}", "created": created, "model": model}
         self._streamed, self._checked, self._with_usage = streamed, checked, usage
         self._said: dict[str, str] = dict.fromkeys(self.KINDS.values(), "")
         self._place: dict[str, int] = dict.fromkeys(self.KINDS.values(), 0)  # how much has come again
         self._before = self._place  # the same when the step began
         self._calls: list[dict[str, Any]] = []
+        self._logprobs: list[dict[str, Any]] = []
         self._reason = "stop"
         self._begun = False
 
@@ -260,7 +262,7 @@ class Completion(TurnStream[dict[str, Any]]):
             message["tool_calls"] = self._calls
         elif message["content"] is None and message["refusal"] is None:
             message["content"] = ""
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._reason}
+        choice = {"index": 0, "message": message, "logprobs": self._probable(), "finish_reason": self._reason}
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage()}
 
     def error(self) -> dict[str, Any]:
@@ -321,9 +323,9 @@ class Completion(TurnStream[dict[str, Any]]):
             case "turn_finished":
                 return self._finished(event.response or Response())
             case "turn_failed":
-                self._fail(turn_failure(event.code, event.message))
+                self._fail(turn_failure(event.code, event.message, self._model))
             case "turn_cancelled":
-                self._fail(turn_failure("turn_cancelled", "The turn was cancelled."))
+                self._fail(turn_failure("turn_cancelled", "The turn was cancelled.", self._model))
             case _:
                 pass
         return []
@@ -331,6 +333,9 @@ class Completion(TurnStream[dict[str, Any]]):
     def _finished(self, response: Response) -> list[dict[str, Any]]:
         self.usage = response.usage
         self._reason = REASONS.get(response.stop_reason, "stop")
+        self._logprobs = [
+            one for message in response.messages for part in message.parts for one in logprobs(part)
+        ]
         said = self._said["content"]
         texts = [one.text for one in response.messages if one.role == "assistant" and one.text]
         text = response.text if self._checked else BETWEEN_STEPS.join(texts)
@@ -341,9 +346,13 @@ class Completion(TurnStream[dict[str, Any]]):
     def _end(self) -> list[dict[str, Any]]:
         self.over = True
         last = self._chunk({}, self._reason)
+        last["choices"][0]["logprobs"] = self._probable()
         if not self._with_usage:
             return [last]
         return [last, {**self._chunk({}), "choices": [], "usage": self._usage()}]
+
+    def _probable(self) -> dict[str, Any] | None:
+        return {"content": self._logprobs, "refusal": None} if self._logprobs else None
 
     def _fail(self, failure: Refused) -> None:
         self.over, self.failure = True, failure
@@ -394,6 +403,8 @@ async def create_completion(call: Call[None, CreateCompletion]) -> Answer[dict[s
         events = turn.stream()
         return cast("Answer[dict[str, Any]]", _stream(call, events, turn, made))
     await awaited(call, turn, _follow(turn, made))
+    if made.failure is not None:
+        await check_model(call, made.failure, given.model)
     return Answer(made.whole())
 
 

@@ -6,24 +6,27 @@ for what it tells of.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
+from antiphon.errors import AgentError
 from antiphon.input.request import AgentSpec
-from antiphon.model import Message
+from antiphon.model import Message, Response
+from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.http.operations import Call, operation
-from antiphon_gateway.openai.errors import refused
-from antiphon_gateway.openai.items import Given, input_items, messages_of, usage_of
-from antiphon_gateway.openai.requests import agent_of
+from antiphon_gateway.openai.errors import refused, turn_failure
+from antiphon_gateway.openai.fields import Elsewhere, Unserved, check_fields, param, params_of
+from antiphon_gateway.openai.items import Given, compaction_item, input_items, messages_of, usage_of
+from antiphon_gateway.openai.requests import Short, Tier, agent_of, tier_of
+from antiphon_gateway.openai.stored import dereferenced, sealed_content, summary_of
 from antiphon_gateway.openai.submission import (
     STATELESS_SECONDS,
+    awaited,
+    check_model,
     history_until,
     key_of,
     previous,
-    result_of,
-    sealed_summary,
-    summary_of,
 )
 
 ASK = (
@@ -40,7 +43,11 @@ class CompactResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     input: Given | None = None
     previous_response_id: str | None = None
     instructions: str | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: Annotated[Short | None, param("prompt_cache_key")] = None
+    service_tier: Tier | None = None
+    prompt_cache_retention: Elsewhere = None
+    prompt_cache_options: Elsewhere = None
+    image: Unserved = None
 
 
 class Compaction(Struct):
@@ -60,29 +67,36 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
     The session of the conversation stays as it is.
     """
     given, key = call.body, key_of(call)
-    told = [*await _before(call, given.previous_response_id), *_input(call, given)]
+    check_fields(given)
+    told = [*await _before(call, given.previous_response_id), *await _input(call, given)]
     if not told:
         raise refused("input", "There is nothing to compact: give input or previous_response_id.")
     agent = agent_of(given.model, given.instructions)
     params: dict[str, Any] = {} if isinstance(agent, AgentSpec) else {"tool_choice": "none"}
-    if given.prompt_cache_key is not None:
-        params["prompt_cache_key"] = given.prompt_cache_key
+    params |= params_of(given) | tier_of(given.service_tier)
     turn = await call.client.submit(
         call.new_session(key), [*told, Message.user(ASK)], agent=agent, params=params, tenant=call.caller.tenant,
         key=key, ttl=STATELESS_SECONDS,
     )  # fmt: skip
-    made, info = await result_of(call, turn), await turn.info()
-    summary = {
-        "type": "compaction",
-        "id": f"cmp_{turn.id}",
-        "encrypted_content": sealed_summary(call, made.text),
-    }
+    made, info = await _summary(call, turn, given.model), await turn.info()
+    summary = compaction_item(turn.id, sealed_content(call, made.text))
     said = input_items([one for one in told if one.role == "user"], turn.id)
     return Compaction(f"resp_{turn.id}", info.created // 1000, [*said, summary], usage_of(made.usage))
 
 
-def _input(call: Call[None, CompactResponse], given: CompactResponse) -> list[Message]:
-    return messages_of(given.input, summary_of(call)) if given.input else []
+async def _summary(call: Call[Any, Any], turn: AsyncTurn, model: str) -> Response:
+    """Return what the model has written. Raises ``Refused``."""
+    try:
+        return await awaited(call, turn, turn.result())
+    except AgentError as exc:
+        if exc.turn_id != turn.id:
+            raise
+        await check_model(call, exc, model)
+        raise turn_failure(str(exc.code), exc.message, model) from exc
+
+
+async def _input(call: Call[None, CompactResponse], given: CompactResponse) -> list[Message]:
+    return messages_of(await dereferenced(call, given.input, None), summary_of(call)) if given.input else []
 
 
 async def _before(call: Call[None, CompactResponse], name: str | None) -> list[Message]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, NoReturn, cast
 
 from msgspec import Struct
@@ -17,14 +15,13 @@ from antiphon_gateway.openai.errors import RefusedField, refused
 from antiphon_gateway.openai.items import (
     ItemList,
     ItemQuery,
-    items_of,
+    history_items,
     messages_of,
     page_of,
-    said_item,
-    step_items,
 )
 from antiphon_gateway.openai.requests import check_metadata
-from antiphon_gateway.openai.submission import key_of, summary_of
+from antiphon_gateway.openai.stored import dereferenced, summary_of
+from antiphon_gateway.openai.submission import key_of
 
 MOST_ITEMS = 20
 
@@ -73,7 +70,7 @@ async def create_conversation(call: Call[None, CreateConversation]) -> Conversat
     """
     given, key = call.body, key_of(call)
     check_metadata(given.metadata)
-    messages = _messages(call, given.items or [])
+    messages = await _messages(call, given.items or [])
     call.path["session"] = call.new_session(key)
     session = call.client.session(
         call.path["session"], messages=cast("Any", messages) or None, metadata=given.metadata,
@@ -112,7 +109,7 @@ async def delete_conversation(call: Call[None, None]) -> DeletedConversation:
 async def create_items(call: Call[None, AddItems]) -> ItemList:
     """Add items to a conversation without making a response; refused with 409 while one is made"""
     await _shown(call)
-    messages = _messages(call, call.body.items)
+    messages = await _messages(call, call.body.items, call.path["session"])
     if not messages:
         raise refused("items", "items must not be empty.")
     session = _session(call)
@@ -150,36 +147,12 @@ def _no_item_is_deleted() -> NoReturn:
     )
 
 
-def history_items(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return a history as items. Those of a response are named as in the response, and its input as its input items."""
-    found: list[dict[str, Any]] = []
-    for turn, group in groupby(messages, key=lambda one: one.turn_id):
-        if turn is None:
-            for message in group:
-                found += _added(message, message.id or "")
-            continue
-        step = 0
-        for number, message in enumerate(group):
-            if message.role == "assistant" and message.provider is not None:
-                step += 1
-                found += step_items(message, turn, step)
-            elif message.role == "tool" and step:
-                found += items_of([message], turn)
-            else:
-                found += _added(message, f"{turn}_in{number}")
-    return found
-
-
-def _added(message: Message, name: str) -> list[dict[str, Any]]:
-    if message.role in ("assistant", "tool"):
-        return items_of([message], name)
-    return [said_item(f"msg_{name}", message)]
-
-
-def _messages(call: Call[Any, Any], items: list[dict[str, Any]]) -> list[Message]:
+async def _messages(
+    call: Call[Any, Any], items: list[dict[str, Any]], session: str | None = None
+) -> list[Message]:
     if len(items) > MOST_ITEMS:
         raise refused("items", f"items: {MOST_ITEMS} may be added at once.")
-    return messages_of(items, summary_of(call))
+    return messages_of(await dereferenced(call, items, session), summary_of(call))
 
 
 def _session(call: Call[Any, Any]) -> AsyncSession:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -11,12 +10,12 @@ from starlette.responses import Response
 from antiphon_gateway.problems import Problem, Refused, problem_of, retry_header
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found", 429: "too_many_requests"}
-NAMED = re.compile(r"unknown field `(\w+)`|missing required field `(\w+)`|`\$\.(\w+)")
 # What a turn failed with, where it is the caller who can do something about it. All else is 500.
 FAILURES = {
-    "unknown_agent": 404, "unknown_provider": 404, "unknown_tool": 400, "not_allowed": 403, "provider_rejected": 400,
+    "model_not_found": 404, "unknown_tool": 400, "not_allowed": 403, "provider_rejected": 400,
     "provider_rate_limited": 429, "invalid_tool": 400, "usage": 400,
 }  # fmt: skip
+NO_MODEL = ("unknown_agent", "unknown_provider")
 NO_RETRY = {"x-should-retry": "false"}
 """Tells OpenAI's clients that the same request would run a second turn, and fare no better."""
 
@@ -25,8 +24,7 @@ class RefusedField(Refused):
     """A field of a request means nothing here, or something else than the caller thinks. ``param`` is its name."""
 
     def __init__(self, param: str, detail: str, *, status: int = 400, code: str = "") -> None:
-        super().__init__(status, code or f"unsupported_{param}", detail, headers=NO_RETRY)
-        self.param = param
+        super().__init__(status, code or f"unsupported_{param}", detail, headers=NO_RETRY, param=param)
 
 
 def refused(param: str, detail: str) -> RefusedField:
@@ -34,8 +32,12 @@ def refused(param: str, detail: str) -> RefusedField:
     return RefusedField(param, detail)
 
 
-def turn_failure(code: str, message: str) -> Refused:
-    """Return the error for a turn that has failed or was cancelled."""
+def turn_failure(code: str, message: str, model: str) -> Refused:
+    """Return the error for a turn that has failed or was cancelled. ``model`` is what the request named."""
+    if code in NO_MODEL:
+        code = "model_not_found"
+        named = f"The model {model[:100]!r} does not exist" if model else "The request names no model"
+        message = f"{named}: GET /v1/models lists the available ones."
     return Refused(
         FAILURES.get(code, 500), code or "turn_failed", message or "The turn failed.", headers=NO_RETRY
     )
@@ -61,13 +63,5 @@ def _told(error: Exception, problem: Problem) -> dict[str, Any]:
         "message": problem.detail or problem.title,
         "type": kind,
         "code": problem.code,
-        "param": _param(error, problem),
+        "param": error.param if isinstance(error, Refused) else None,
     }
-
-
-def _param(error: Exception, problem: Problem) -> str | None:
-    """The field that is to blame, where it is known."""
-    if isinstance(error, RefusedField):
-        return error.param
-    found = NAMED.search(problem.detail) if problem.code == "invalid_body" else None
-    return next((name for name in found.groups() if name), None) if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta, Struct
@@ -13,6 +14,8 @@ from antiphon.model import File, Image, Message, Part, Reasoning, Refusal, Text,
 from antiphon_gateway.openai.errors import refused
 
 Given = str | list[dict[str, Any]]
+Seal = Callable[[str, Reasoning], Any]
+"""Returns the encrypted content of reasoning, for the id of its item."""
 Content = str | list[Text | Image | File]
 
 # The fields of each item, beside its type. Those that every client repeats from an output say nothing new.
@@ -44,7 +47,7 @@ def messages_of(given: Given, summary: Callable[[str], str]) -> list[Message]:
                 found.append({"role": "tool", "tool_call_id": _text(item, "call_id", where),
                               "content": _output(item, where)})  # fmt: skip
             case "reasoning":
-                _add_reasoning(found, item, where)
+                _add_thought(found, _thought(item))
             case _:
                 text = summary(_text(item, "encrypted_content", where))
                 found.append({"role": "system", "content": SUMMARY + text})
@@ -104,8 +107,21 @@ def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
         raise refused(param, f"{param}: no result follows the tool call {named}.")
 
 
+def is_reference(item: Any) -> bool:
+    """Return whether an input item only names another one. Its type may be left out."""
+    return isinstance(item, dict) and _type(item) == "item_reference"
+
+
+def is_reasoning(item: Any) -> bool:
+    """Return whether an input item is what a model thought."""
+    return _type(item) == "reasoning"
+
+
 def _type(item: Any) -> Any:
-    return item.get("type", "message" if "role" in item else None) if isinstance(item, dict) else None
+    if not isinstance(item, dict):
+        return None
+    named = item.get("type")
+    return named or ("message" if "role" in item else "item_reference" if "id" in item else None)
 
 
 def _kind(item: dict[str, Any], where: str) -> str:
@@ -125,20 +141,36 @@ def _add_message(found: list[dict[str, Any]], item: dict[str, Any], where: str) 
     if not isinstance(content, str | list):
         raise refused("input", f"{where}: the content must be text or a list of parts.")
     _check_parts(content, where)
-    if role == "assistant" and found and set(found[-1]) == {"role", "content", "reasoning_content"}:
-        found[-1]["content"] = content  # what was thought before it
+    if role == "assistant" and _only_thought(found):
+        found[-1]["content"] += [content] if isinstance(content, str) else content
     else:
         found.append({"role": role, "content": content})
 
 
-def _add_reasoning(found: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
-    if item.get("encrypted_content"):
-        raise refused("input", f"{where}: reasoning that another service has encrypted cannot be read here.")
+def _only_thought(found: list[dict[str, Any]]) -> bool:
+    """Whether the last message is reasoning to which the model's answer belongs."""
+    last = found[-1] if found else {}
+    return (
+        all(isinstance(part, Reasoning) for part in last.get("content") or [None])
+        and "tool_calls" not in last
+    )
+
+
+def _add_thought(found: list[dict[str, Any]], thought: Reasoning | None) -> None:
+    if thought is not None and _only_thought(found):
+        found[-1]["content"].append(thought)
+    elif thought is not None:
+        found.append({"role": "assistant", "content": [thought]})
+
+
+def _thought(item: dict[str, Any]) -> Reasoning | None:
+    """Return what a model thought; None for nothing."""
+    if isinstance(item.get("encrypted_content"), Reasoning):
+        return item["encrypted_content"]  # found by its id
     parts: list[Any] = [*(item.get("content") or ()), *(item.get("summary") or ())]
     said = [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
     text = "\n".join(str(part.get("text", "")) for part in said)
-    if text:
-        found.append({"role": "assistant", "content": None, "reasoning_content": text})
+    return Reasoning(text) if text else None
 
 
 def _said(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -219,23 +251,24 @@ def page_of(items: list[dict[str, Any]], asked: ItemQuery) -> ItemList:
     return ItemList(page, has_more=start + asked.limit < len(ordered), first_id=ends[0], last_id=ends[1])
 
 
-def items_of(messages: Iterable[Message], turn: str) -> list[dict[str, Any]]:
+def items_of(messages: Iterable[Message], turn: str, seal: Seal | None = None) -> list[dict[str, Any]]:
     """Return the output of a turn as output items: its reasoning, its words, its tool calls and their results.
 
-    An item is named by the turn, the step (model call) and its place there, as the stream names it.
+    An item is named by the turn, the step (model call) and its place there, as the stream names it. With ``seal``
+    reasoning has its encrypted content.
     """
     found: list[dict[str, Any]] = []
     step = 0
     for message in messages:
         if message.role == "assistant":
             step += 1
-            found += step_items(message, turn, step)
+            found += step_items(message, turn, step, seal)
         elif message.role == "tool":
             found += [output_item(part.call_id, part.content, turn) for part in message.tool_results]
     return found
 
 
-def step_items(message: Message, turn: str, step: int) -> list[dict[str, Any]]:
+def step_items(message: Message, turn: str, step: int, seal: Seal | None = None) -> list[dict[str, Any]]:
     """Return the output of one model call of a turn as output items."""
     found: list[dict[str, Any]] = []
     words: list[dict[str, Any]] | None = None
@@ -250,7 +283,7 @@ def step_items(message: Message, turn: str, step: int) -> list[dict[str, Any]]:
                 _add(words, part)
                 continue
             case Reasoning() if part.text:
-                found.append(reasoning_item(name, part.text))
+                found.append(reasoning_item(name, part, seal))
             case ToolCall():
                 found.append(call_item(name, part.call_id, part.name, part.arguments_text))
             case _:
@@ -265,8 +298,17 @@ def _add(words: list[dict[str, Any]], part: Text | Refusal) -> None:
         words.append({"type": "refusal", "refusal": part.text})
     elif words and words[-1]["type"] == "output_text":
         words[-1]["text"] += part.text
+        words[-1]["logprobs"] += logprobs(part)
     else:
-        words.append({"type": "output_text", "text": part.text, "annotations": [], "logprobs": []})
+        words.append(
+            {"type": "output_text", "text": part.text, "annotations": [], "logprobs": logprobs(part)}
+        )
+
+
+def logprobs(part: Part) -> list[dict[str, Any]]:
+    """Return the probabilities of the tokens of a text, if the model service returned them."""
+    kept: Any = (part.item or {}).get("logprobs") if isinstance(part, Text) else None
+    return [*((kept.get("content") if isinstance(kept, dict) else kept) or ())]
 
 
 def message_item(name: str, status: str) -> dict[str, Any]:
@@ -274,10 +316,11 @@ def message_item(name: str, status: str) -> dict[str, Any]:
     return {"type": "message", "id": f"msg_{name}", "status": status, "role": "assistant", "content": []}
 
 
-def reasoning_item(name: str, text: str) -> dict[str, Any]:
-    """Return what the model thought."""
-    content = [{"type": "reasoning_text", "text": text}] if text else []
-    return {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content}
+def reasoning_item(name: str, thought: Reasoning, seal: Seal | None) -> dict[str, Any]:
+    """Return what the model thought, with ``seal`` also as encrypted content."""
+    content = [{"type": "reasoning_text", "text": thought.text}] if thought.text else []
+    item: dict[str, Any] = {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content}
+    return item if seal is None or not content else {**item, "encrypted_content": seal(item["id"], thought)}
 
 
 def call_item(
@@ -309,6 +352,37 @@ def input_items(messages: Iterable[Message], turn: str) -> list[dict[str, Any]]:
         else:
             found.append(said_item(f"msg_{name}", message))
     return found
+
+
+def history_items(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return a history as items. Those of a response are named as in the response, and its input as its input items."""
+    found: list[dict[str, Any]] = []
+    for turn, group in groupby(messages, key=lambda one: one.turn_id):
+        if turn is None:
+            for message in group:
+                found += _added(message, message.id or "")
+            continue
+        step = 0
+        for number, message in enumerate(group):
+            if message.role == "assistant" and message.provider is not None:
+                step += 1
+                found += step_items(message, turn, step)
+            elif message.role == "tool" and step:
+                found += items_of([message], turn)
+            else:
+                found += _added(message, f"{turn}_in{number}")
+    return found
+
+
+def _added(message: Message, name: str) -> list[dict[str, Any]]:
+    if message.role in ("assistant", "tool"):
+        return items_of([message], name)
+    return [said_item(f"msg_{name}", message)]
+
+
+def compaction_item(turn: str, content: str) -> dict[str, Any]:
+    """Return the compaction that a turn has written."""
+    return {"type": "compaction", "id": f"cmp_{turn}", "encrypted_content": content}
 
 
 def said_item(name: str, message: Message) -> dict[str, Any]:

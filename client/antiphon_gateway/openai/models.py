@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from antiphon.wire.lists.workers import offers
 from antiphon_gateway.http.operations import Call, operation
-from antiphon_gateway.openai.errors import RefusedField
+from antiphon_gateway.openai.errors import NO_MODEL, turn_failure
 
 OWNER = "antiphon"
 
@@ -41,16 +41,17 @@ async def list_models(call: Call[None, None]) -> ModelList:
 async def show_model(call: Call[None, None]) -> Model:
     """Read whether `model` may be this agent, or this `provider/model` (with `%2F`)"""
     name = call.path["model"]
+    if not await is_offered(call, name):
+        raise turn_failure(NO_MODEL[0], "", name)
+    provider, slash, _ = name.partition("/")
+    return Model(name, provider if slash else OWNER)
+
+
+async def is_offered(call: Call[Any, Any], name: str) -> bool:
+    """Return whether `model` may be this name: a worker that runs now has it."""
     agents, models = await _offered(call)
     provider, slash, model = name.partition("/")
-    if name in agents:
-        return Model(name, OWNER)
-    if slash and models & {name, f"{provider}/*", f"*/{model}", "*/*"}:
-        return Model(name, provider)
-    raise RefusedField(
-        "model", f"No running worker has {name!r:.100}: GET /v1/models lists the available models.",
-        status=404, code="model_not_found",
-    )  # fmt: skip
+    return name in agents or bool(slash and models & {name, f"{provider}/*", f"*/{model}", "*/*"})
 
 
 async def _offered(call: Call[Any, Any]) -> tuple[set[str], set[str]]:

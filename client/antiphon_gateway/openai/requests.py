@@ -9,10 +9,31 @@ from msgspec import Meta, Struct
 
 from antiphon.input.request import AgentSpec
 from antiphon.model import CallerTool
+from antiphon.window import Window
 from antiphon_gateway.openai.errors import refused
+from antiphon_gateway.openai.fields import (
+    ECHO,
+    NEITHER,
+    Elsewhere,
+    Unserved,
+    check_fields,
+    param,
+    params_of,
+    refuses,
+    repeated,
+)
 from antiphon_gateway.openai.items import Given
 
-Effort = Literal["none", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Short = Annotated[str, Meta(max_length=128)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[int, Meta(ge=1)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+AUTO_TOKENS = 100_000
+"""The window of ``provider/model`` with ``truncation="auto"``. An agent of the workers has its own."""
+ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 
 
 class Reasoning(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -20,6 +41,9 @@ class Reasoning(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
+    generate_summary: Annotated[Any, refuses("{} is not supported: use reasoning.summary.")] = None
+    context: Unserved = None
+    mode: Unserved = None
 
 
 class TextOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -29,6 +53,12 @@ class TextOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_field
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How events are sent."""
+
+    include_obfuscation: Annotated[bool | None, refuses(NEITHER, False)] = None
+
+
 class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     """A response to make. ``model`` is the name of an agent of the workers, or ``provider/model``.
 
@@ -36,73 +66,64 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     to a new one.
     """
 
-    model: str | None = None
+    model: Annotated[str | None, ECHO] = None
     input: Given | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
+    instructions: Annotated[str | None, ECHO] = None
+    previous_response_id: Annotated[str | None, ECHO] = None
     conversation: str | dict[str, str] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str] | None, ECHO] = None
     stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
-    background: bool | None = None
+    stream_options: StreamOptions | None = None
+    background: Annotated[bool | None, ECHO] = None
     store: bool | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_output_tokens: Annotated[int, Meta(ge=16)] | None = None
+    include: Annotated[list[str] | None, ECHO] = None
+    truncation: Annotated[Literal["auto", "disabled"] | None, ECHO] = None
+    temperature: Annotated[Temperature | None, param("temperature")] = None
+    top_p: Annotated[Share | None, param("top_p")] = None
+    presence_penalty: Annotated[float | None, param("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, param("frequency_penalty")] = None
+    max_output_tokens: Annotated[Annotated[int, Meta(ge=16)] | None, param("max_tokens")] = None
+    parallel_tool_calls: Annotated[bool | None, param("parallel_tool_calls")] = None
+    safety_identifier: Annotated[Short | None, param("safety_identifier")] = None
+    prompt_cache_key: Annotated[Short | None, param("prompt_cache_key")] = None
+    user: Annotated[str | None, param("user")] = None
+    service_tier: Annotated[Tier | None, ECHO] = None
+    top_logprobs: Annotated[TopLogprobs | None, ECHO] = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    parallel_tool_calls: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
-    safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
-    user: str | None = None
-    top_logprobs: int | None = None
-    truncation: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    max_tool_calls: int | None = None
-    include: list[str] | None = None
+    max_tool_calls: Annotated[Any, refuses("{} is not supported: set max_steps of the agent.")] = None
+    prompt: Annotated[Any, refuses("{} is not supported: send instructions and input.")] = None
+    prompt_cache_retention: Elsewhere = None
+    prompt_cache_options: Elsewhere = None
+    context_management: Annotated[Any, refuses("{} is not supported: set the window of the agent.", [])] = (
+        None
+    )
+    background_options: Unserved = None
+    moderation: Unserved = None
+    access_programs: Unserved = None
+    image: Unserved = None
 
 
-# Parameters of the model by their names here and at our providers.
-PARAMS = {
-    "temperature": "temperature", "top_p": "top_p", "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty", "max_output_tokens": "max_tokens",
-    "parallel_tool_calls": "parallel_tool_calls", "user": "user", "safety_identifier": "safety_identifier",
-    "prompt_cache_key": "prompt_cache_key",
-}  # fmt: skip
-REFUSED = {
-    "max_tool_calls": "max_tool_calls is not supported: set max_steps of the agent.",
-    "include": "include is not supported: omit it.",
-    "top_logprobs": "top_logprobs is not supported: omit it.",
-}
 TOOL_FIELDS = {"type", "name", "description", "parameters", "strict"}
-ECHOED = (
-    "model", "instructions", "previous_response_id", "metadata", "background", "temperature", "top_p",
-    "presence_penalty", "frequency_penalty", "max_output_tokens", "parallel_tool_calls", "service_tier",
-    "prompt_cache_key", "safety_identifier",
-)  # fmt: skip
 
 
 def check(request: CreateResponse) -> None:
     """Refuse what a response cannot do here. Raises ``Refused``."""
-    for name, sentence in REFUSED.items():
-        if getattr(request, name):
-            raise refused(name, sentence)
+    check_fields(request)
     if not request.input:
         raise refused("input", "input must be text or a list of items that is not empty.")
-    if request.truncation not in (None, "disabled"):
-        raise refused("truncation", "truncation must be disabled: set the window of the agent.")
+    if unknown := set(request.include or ()) - {ENCRYPTED, LOGPROBS}:
+        raise refused(
+            "include", f"include: {min(unknown)!r:.80} is not supported, only {ENCRYPTED} and {LOGPROBS}."
+        )
     if request.previous_response_id is not None and request.conversation is not None:
         raise refused("conversation", "Name previous_response_id or conversation, not both.")
     if request.store is False and (request.conversation is not None or request.background):
         raise refused(
             "store", "With store=False, omit conversation and background: the response cannot be read later."
         )
-    if any(value for value in (request.stream_options or {}).values()):
-        raise refused("stream_options", "stream_options is not supported: omit it.")
     check_metadata(request.metadata)
 
 
@@ -125,7 +146,9 @@ def conversation_of(request: CreateResponse) -> str | None:
     return named
 
 
-def agent_of(model: str | None, instructions: str | None = None) -> str | AgentSpec | None:
+def agent_of(
+    model: str | None, instructions: str | None = None, truncation: str | None = None
+) -> str | AgentSpec | None:
     """Return the agent that ``model`` names; without a name, the session's or the only one. Raises ``Refused``."""
     if model == "":
         raise refused("model", "model must name an agent, or provider/model.")
@@ -133,7 +156,8 @@ def agent_of(model: str | None, instructions: str | None = None) -> str | AgentS
     if slash:
         if not provider or not name or "*" in (provider, name):
             raise refused("model", f"model must name an agent, or provider/model, not {model!r:.80}.")
-        return AgentSpec(provider=provider, model=name, system=instructions)
+        window = Window(tokens=AUTO_TOKENS) if truncation == "auto" else None
+        return AgentSpec(provider=provider, model=name, system=instructions, window=window)
     if instructions is not None:
         raise refused("instructions", f"The agent {model!r} has its own instructions: omit them.")
     return model
@@ -141,12 +165,9 @@ def agent_of(model: str | None, instructions: str | None = None) -> str | AgentS
 
 def options_of(request: CreateResponse) -> dict[str, Any]:
     """Return the options of the turn that a request asks for. Raises ``Refused``, and ``InvalidTool``."""
-    agent = agent_of(request.model, request.instructions)
-    params = {
-        ours: getattr(request, name) for name, ours in PARAMS.items() if getattr(request, name) is not None
-    }
-    if request.service_tier in ("flex", "priority"):
-        params["service_tier"] = request.service_tier
+    agent = agent_of(request.model, request.instructions, request.truncation)
+    params = params_of(request) | tier_of(request.service_tier)
+    params |= logprobs_of(request.top_logprobs, LOGPROBS in (request.include or ()))
     if request.reasoning is not None:
         params["reasoning"] = msgspec.to_builtins(request.reasoning)
     if request.text is not None and request.text.verbosity is not None:
@@ -161,6 +182,16 @@ def options_of(request: CreateResponse) -> dict[str, Any]:
         "schema": schema_of(request.text),
         "caller_tools": offered or None,
     }
+
+
+def tier_of(tier: str | None) -> dict[str, Any]:
+    """Return the parameter for a service tier that is not the usual one."""
+    return {} if tier in (None, "auto", "default") else {"service_tier": tier}
+
+
+def logprobs_of(top: int | None, wanted: bool | None) -> dict[str, Any]:
+    """Return the parameters that ask a model for the probabilities of its tokens."""
+    return {"logprobs": True, **({"top_logprobs": top} if top else {})} if top or wanted else {}
 
 
 def chosen(
@@ -223,7 +254,7 @@ def function_tools(tools: list[dict[str, Any]]) -> list[CallerTool]:
 
 def echo_of(request: CreateResponse) -> dict[str, Any]:
     """Return what a response repeats of its request. It is kept with the turn, as metadata."""
-    found = {name: getattr(request, name) for name in ECHOED if getattr(request, name) is not None}
+    found = repeated(request)
     if request.tools:
         found["tools"] = [
             {"description": None, "parameters": None, "strict": None, **one} for one in request.tools

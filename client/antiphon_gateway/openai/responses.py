@@ -18,8 +18,9 @@ from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.openai.errors import error_of
 from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, output_item, page_of
 from antiphon_gateway.openai.requests import CreateResponse
+from antiphon_gateway.openai.stored import is_stored, seal_of, so_far, stream_of
 from antiphon_gateway.openai.stream import DONE, ResponseStream, encode, resource, response_id
-from antiphon_gateway.openai.submission import awaited, submitted, turn_of
+from antiphon_gateway.openai.submission import awaited, check_model, submitted, turn_of
 
 READ_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
@@ -52,7 +53,7 @@ async def create_response(call: Call[None, CreateResponse]) -> Answer[dict[str, 
         return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, None))
     if given.background:
         return Answer(await _resource(call, turn, part))
-    return Answer(await awaited(call, turn, _made(turn, part)) or await _resource(call, turn, part))
+    return Answer(await awaited(call, turn, _made(call, turn, part)))
 
 
 @operation("GET", "/v1/responses/{response}", right="read")
@@ -120,8 +121,7 @@ async def _results(turn: AsyncTurn, part: int) -> list[dict[str, Any]]:
 async def _stored(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
     """Return the turn of a response that was stored, and its part. Raises ``TurnNotFound``."""
     turn, part = await turn_of(call, name)
-    echo: dict[str, Any] = (await turn.info()).metadata.get("openai") or {}
-    if echo.get("store") is False:
+    if not is_stored(await turn.info()):
         raise TurnNotFound(f"The response {name[:100]!r} was not stored.")
     return turn, part
 
@@ -130,38 +130,30 @@ async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[st
     """Return a response as it is now."""
     info = await turn.info()
     if part or info.calls or info.decisions:  # the turn has waited: its events say where the response ends
-        made = ResponseStream(resource(info), turn.id, part)
-        with suppress(TimeoutError):
-            await call.services.stopping.within(READ_SECONDS, _read(call, turn, made))
+        made = await so_far(call, turn, info, part)
         if not made.begun:
             raise TurnNotFound(f"Unknown response {response_id(turn.id, part)!r}.")
         return made.response()
-    return resource(info, await turn.result(READ_SECONDS) if info.status == "finished" else None)
+    outcome = await turn.result(READ_SECONDS) if info.status == "finished" else None
+    return resource(info, outcome, seal_of(call, info))
 
 
-async def _read(call: Call[Any, Any], turn: AsyncTurn, made: ResponseStream) -> None:
-    """Read the events of a response so far."""
-    async with call.client.subscribe(turn.session_id) as now, turn.stream() as events:
-        async for event in events:
-            made.of(event)
-            if made.over or event.seq >= (now.cursor or 0):
-                break
-
-
-async def _made(turn: AsyncTurn, part: int) -> dict[str, Any] | None:
-    """Wait until a response ends or waits for an approval, and return it; None if the turn ends before it begins."""
-    made = ResponseStream(resource(await turn.info()), turn.id, part)
+async def _made(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
+    """Wait until a response ends or waits for an approval, and return it. Raises ``Refused``."""
+    made = await stream_of(call, turn, part)
     async with turn.stream() as events:
         async for event in events:
             made.of(event)
+            if event.type == "turn_failed":
+                await check_model(call, event, made.model)
             if made.over or made.for_approval:
                 return made.response()
-    return None if part else resource(await turn.info())
+    return await _resource(call, turn, part)
 
 
 async def _stream(call: Call[Any, Any], turn: AsyncTurn, part: int, after: int | None) -> Response:
-    events, made = turn.stream(), resource(await turn.info())
-    stream = ResponseStream(made, turn.id, part)
+    stream = await stream_of(call, turn, part)
+    events = turn.stream()
     return call.stream(events, _messages(events, stream, -1 if after is None else after))
 
 

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from antiphon.events import Event, StepFinished, ToolResultEvent, TurnRetrying, TurnSuspended
-from antiphon.model import Response
+from antiphon.model import Reasoning, Response
 from antiphon.session.turn_info import TurnInfo
+from antiphon_gateway.openai.errors import turn_failure
 from antiphon_gateway.openai.items import (
+    Seal,
     call_item,
     items_of,
     message_item,
@@ -45,8 +47,11 @@ def turn_and_part(name: str) -> tuple[str, int] | None:
     return turn, int(part or 0)
 
 
-def resource(info: TurnInfo, outcome: Response | None = None) -> dict[str, Any]:
-    """Return the response that a turn is, with its ``outcome`` if it has finished."""
+def resource(info: TurnInfo, outcome: Response | None = None, seal: Seal | None = None) -> dict[str, Any]:
+    """Return the response that a turn is, with its ``outcome`` if it has finished.
+
+    ``seal`` encrypts reasoning, for a request that includes that.
+    """
     echo: dict[str, Any] = info.metadata.get("openai") or {}
     found: dict[str, Any] = {
         "id": response_id(info.turn_id), "object": "response", "created_at": info.created // 1000,
@@ -54,10 +59,12 @@ def resource(info: TurnInfo, outcome: Response | None = None) -> dict[str, Any]:
         "model": echo.get("model") or info.agent or "", "previous_response_id": echo.get("previous_response_id"),
         "instructions": echo.get("instructions"), "output": [], "error": None, "tools": echo.get("tools") or [],
         "tool_choice": echo.get("tool_choice") or "auto",
-        "truncation": "disabled", "parallel_tool_calls": echo.get("parallel_tool_calls", True),
+        "truncation": echo.get("truncation") or "disabled",
+        "parallel_tool_calls": echo.get("parallel_tool_calls", True),
         "text": echo.get("text") or {"format": {"type": "text"}}, "top_p": echo.get("top_p", 1.0),
         "presence_penalty": echo.get("presence_penalty", 0.0), "frequency_penalty": echo.get("frequency_penalty", 0.0),
-        "top_logprobs": 0, "temperature": echo.get("temperature", 1.0), "reasoning": echo.get("reasoning"),
+        "top_logprobs": echo.get("top_logprobs") or 0, "temperature": echo.get("temperature", 1.0),
+        "reasoning": echo.get("reasoning"),
         "usage": None, "max_output_tokens": echo.get("max_output_tokens"), "max_tool_calls": None,
         "store": echo.get("store", True), "background": echo.get("background", False),
         "service_tier": echo.get("service_tier") or "default", "metadata": echo.get("metadata") or {},
@@ -66,22 +73,30 @@ def resource(info: TurnInfo, outcome: Response | None = None) -> dict[str, Any]:
     }  # fmt: skip
     found["text"].setdefault("format", {"type": "text"})
     if outcome is not None:
-        with_outcome(found, outcome, info.turn_id, info.ended)
+        with_outcome(found, outcome, info.turn_id, info.ended, seal)
     elif info.status in ("failed", "cancelled"):
-        found["output"] = items_of(info.messages, info.turn_id)
+        found["output"] = items_of(info.messages, info.turn_id, seal)
         found["usage"] = usage_of(info.usage)
     if info.status == "failed":
-        found["error"] = {"code": info.code or "turn_failed", "message": info.error or "The turn failed."}
+        found["error"] = error_in(info.code or "", info.error or "", found["model"])
     return found
 
 
-def with_outcome(found: dict[str, Any], outcome: Response, turn: str, ended: int | None) -> None:
+def error_in(code: str, message: str, model: str) -> dict[str, Any]:
+    """Return why a response failed."""
+    told = turn_failure(code, message, model)
+    return {"code": told.code, "message": told.detail}
+
+
+def with_outcome(
+    found: dict[str, Any], outcome: Response, turn: str, ended: int | None, seal: Seal | None
+) -> None:
     """Fill in what a turn that has finished brought."""
     reason = INCOMPLETE.get(outcome.stop_reason)
     found["status"] = "incomplete" if reason else "completed"
     found["incomplete_details"] = {"reason": reason} if reason else None
     found["completed_at"] = None if reason or not ended else ended // 1000
-    found["output"] = items_of(outcome.messages, turn)
+    found["output"] = items_of(outcome.messages, turn, seal)
     found["usage"] = usage_of(outcome.usage)
 
 
@@ -105,8 +120,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
 
     KINDS: ClassVar = {"text_delta": "text", "refusal_delta": "refusal", "reasoning_delta": "reasoning"}
 
-    def __init__(self, response: dict[str, Any], turn_id: str, part: int = 0) -> None:
+    def __init__(
+        self, response: dict[str, Any], turn_id: str, part: int = 0, seal: Seal | None = None
+    ) -> None:
         super().__init__()
+        self._seal = seal
         self._response: dict[str, Any] = {
             **response, "id": response_id(turn_id, part), "status": "queued", "output": [], "usage": None,
             "error": None, "completed_at": None, "incomplete_details": None,
@@ -128,6 +146,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
             one["sequence_number"] = self._number
             self._number += 1
         return found
+
+    @property
+    def model(self) -> str:
+        """What the request named as the model."""
+        return self._response["model"]
 
     @property
     def begun(self) -> bool:
@@ -236,14 +259,15 @@ class ResponseStream(TurnStream[dict[str, Any]]):
     def _outcome(self, event: Any) -> dict[str, Any]:
         self.over = True
         if event.type == "turn_finished":
-            with_outcome(self._response, event.response, self._turn, event.at)
+            with_outcome(self._response, event.response, self._turn, event.at, self._seal)
             if self._part_number:
                 self._response |= {"output": self._done, "usage": usage_of(self.usage)}
             return self._snapshot(ENDED[self._response["status"]])
         if event.type == "turn_cancelled":
             self._response |= {"status": "incomplete", "incomplete_details": {"reason": "cancelled"}}
             return self._snapshot("response.incomplete")
-        self._response |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
+        error = error_in(event.code, event.message, self.model)
+        self._response |= {"status": "failed", "error": error}
         return self._snapshot("response.failed")
 
     def _snapshot(self, kind: str) -> dict[str, Any]:
@@ -256,7 +280,7 @@ class ResponseStream(TurnStream[dict[str, Any]]):
             case "call":
                 return call_item(name, part.call_id, part.name, part.text if ended else "", status)
             case "reasoning":
-                item = reasoning_item(name, "")
+                item = reasoning_item(name, Reasoning(part.text if ended else ""), self._seal)
             case _:
                 item = message_item(name, status)
         return item | {"content": [_content(part)]} if ended else item

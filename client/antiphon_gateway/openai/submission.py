@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Collection
 from typing import Any, TypeVar
 
-import msgspec
-
 from antiphon.client import SessionSnapshot
-from antiphon.errors import AgentError, SessionBusy, SessionChanged, SessionExists, TurnNotFound, UsageError
+from antiphon.errors import SessionBusy, SessionChanged, SessionExists, TurnNotFound, UsageError
 from antiphon.input.ids import turn_id_of_key
-from antiphon.model import Response
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.keys import PREFIX
-from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Call
-from antiphon_gateway.openai.errors import NO_RETRY, RefusedField, refused, turn_failure
+from antiphon_gateway.openai.errors import NO_MODEL, NO_RETRY, RefusedField, refused, turn_failure
 from antiphon_gateway.openai.items import Content, messages_of, results_of
+from antiphon_gateway.openai.models import is_offered
 from antiphon_gateway.openai.requests import CreateResponse, check, conversation_of, echo_of, options_of
+from antiphon_gateway.openai.stored import dereferenced, is_stored, summary_of
 from antiphon_gateway.openai.stream import ResponseStream, resource, turn_and_part
 from antiphon_gateway.problems import Draining, Refused
 
@@ -29,35 +27,30 @@ STATELESS_SECONDS = 3600.0
 """How long the session of a request that is not to be stored is kept after its last turn."""
 
 
-async def submitted(call: Call[Any, Any], given: CreateResponse) -> tuple[AsyncTurn, int]:
+async def submitted(
+    call: Call[Any, Any], given: CreateResponse, unstored: Collection[str] | None = None
+) -> tuple[AsyncTurn, int]:
     """Submit the turn of a response, or answer the calls that the previous one has ended with.
 
-    Returns the turn, and how often the caller's tools had answered before. Raises ``Refused`` and ``AgentError``.
+    Of the responses that are not stored, one of ``unstored`` may come before, or any with None. Returns the turn, and
+    how often the caller's tools had answered before. Raises ``Refused`` and ``AgentError``.
     """
     check(given)
-    before = None if given.previous_response_id is None else await previous(call, given.previous_response_id)
+    name = given.previous_response_id
+    before = None if name is None else await previous(call, name, unstored)
     session = conversation_of(given)
     if session is not None:
         call.caller.check_session(session)
-    results = results_of(given.input or "")
+    items = await dereferenced(call, given.input or "", session or (before and before[0].session_id))
+    results = results_of(items)
     if results is not None:
         return await _answered(call, given, results, before or await _waiting_in(call, session))
     options = _options(call, given)
-    messages = messages_of(given.input or "", summary_of(call))
+    messages = messages_of(items, summary_of(call))
     if before is not None:
         return await _following(call, *before, messages, options), 0
     where = session if session is not None else call.new_session(options["key"])
     return await call.client.submit(where, messages, **options), 0
-
-
-async def result_of(call: Call[Any, Any], turn: AsyncTurn) -> Response:
-    """Return the response of a turn. Raises ``Refused``."""
-    try:
-        return await awaited(call, turn, turn.result())
-    except AgentError as exc:
-        if exc.turn_id != turn.id:
-            raise
-        raise turn_failure(str(exc.code), exc.message) from exc
 
 
 async def awaited(call: Call[Any, Any], turn: AsyncTurn, work: Awaitable[T]) -> T:
@@ -83,6 +76,13 @@ async def awaited(call: Call[Any, Any], turn: AsyncTurn, work: Awaitable[T]) -> 
         raise Refused(504, "still_running", detail, headers=headers) from None
 
 
+async def check_model(call: Call[Any, Any], failed: Any, model: str) -> None:
+    """Raise ``Refused`` with 404 if a turn has failed because no worker offers its model."""
+    code = str(failed.code)
+    if code in NO_MODEL or (code == "not_allowed" and "/" in model and not await is_offered(call, model)):
+        raise turn_failure(NO_MODEL[0], "", model)
+
+
 def key_of(call: Call[Any, Any]) -> str | None:
     """Return the ``Idempotency-Key`` of a request, None without one. Raises ``Refused``."""
     keys = call.request.headers.getlist("idempotency-key")
@@ -103,36 +103,20 @@ async def turn_of(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
         raise TurnNotFound(f"Unknown response {name[:100]!r}.") from None
 
 
-async def previous(call: Call[Any, Any], name: str) -> tuple[AsyncTurn, int]:
+async def previous(
+    call: Call[Any, Any], name: str, unstored: Collection[str] | None = None
+) -> tuple[AsyncTurn, int]:
     """Return the turn of the response that a request follows. Raises ``Refused``."""
     try:
-        return await turn_of(call, name)
+        turn, part = await turn_of(call, name)
+        if unstored is not None and name not in unstored and not is_stored(await turn.info()):
+            raise TurnNotFound
+        return turn, part
     except TurnNotFound:
         raise RefusedField(
             "previous_response_id", f"Unknown response {name[:100]!r}: send the whole conversation as input.",
             status=404, code="previous_response_not_found",
         ) from None  # fmt: skip
-
-
-def sealed_summary(call: Call[Any, Any], text: str) -> str:
-    """Return a summary that only a gateway with the same keys can read, for a caller of the same tenant."""
-    told = {"tenant": call.caller.tenant, "text": text}
-    return sealed(call.services.access.seal_key, msgspec.json.encode(told).decode())
-
-
-def summary_of(call: Call[Any, Any]) -> Callable[[str], str]:
-    """Return the function that reads such summaries. It raises ``Refused``."""
-
-    def read(content: str) -> str:
-        try:
-            told = msgspec.json.decode(opened(call.services.access.seal_key, content), type=dict[str, Any])
-        except (Refused, msgspec.MsgspecError, UnicodeError):
-            told = {}
-        if "text" not in told or told.get("tenant") != call.caller.tenant:
-            raise refused("input", "input: this compaction is from another deployment or another tenant.")
-        return told["text"]
-
-    return read
 
 
 async def history_until(call: Call[Any, Any], before: AsyncTurn, part: int) -> tuple[SessionSnapshot, int]:

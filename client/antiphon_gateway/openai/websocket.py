@@ -16,11 +16,12 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from antiphon.errors import AgentError
+from antiphon.input.wrong_values import wrong_value
 from antiphon_gateway.http.operations import Call
 from antiphon_gateway.openai.errors import RefusedField, error_of, refused
 from antiphon_gateway.openai.requests import CreateResponse
 from antiphon_gateway.openai.responses import response_events
-from antiphon_gateway.openai.stream import ResponseStream, resource
+from antiphon_gateway.openai.stored import stream_of
 from antiphon_gateway.openai.submission import submitted
 from antiphon_gateway.problems import Draining, Refused
 
@@ -73,10 +74,11 @@ async def _listen(peer: WebSocket, asked: asyncio.Queue[str | bytes]) -> None:
 
 
 async def _answer(peer: WebSocket, call: Call[Any, Any], asked: asyncio.Queue[str | bytes]) -> None:
+    unstored = set[str]()  # what this connection has made with store=False: no other one may continue it
     while True:
         message = await asked.get()
         try:
-            await _respond(peer, replace(call, path={}, body=_read(message, call)))
+            await _respond(peer, replace(call, path={}, body=_read(message, call)), unstored)
         except (Refused, AgentError) as exc:
             call.services.refused(exc)
             await _send(peer, _error(exc))
@@ -86,16 +88,25 @@ async def _answer(peer: WebSocket, call: Call[Any, Any], asked: asyncio.Queue[st
             await _send(peer, _error(exc))
 
 
-async def _respond(peer: WebSocket, call: Call[Any, CreateResponse]) -> None:
+async def _respond(peer: WebSocket, call: Call[Any, CreateResponse], unstored: set[str]) -> None:
+    """Send the events of a response. One that is not stored can be continued until a continuation fails."""
     call.services.quotas.take(call.caller.name, call.caller.rate or call.services.limits.rate)
-    turn, part = await submitted(call, call.body)
-    made = ResponseStream(resource(await turn.info()), turn.id, part)
-    async with (
-        turn.stream() as events,
-        aclosing(response_events(events, made)) as told,
-    ):
-        async for one in told:
-            await _send(peer, one)
+    before, completed = call.body.previous_response_id or "", False
+    try:
+        turn, part = await submitted(call, call.body, unstored)
+        made = await stream_of(call, turn, part)
+        async with (
+            turn.stream() as events,
+            aclosing(response_events(events, made)) as told,
+        ):
+            async for one in told:
+                completed = one["type"] in ("response.completed", "response.incomplete")
+                if completed and call.body.store is False:
+                    unstored.add(one["response"]["id"])
+                await _send(peer, one)
+    finally:
+        if not completed:
+            unstored.discard(before)
     if not made.over:
         raise Refused(
             503, "store_unavailable", f"Read the rest of the response with GET /v1/responses/{turn.id}."
@@ -120,7 +131,8 @@ def _read(message: str | bytes, call: Call[Any, Any]) -> CreateResponse:
     try:
         return msgspec.convert(given, CreateResponse)
     except msgspec.ValidationError as exc:
-        raise Refused(400, "invalid_body", f"Invalid message: {exc}.") from None
+        sentence, field = wrong_value(exc, CreateResponse)
+        raise Refused(400, "invalid_body", sentence, param=field or None) from None
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -98,7 +98,7 @@ async def test_a_line_cut_short_by_a_crash_is_written_again(redis_url, files):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ({"text": "x", "txet": 1}, "line 2: Object contains unknown field"),
+        ({"text": "x", "txet": 1}, "line 2: The field 'txet' is unknown: did you mean 'text'?"),
         ({"id": "a", "text": "y"}, "line 2: the id 'a' was used before"),
         ({"id": "b", "text": "x", "session": ""}, "line 2: A session id must have"),
     ],

@@ -20,6 +20,7 @@ from antiphon.input.ids import session_id, turn_id
 from antiphon.input.limits import LIMITS, check_size
 from antiphon.input.options import given, json_fields
 from antiphon.input.values import lifetime
+from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import submit_work
 from antiphon.session.runtime import SessionRef
@@ -57,7 +58,9 @@ async def submit_job(
     try:
         found = msgspec.convert(asked, _Options)
     except msgspec.ValidationError as exc:
-        raise InvalidMessage(f"The job's options are not those of a turn: {exc}.") from exc
+        raise InvalidMessage(
+            f"The job's options are not those of a turn: {wrong_value(exc, _Options)[0]}"
+        ) from exc
     named = given(found, _DECLARED)
     agent, ttl = named.pop("agent", None), named.pop("ttl", msgspec.UNSET)
     work = work_of_client(text, named | {"queue": queue})
