@@ -115,6 +115,14 @@ def without_disk(server_kind):
 
 
 @contextmanager
+def frozen(server_kind):
+    with RedisServer(server_kind) as server:
+        server.freeze()
+        yield server.url
+        server.thaw()
+
+
+@contextmanager
 def gone(server_kind):
     yield f"redis://127.0.0.1:{free_port()}/0"
 
@@ -123,6 +131,7 @@ REFUSING = {
     full: "AntiphonRedisRefusesWrites",
     read_only: "AntiphonRedisRefusesWrites",
     without_disk: "AntiphonRedisRefusesWrites",
+    frozen: "AntiphonRedisDown",
     gone: "AntiphonRedisDown",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from antiphon.errors import AgentError, StoreUnavailable, UsageError
+from antiphon.errors import AgentError, StoreError, StoreUnavailable, UsageError
 from antiphon.input.values import is_a
 from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
@@ -27,8 +27,8 @@ from antiphon.wire.lists.workers import (
 )
 from antiphon.wire.preflight import memory_of, write_refusal
 
-READ_SECONDS = 5.0
-"""How long the state of a cell may take to read."""
+READ_SECONDS, CHECK_SECONDS = 5.0, 2.0
+"""How long the state of a cell may take to read, and the check whether it takes turns."""
 
 
 class QueueState(Struct):
@@ -58,7 +58,7 @@ async def list_queues(connections: Connections) -> list[QueueState]:
     """Read the queues of all cells, by name. Raises ``StoreError``."""
     found: dict[str, QueueState] = {}
     for cell in connections.cells:
-        for row in await queue_rows(cell):
+        for row in await queue_rows(cell, await worker_rows(cell)):
             found.setdefault(row.name, QueueState(row.name)).add(row)
     return [found[name] for name in sorted(found)]
 
@@ -125,24 +125,38 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
             refusal = await write_refusal(cell)
             state.up, state.writable = not isinstance(refusal, StoreUnavailable), refusal is None
             state.workers = await worker_rows(cell)
-            state.queues = await queue_rows(cell)
+            state.queues = await queue_rows(cell, state.workers)
             state.counts = await counts(cell)
             state.memory = await memory_of(cell)
     return state
 
 
 async def no_turns_because(urls: Sequence[str], prefix: str) -> str:
-    """Return why no cell takes turns now, or nothing if one does."""
+    """Return why no cell takes turns now, or nothing as soon as one is known to take them."""
     cells = open_cells(list(urls), prefix=prefix, retries=0)
+    why = ""
+    asking = [asyncio.create_task(_refusal(cell)) for cell in cells]
     try:
-        async with asyncio.timeout(READ_SECONDS):
-            refusals = await asyncio.gather(*map(write_refusal, cells))
-    except TimeoutError:
-        return f"Redis has not answered within {READ_SECONDS:g} s."
+        for answer in asyncio.as_completed(asking):
+            refusal = await answer
+            if refusal is None:
+                return ""
+            why = why or str(refusal)
+        return why
     finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         for cell in cells:
             await cell.redis.aclose()
-    return "" if None in refusals else str(refusals[0])
+
+
+async def _refusal(cell: Cell) -> StoreError | None:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await write_refusal(cell)
+    except TimeoutError:
+        return StoreUnavailable(f"Redis has not answered within {CHECK_SECONDS:g} s.")
 
 
 MOST = {"in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000}

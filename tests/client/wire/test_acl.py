@@ -8,6 +8,7 @@ from support.ensemble import agent_spec, open_ensemble
 from antiphon.cli.redis import redis as redis_command
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError, StoreUnsupported, TurnCancelled, UsageError
+from antiphon.redis.deployment import cell_states
 from antiphon.wire.acl import ROLES, user_rule
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.preflight import check_redis, read_redis
@@ -78,6 +79,14 @@ async def test_a_worker_that_may_not_publish_events_does_not_start(user):
         await redis.aclose()
     with pytest.raises(StoreUnsupported, match="ACL SETUSER <user> \\+publish"):
         check_redis(facts, "none")
+
+
+@pytest.mark.parametrize(("role", "reads_memory"), [("client", False), ("worker", True), ("operator", True)])
+async def test_a_role_that_exports_metrics_reads_the_state_of_its_cell(user, role, reads_memory):
+    (state,) = await cell_states([user(role)], "ant")
+    assert (state.up, state.writable, state.workers, state.queues) == (True, True, [], [])
+    assert state.counts is not None
+    assert (state.memory is not None) == reads_memory
 
 
 HARM = [

@@ -99,8 +99,8 @@ class WorkerRow(Struct):
     lag: float = 0.0
 
 
-async def queue_rows(cell: Cell) -> list[QueueRow]:
-    """Read all queues of a cell by name. Raises ``StoreError``."""
+async def queue_rows(cell: Cell, workers: Sequence[WorkerRow]) -> list[QueueRow]:
+    """Read all queues of a cell by name; ``workers`` are its workers. Raises ``StoreError``."""
     stem = rq_key("rq_queue", "")
     names = sorted(
         text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
@@ -113,7 +113,7 @@ async def queue_rows(cell: Cell) -> list[QueueRow]:
         for registry in _REGISTRIES:
             pipe.zcard(rq_key(registry, name))
     found, size = await asked(pipe.execute(raise_on_error=False)), 3 + len(_REGISTRIES)
-    serving = [queue for worker in await worker_rows(cell) for queue in worker.queues]
+    serving = [queue for worker in workers for queue in worker.queues]
     now = await cell.server_ms()
     rows: list[QueueRow] = []
     for at, name in enumerate(names):
