@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import itertools
 import json
 import re
@@ -221,7 +222,7 @@ class _Identity:
     """An identity service: its public keys, and how often they were read."""
 
     def __init__(self):
-        self.reads, self.keys = 0, {}
+        self.reads, self.keys, self.wrong = 0, {}, None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -231,9 +232,9 @@ class _Identity:
                     json.loads(to_jwk(key.public_key())) | {"kid": kid, "use": "sig"}
                     for kid, key, to_jwk in outer.listed()
                 ]
-                self.send_response(200)
+                self.send_response(500 if outer.wrong == b"" else 200)
                 self.end_headers()
-                self.wfile.write(json.dumps({"keys": found}).encode())
+                self.wfile.write(json.dumps({"keys": found}).encode() if outer.wrong is None else outer.wrong)
 
             def log_message(self, *_):
                 pass
@@ -277,6 +278,55 @@ async def test_public_keys_are_read_from_their_service_and_no_oftener_than_neede
         service.server.shutdown()
         service.server.server_close()
         assert await status(signed("r", "RS256")) == 200
+
+
+@pytest.mark.parametrize("how", ["away", "no JSON", "no keys", "a list"])
+async def test_while_public_keys_cannot_be_read_callers_are_told_to_come_back(redis_url, monkeypatch, how):
+    service = _Identity()
+    service.keys = {"r": rsa.generate_private_key(65537, 2048)}
+    service.wrong = {"away": b"", "no JSON": b"<html>", "no keys": b"{}", "a list": b"[1]"}[how]
+    token = jwt.encode(
+        {"tenant": "a", "exp": time.time() + 60}, service.keys["r"], "RS256", headers={"kid": "r"}
+    )
+    async with shared(redis_url, jwt_settings=JwtSettings(jwks_url=service.url)) as (api, _):
+        for _ in range(3):
+            answer = await api.http.get("/sessions", headers={"authorization": f"Bearer {token}"})
+            assert (answer.status_code, answer.json()["code"]) == (503, "keys_unavailable")
+            assert int(answer.headers["retry-after"]) > 0
+        service.wrong = None
+        monkeypatch.setattr("antiphon_gateway.access.tokens.JWKS_PAUSE", 0)
+        await api.get("/sessions", headers={"authorization": f"Bearer {token}"})
+        service.wrong = b""
+        other = jwt.encode(
+            {"tenant": "a", "exp": time.time() + 60}, service.keys["r"], "RS256", headers={"kid": "x"}
+        )
+        await api.get("/sessions", 503, headers={"authorization": f"Bearer {other}"})
+        await api.get("/sessions", headers={"authorization": f"Bearer {token}"})
+
+
+DEEP = "[" * 9000 + "]" * 9000
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        '{"tenant":"a","exp":1' + "0" * 309 + "}", '{"tenant":"a","exp":1e999}', '{"tenant":"a","exp":-1e999}',
+        '{"tenant":"a","exp":NaN}', '{"tenant":"a","exp":9e9,"nbf":1e999}', '{"tenant":"a","exp":9e9,"iat":1e999}',
+        '{"tenant":"a","exp":true,"nbf":[]}', '{"tenant":"a","exp":"x"}', '{"tenant":"a","exp":null}', "[]", "1",
+        '{"tenant":"a","exp":9e9,"x":' + DEEP + "}", '{"tenant":"a","exp":1' + "0" * 5000 + "}",
+        '{"tenant":"a","exp":9e9,"sub":[]}', '{"tenant":"a","exp":9e9,"rights":7}', '{"tenant":{},"exp":9e9}',
+    ],
+    ids=range(16),
+)  # fmt: skip
+async def test_a_token_with_strange_claims_is_no_token(redis_url, claims):
+    def signed(header):
+        parts = b".".join(base64.urlsafe_b64encode(one.encode()).rstrip(b"=") for one in (header, claims))
+        signature = hmac.digest(SECRET.encode(), parts, "sha256")
+        return f"{parts.decode()}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+    async with shared(redis_url, jwt_settings=JwtSettings(secret=SECRET)) as (api, _):
+        for header in ('{"alg":"HS256"}', '{"alg":"HS256","x":' + DEEP + "}"):
+            await api.get("/sessions", 401, headers={"authorization": f"Bearer {signed(header)}"})
 
 
 async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url):

@@ -7,6 +7,7 @@ keys. ``exp`` is required. Nothing that a token says of its own verification is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -26,6 +27,12 @@ LONGEST_STREAM_SECONDS = 24 * 3600.0
 JWKS_SECONDS = 300.0
 JWKS_PAUSE = 10.0
 LEEWAY_SECONDS = 10.0
+
+
+INVALID = (jwt.PyJWTError, ValueError, TypeError, ArithmeticError, RecursionError)
+"""What reading a token may raise: its numbers may be beyond all bounds, and its JSON too deep."""
+
+log = logging.getLogger("antiphon.gateway")
 
 
 class JwtSettings(Struct, frozen=True, kw_only=True):
@@ -60,7 +67,7 @@ class Jwts:
         )  # fmt: skip
         try:
             return _caller(claims, known.tenant_claim)
-        except (ValueError, TypeError, InvalidId, msgspec.ValidationError) as exc:
+        except (*INVALID, InvalidId, msgspec.ValidationError) as exc:
             raise _unauthorized(f"The token's claims are invalid: {exc}.") from None
 
 
@@ -97,7 +104,7 @@ class StreamTokens:
                 life=claims.get("life"),
                 until=float(claims["exp"]),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, *INVALID):
             raise _unauthorized("The token is not a stream token.") from None
 
 
@@ -108,19 +115,20 @@ class _Jwks:
         self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=5)
         self._keys: dict[str, Any] = {}
         self._read_at = self._tried_at = -JWKS_SECONDS * 2
+        self._unavailable: Refused | None = None  # why they could not be read when that was last tried
         self._lock = asyncio.Lock()
 
     async def key(self, token: str) -> Any:
         try:
             known = str(jwt.get_unverified_header(token).get("kid", ""))
-        except jwt.InvalidTokenError as exc:
+        except INVALID as exc:
             raise _unauthorized(f"The token is not valid: {exc}.") from None
         if self._stale(known):
             async with self._lock:
                 if self._stale(known):
                     await self._read()
         if known not in self._keys:
-            raise _unauthorized("The token is signed with a key that is unknown.")
+            raise self._unavailable or _unauthorized("The token is signed with a key that is unknown.")
         return self._keys[known]
 
     def _stale(self, known: str) -> bool:
@@ -133,14 +141,17 @@ class _Jwks:
         self._tried_at = time.monotonic()
         try:
             found = await asyncio.to_thread(self._client.get_signing_keys, True)
-        except jwt.PyJWTError as exc:
-            if self._keys:
-                return  # those that were read before still count
-            raise Refused(
+        except Exception as exc:  # noqa: BLE001 - whatever the service has answered
+            log.warning(
+                "the keys of the identity service cannot be read: %s", type(exc).__name__,
+                extra={"action": "jwks_not_read"},
+            )  # fmt: skip
+            self._unavailable = Refused(
                 503, "keys_unavailable", "The keys of the identity service cannot be read: try again later.",
                 retry_after=JWKS_PAUSE,
-            ) from exc  # fmt: skip
-        self._keys = {str(one.key_id or ""): one for one in found}
+            )  # fmt: skip
+            return  # those that were read before still count
+        self._keys, self._unavailable = {str(one.key_id or ""): one for one in found}, None
         self._read_at = self._tried_at
 
 
@@ -149,7 +160,7 @@ def _claims(
 ) -> dict[str, Any]:
     try:
         return jwt.decode(token, key, algorithms, options={"require": ["exp"]}, leeway=leeway, **more)
-    except (jwt.PyJWTError, ValueError, TypeError) as exc:
+    except INVALID as exc:
         raise _unauthorized(f"The token is not valid: {exc}.") from None
 
 

@@ -25,6 +25,10 @@ WRITTEN_WRONGLY = [
     f"redis://host/0?password={WORD}", f"redis://host/0?nonsense=1&password={WORD}", f"redis://u:a#{WORD}@host:1/0",
     f"redis+sentinel://:{WORD}@", f"redis+sentinel://a:b/x/y?sentinel_password={WORD}", f"redis://:{WORD}@host:99999999/0",
     f"http://:{WORD}@host", f"redis://{WORD}@host:x/0", f"redis://host/0?ssl_password={WORD}",
+    f"redis://host/0?pasword={WORD}", f"redis://host/0?pass={WORD}", f"redis://host/0?pw={WORD}", f"redis://host/0?{WORD}",
+    f"redis://host/0?Password%20={WORD}", f"redis://host/0?db=0&key={WORD}", f"redis://host/0?a=1;pass={WORD}",
+    f"redis://host/0?timeout={WORD}", f"redis://host/0#{WORD}", f"redis+sentinel://a:1/x/0?sentinel_pasword={WORD}",
+    f"redis://host/{WORD}", f"redis://host/0?db={WORD}", f"redis://host/0?socket_timeout={WORD}",
 ]  # fmt: skip
 
 

@@ -232,6 +232,28 @@ def test_only_the_last_keys_are_remembered_and_short_words_are_none():
     assert secrets.out_of("B" * 12) == secrets.out_of("Q" * 12) == MASK
 
 
+@pytest.mark.parametrize("key", ["abc12", "a-b!", "x", "pä%"])
+def test_a_short_key_is_taken_out_where_it_is_a_word(key):
+    secrets = Secrets()
+    secrets.learn(key)
+    for form in (key, quote(key, safe="")):
+        assert secrets.out_of(f"{form}: wrong key {form!r} ({form},{form})") == (
+            f"{MASK}: wrong key {MASK!r} ({MASK},{MASK})"
+        )
+    assert secrets.out_of(f"9{key}9 a{key}") == f"9{key}9 a{key}"
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind in KINDS for key in ("abc12", "k")])
+async def test_a_short_key_is_in_no_error(kind, key):
+    data = json.dumps({"error": {"message": f"The key {key} is wrong: Bearer {key}", "type": "x"}}).encode()
+    async with WireServer(Reply([data], 401, "application/json")) as server:
+        provider = serve(kind, server.url, api_key=key)
+        with pytest.raises(ProviderError, match=r"The key \[key\] is wrong: ") as raised:
+            await hear(provider)
+        assert f" {key} " not in shown(raised.value)
+        await provider.aclose()
+
+
 def test_secrets_are_looked_for_in_time_that_grows_with_the_text_alone():
     secrets = Secrets([HEADER])
     secrets.learn(KEY)

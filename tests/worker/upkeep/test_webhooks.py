@@ -317,7 +317,16 @@ async def test_only_a_private_webhook_reaches_a_private_address(cell, redis_url,
     [("8.8.8.8", True), ("2606:4700::1111", True), ("64:ff9b::808:808", True), ("127.0.0.1", False),
      ("10.1.2.3", False), ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False),
      ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
-     ("64:ff9b::a00:1", False), ("2002:a00:1::", False)],
+     ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("2002:808:808::", False), ("::ffff:8.8.8.8", True),
+     ("64:ff9b:1::808:808", False), ("64:ff9b:1::a00:1", False), ("::ffff:0:808:808", False), ("::ffff:0:a00:1", False),
+     ("::808:808", False), ("::a00:1", False), ("::", False), ("fec0::1", False), ("192.88.99.1", False),
+     ("192.0.0.192", False), ("198.18.0.1", False), ("203.0.113.7", False), ("240.0.0.1", False),
+     ("255.255.255.255", False), ("192.31.196.1", False), ("100::1", False), ("100:0:0:1::1", False),
+     ("2001::1", False),
+     ("2001:db8::1", False), ("2001:10::1", False), ("2001:20::1", False), ("3fff::1", False), ("5f00::1", False),
+     ("ff0e::1", False), ("4000::1", False), ("2620:4f:8000::1", False), ("2001:470::5efe:a00:1", False),
+     ("2001:470::200:5efe:7f00:1", False), ("2001:470::5efe:808:808", True), ("2a00:1450::1", True),
+     ("168.63.129.16", False), ("fd00:ec2::254", False), ("172.15.255.255", True), ("172.16.0.0", False)],
 )  # fmt: skip
 def test_which_addresses_are_public(address, public):
     assert is_public(address) is public

@@ -16,7 +16,7 @@ from antiphon.input.parameters import is_credential
 
 MASK = "[key]"
 SHORTEST = 6
-"""Shorter texts are not treated as keys, because they also occur inside other words."""
+"""Shorter keys are removed where they stand as words, because they also occur inside other words."""
 WIDTH = 8
 """This many consecutive characters of a key are treated as a part of the key."""
 REMEMBERED = 16
@@ -81,18 +81,24 @@ class Secrets:
         self._whole = [value for value in whole if len(value) >= SHORTEST]
         self._known: dict[str, None] = {}
         self._parts: dict[int, set[str]] = {}
+        self._words: set[str] = set()
 
     def learn(self, key: str) -> None:
         """Remember a key. Of many keys, only the most recent ones are kept."""
-        if key in self._known or len(key) < SHORTEST:
+        if key in self._known or not key:
             return
         self._known[key] = None
         while len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
         self._parts = {}
+        self._words = {
+            form for known in self._known for form in (known, _quoted(known)) if len(form) < SHORTEST
+        }
         for known in self._known:
             width = min(WIDTH, max(SHORTEST, (len(known) + 1) // 2))
             for form in _forms(known):
+                if len(form) < SHORTEST:
+                    continue
                 parts = self._parts.setdefault(min(width, len(form)), set())
                 parts.update(form[at : at + width] for at in range(len(form) - width + 1))
 
@@ -102,6 +108,8 @@ class Secrets:
             text = text.replace(value, MASK)
         for width, parts in self._parts.items():
             text = _without_parts(text, width, parts)
+        for word in self._words:
+            text = _without_word(text, word)
         return without_keys(text)
 
 
@@ -109,13 +117,29 @@ def _forms(key: str) -> Iterator[str]:
     """Yield a key unchanged, escaped for a URL, in hexadecimal, and in base64 at each of the three offsets."""
     raw = key.encode("utf-8", "surrogatepass")
     yield key
-    yield quote(key, safe="", errors="replace")
+    yield _quoted(key)
     yield raw.hex()
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + raw).decode().rstrip("=")
         inner = encoded[(0, 2, 3)[shift] : len(encoded) - 1]  # the characters that depend only on the key
         yield inner
         yield inner.replace("+", "-").replace("/", "_")
+
+
+def _quoted(key: str) -> str:
+    return quote(key, safe="", errors="replace")
+
+
+def _without_word(text: str, word: str) -> str:
+    out: list[str] = []
+    kept, at = 0, text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            out += (text[kept:at], MASK)
+            kept = end
+        at = text.find(word, max(at + 1, kept))
+    return "".join([*out, text[kept:]])
 
 
 def _without_parts(text: str, width: int, parts: set[str]) -> str:

@@ -62,7 +62,9 @@ _PERCENT_ENCODE = "percent-encode the special characters of the password"
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 SENTINEL_SECONDS = 1.0
 CLOSED_BY_SERVER = ("Connection closed by server", "Error while reading", "Error while writing")
-SECRETS = ("password", "passwd", "secret", "token", "auth")
+NUMBERS = frozenset(URL_QUERY_ARGUMENT_PARSERS)
+PATHS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
+"""The options of a URL whose values may be shown. Any other name may be a misspelt password."""
 
 
 def open_redis(
@@ -290,13 +292,17 @@ def redact(url: str) -> str:
     secret, at, place = rest.rpartition("@")
     user, colon, _ = secret.partition(":")
     known = "" if not at else f"{user}:***@" if colon else "***@"
-    place, question, query = place.partition("?")
+    place, question, query = place.partition("#")[0].partition("?")
+    host, slash, path = place.partition("/")
+    if scheme in ("redis", "rediss") and path and not path.isdigit():
+        place = f"{host}{slash}***"
     return f"{scheme}{mark}{known}{place}{question}{'&'.join(_redacted(pair) for pair in query.split('&'))}"
 
 
 def _redacted(pair: str) -> str:
-    name, equals, _ = pair.partition("=")
-    return f"{name}=***" if equals and any(word in name.lower() for word in SECRETS) else pair
+    name, equals, value = pair.partition("=")
+    shown = name in PATHS or (name in NUMBERS and value.replace(".", "", 1).isdigit())
+    return pair if shown or not pair else f"{name}=***" if equals else "***"
 
 
 def _check_encoded(url: str) -> None:

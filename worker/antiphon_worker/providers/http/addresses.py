@@ -16,18 +16,37 @@ Address: TypeAlias = tuple[int, int, int, str, Any]
 HEAD_START_SECONDS = 0.25  # the time for an address before the next one is tried as well
 
 
+_V4 = ipaddress.IPv4Network
+_V6 = ipaddress.IPv6Network
+SPECIAL_V4 = [
+    *map(_V4, (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+        "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+    )),
+    _V4("168.63.129.16/32"),  # a public address that every machine of Azure reaches its host by
+]  # fmt: skip
+"""IANA's registry of special-purpose addresses and multicast, whatever it says of their reach."""
+GLOBAL_V6 = _V6("2000::/3")
+SPECIAL_V6 = [*map(_V6, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))]
+"""Those of the registry within ``GLOBAL_V6``, the only addresses that are assigned to hosts."""
+TRANSLATED = [*map(_V6, ("::ffff:0:0/96", "64:ff9b::/96"))]
+"""They lead to the IPv4 address at their end."""
+ISATAP = (b"\0\0\x5e\xfe", b"\2\0\x5e\xfe")
+"""What stands before an IPv4 address at the end of an address with any beginning."""
+
+
 def is_public(address: str) -> bool:
-    """Return whether an IP address is public, including one embedded in an IPv6 address."""
+    """Return whether an IP address is public, and the IPv4 address in it, if there is one. Raises ``ValueError``."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(found.packed[-4:])
-        found = inner or found
-    return found.is_global and not found.is_multicast
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+    if isinstance(found, ipaddress.IPv4Address):
+        return not any(found in network for network in SPECIAL_V4)
+    inner = str(ipaddress.IPv4Address(found.packed[-4:]))
+    if any(found in network for network in TRANSLATED):
+        return is_public(inner)
+    if found not in GLOBAL_V6 or any(found in network for network in SPECIAL_V6):
+        return False
+    return found.packed[8:12] not in ISATAP or is_public(inner)
 
 
 async def reached(host: str, port: int, allowed: Callable[[str], bool] | None = None) -> socket.socket:

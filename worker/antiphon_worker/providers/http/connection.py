@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.input.parameters import is_credential
 from antiphon_worker.providers.errors import retry_after
 from antiphon_worker.providers.http.limits import Gate, pressure_of, pressure_of_error, scope_of
-from antiphon_worker.providers.secrets import Secrets, UrlFilter, secrets_in_url, without_keys
+from antiphon_worker.providers.secrets import SHORTEST, Secrets, UrlFilter, secrets_in_url, without_keys
 from antiphon_worker.providers.stream.json_text import valid
 
 try:
@@ -352,8 +352,11 @@ _inherited: list[Any] = []
 
 
 def _secrets_of(options: Options) -> Secrets:
-    urls = [url for url in (options.base_url, options.proxy) if url]
-    secrets = Secrets([*options.headers.values(), *(value for url in urls for value in secrets_in_url(url))])
+    in_urls = [value for url in (options.base_url, options.proxy) if url for value in secrets_in_url(url)]
+    secrets = Secrets([*options.headers.values(), *in_urls])
+    for value in in_urls:
+        if len(value) < SHORTEST:
+            secrets.learn(value)
     for name, value in options.headers.items():
         if is_credential(name):
             secrets.learn(value.rpartition(" ")[2])
