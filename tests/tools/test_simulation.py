@@ -106,10 +106,14 @@ SABOTAGE = [
         "if usage ~= '' then redis.call('HSET', key_turn(turn), 'session_usage', usage) end",
         "what a session has used",
     ),
-    ("webhooks/take", "redis.call('ZADD', key_webhooks(), now + lease_ms, name)", "webhooks are looked at"),
     (
         "webhooks/take",
-        "redis.call('HSET', key_webhook(name), 'held', '')",
+        "redis.call('ZADD', key_webhooks(), now + (free and lease_ms or pause_ms), name)",
+        "webhooks are looked at",
+    ),
+    (
+        "webhooks/take",
+        "redis.call('HSET', key_webhook(name), 'held', free and '1' or '')",
         "who holds a webhook",
     ),
     (

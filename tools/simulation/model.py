@@ -23,6 +23,7 @@ EDIT_MS = 1_000
 QUARANTINE_MS = 60_000
 BACK_MS = 1_000
 NEAREST_MS = 20_000
+START_ALONE_MS = 30_000
 IN_RQ = "cancelled in RQ"
 MOST_UNTOLD = 1300
 OPEN_KINDS = {"approval": "approve", "tool": "result"}
@@ -249,6 +250,7 @@ class Model:
             self.begin_anew(turn.session)
         turn.run, turn.attempt, turn.crashes, turn.errors = turn.run + 1, 0, 0, 0
         turn.cancel = turn.keep = turn.done = turn.given_back = ""
+        turn.offered = False
         turn.place, turn.begun, turn.calls = None, False, []
         turn.steers = turn.steered_into = turn.lacking = ""
         turn.usage = turn.own_usage = 0
@@ -442,7 +444,7 @@ class Model:
         self.tokens[worker] = token
         if turn.crashes >= 2 and alone is not None:
             alone.append(turn.id)
-            session.look_at = self.now + lease_ms
+            session.look_at = self.now + max(lease_ms, START_ALONE_MS)
             session.holder, session.alone = worker, f"alone-{token}"
             return
         self.fences += 1

@@ -63,7 +63,11 @@ class Shares:
     def lines_up(self, turn: Turn) -> bool | None:
         """Whether it waits; None where it needs no place."""
         share, queue = turn.share, turn.queue
-        if not share or turn.cancel or turn.status == "running" or (turn.status == "queued" and turn.offered):
+        if (
+            not share
+            or turn.status == "running"
+            or (turn.offered and (turn.cancel or turn.status == "queued"))
+        ):
             return None
         line, places = self.lines[queue, share], self.places[share]
         if self.stands(places.get(queue, "")) or line or not self.has_room(turn.tenant):

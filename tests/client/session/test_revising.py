@@ -49,6 +49,25 @@ def look() -> str:
     return "seen"
 
 
+def test_an_edit_that_is_interrupted_before_it_began_leaves_its_question(runtime):
+    """Whether the edit has just begun or still waits when it is interrupted depends on the moment."""
+    first, second = Gate(), Gate()
+    runtime.use(script("a", [first, "b"], [second, "c"], "d"))
+    session = runtime.agent().session("s")
+    session.run("1")
+    running = session.submit("2")
+    first.wait()
+    edit = session.edit(ids(session)[0], "one")
+    running.cancel()
+    last = session.submit("3", if_busy="interrupt")
+    second.go.set()
+    with pytest.raises(TurnCancelled):
+        edit.result(20)
+    last.result(20)
+    assert [(one.text, one.interrupted) for one in session.messages][:2] == [("one", True), ("3", False)]
+    assert len(session.messages) == 3
+
+
 def test_the_last_answer_is_given_anew_and_the_question_stays(runtime):
     runtime.use(lines := script("a", "b", "c"))
     session = runtime.agent().session("s")

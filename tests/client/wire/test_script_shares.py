@@ -335,6 +335,28 @@ async def test_turns_beyond_the_limit_in_flight_wait_until_others_have_ended(cel
     assert await in_flight(cell) == 2
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["new", "requeued"])
+async def test_a_turn_that_is_interrupted_before_it_began_waits_for_its_place_too(again, cell):
+    await limit(cell, in_flight=1)
+    if again:
+        await cell.put("t1", "s1", tenant="a")
+        await cell.end(await cell.take_one(), "failed")
+    await cell.put("other", "s2", tenant="a")
+    other = await cell.take_one()
+    if again:
+        await cell.requeue(TurnId("t1"))
+    else:
+        await cell.put("t1", "s1", tenant="a")
+    await cell.put("t2", "s1", tenant="a", if_busy="interrupt")
+    assert (await cell.take()).turns == []
+    assert (await in_flight(cell), await line(cell)) == (1, ["t1"])
+    await cell.end(other)
+    interrupted = await cell.take_one()
+    assert (interrupted.turn_id, interrupted.stop) == ("t1", "interrupted by turn t2")
+    await cell.end(interrupted, "cancelled")
+    assert await cell.end(await cell.take_one())
+
+
 async def test_a_tenant_at_its_limit_takes_its_place_nowhere(cell):
     await limit(cell, in_flight=1)
     await put_all(cell, "a", "a1")

@@ -10,7 +10,7 @@ from support.eventually import wait_until, wait_until_async
 
 from antiphon.errors import TurnFailed
 from antiphon_worker.supervisor import watchdog
-from antiphon_worker.supervisor.watchdog import Page, Patience, standing_still
+from antiphon_worker.supervisor.watchdog import Page, Patience, standing_still, waited_for_processor
 
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
 
@@ -164,6 +164,25 @@ async def test_a_pause_of_the_whole_machine_is_nobodys_fault(monkeypatch):
     watched.pauses = [3600.0]
     await standing_still(watched.page, Patience(60.0, 10.0))
     assert watched.now > 3600 + 59
+
+
+async def test_a_process_without_a_processor_is_not_blocked(monkeypatch):
+    watched = Watched(monkeypatch)
+    watched.page.count(0, 1)
+    watched.page.count(1, 1)
+    await standing_still(watched.page, Patience(60.0, 10.0), lambda: 0.9 * watched.now)
+    assert watched.now == pytest.approx(70, abs=3)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="only Linux says how long a thread has waited"
+)
+def test_the_time_without_a_processor_is_that_of_processes_that_share_one(processes):
+    """A process that runs alone does not wait."""
+    spin = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\nwhile True: pass"
+    both = [processes.python("-c", spin, name=f"spin{number}") for number in range(2)]
+    wait_until(lambda: all(waited_for_processor(one.pid) > 0.1 for one in both))
+    assert waited_for_processor(0) == 0
 
 
 async def test_what_has_never_beaten_is_not_watched(monkeypatch):

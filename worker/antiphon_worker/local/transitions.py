@@ -150,7 +150,7 @@ class Transitions(SessionTransitions):
         record.drop(
             "cancel", "error", "error_code", "done", "given_back", "first_seq", "last_seq", "started_at", "ended_at",
             "retry_at", "response", "failing", "keep", "place", "journal", "service", "steers", "steered_into",
-            "session_usage", "own_usage", "lacking", "waited",
+            "session_usage", "own_usage", "lacking", "waited", "offered_at",
         )  # fmt: skip
         turn.journal = record.get("steered", b"").splitlines()
         begun = session.record.begin(now, turn.id)

@@ -352,8 +352,8 @@ class _Run:
         keep = self._lease.keep
         keep = keep or await patiently(self._lease, lambda: self._cell.keep_of(self._turn.turn_id))
         unfinished = self._unfinished()
-        if self._request is not None and self._request.revises is not None and self._revision is None:
-            keep = "nothing"  # it stopped before it knew where its messages belong
+        if not await self._finds_place():
+            keep = "nothing"
         kept = stamp(*unfinished.kept(keep), self._turn.turn_id, self._turn.created, self._agent)
         response, calls = self._recorded(unfinished, kept)
         events: list[Event] = [TurnCancelledEvent(reason=reason, kept=len(kept), keep=keep)]
@@ -364,6 +364,17 @@ class _Run:
             "cancelled", *events, messages=[encode(message) for message in kept], response=response, calls=calls,
             error=reason, variables=encode(variables) if variables is not None else b"", usage=unfinished.usage,
         )  # fmt: skip
+
+    async def _finds_place(self) -> bool:
+        """Find where the messages of a turn belong that was stopped before it knew. False if that is gone."""
+        request = self._request
+        if request is None or request.revises is None or self._revision is not None:
+            return True
+        try:
+            self._revision = await revised(self._cell, self._turn, request.revises, self._lease)
+        except AgentError:
+            return False
+        return True
 
     def _unfinished(self) -> Unfinished:
         """Return the output and tool results so far, or nothing if the turn's data is unreadable."""

@@ -18,7 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from antiphon.wire.connection.open import close_in_forks
-from antiphon_worker.supervisor.watchdog import STALL_SIGNAL, Page, Patience, State, standing_still
+from antiphon_worker.supervisor.watchdog import (
+    STALL_SIGNAL,
+    Page,
+    Patience,
+    State,
+    standing_still,
+    waited_for_processor,
+)
 
 log = logging.getLogger("antiphon.supervisor")
 
@@ -38,6 +45,11 @@ class Started:
     page: Page
     stalled: bool = False
     state: State = State.LOADING  # when it had ended
+
+    @property
+    def loading(self) -> bool:
+        """Whether it runs and has not loaded its App."""
+        return self.process.returncode is None and self.page.state is State.LOADING
 
     def tell(self, what: str, name: str, url: str) -> None:
         """Send the process its purpose (``WORK`` or ``ALONE``), its name and its Redis."""
@@ -66,7 +78,7 @@ class Started:
         return code
 
     async def _end_when_still(self, patience: Patience) -> None:
-        seconds = await standing_still(self.page, patience)
+        seconds = await standing_still(self.page, patience, lambda: waited_for_processor(self.process.pid))
         self.stalled = True
         log.error(
             "process %s has stood still for %.1f s and is ended",

@@ -22,6 +22,7 @@ KEPT = 3  # a turn may kill two workers before it runs alone: two replacements a
 BEGIN_SECONDS = 5.0  # processes that have just started get the processors first
 PATIENCE_SECONDS = 1.0  # after a first death, the needed process gets the processors first
 CALM_SECONDS = 600.0
+LOOK_SECONDS = 0.05
 
 
 class Spares:
@@ -93,7 +94,10 @@ class Spares:
     async def _start_missing(self) -> None:
         try:
             while len(self._ready) < self._kept:
-                self._ready.append(await self._start())
+                one = await self._start()
+                self._ready.append(one)
+                while one.loading:  # noqa: ASYNC110 - what is waited for is in another process
+                    await asyncio.sleep(LOOK_SECONDS)  # the first one that is needed gets the processors
         except OSError as exc:
             # It is tried again when a process is needed.
             log.warning("cannot start a spare process: %s", exc, extra={"action": "start_failed"})

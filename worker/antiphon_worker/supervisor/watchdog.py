@@ -21,8 +21,9 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
+from pathlib import Path
 
 STALL_SIGNAL = signal.SIGALRM
 BEAT_SECONDS = 0.25
@@ -107,16 +108,35 @@ class Patience:
         self.whole = min(stall_timeout, max(0.7 * lease, SHORTEST_FROZEN_SECONDS))
 
 
-async def standing_still(page: Page, patience: Patience) -> float:
+def waited_for_processor(pid: int) -> float:
+    """Return for how many seconds in all the threads of a process have been ready and had no processor.
+
+    Only Linux says so; 0 elsewhere.
+    """
+    waited = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # the thread has just ended
+            waited += int(file.read_text().split()[1])
+    return waited / 1e9
+
+
+async def standing_still(page: Page, patience: Patience, waited: Callable[[], float] = float) -> float:
     """Wait until the process has been blocked for too long, and return for how many seconds.
 
-    Only time in which this loop runs counts, so that a pause of the whole machine does not count.
+    Only time in which this loop runs counts, so that a pause of the whole machine does not count. Nor does time in
+    which the process had no processor (``waited``, in seconds since its start): it is not blocked.
     """
     still, before, looked = [0.0, 0.0], page.counters, time.monotonic()
+    without: float | None = None  # as of the last look at a process that may be blocked
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         now, counters = time.monotonic(), page.counters
         passed, looked = min(now - looked, 2 * BEAT_SECONDS), now
+        if all(counter != last for counter, last in zip(counters, before, strict=True)):
+            without = None
+        elif patience.loop:
+            last, without = without, waited()
+            passed = max(0.0, passed - (without - last)) if last is not None else passed
         for which in (0, 1):
             moved = counters[which] != before[which] or not counters[which]
             still[which] = 0.0 if moved else still[which] + passed

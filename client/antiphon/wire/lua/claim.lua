@@ -9,7 +9,8 @@
 -- @include publish rq_view life shares inbox let_in holder suspended requeue load damage foreign
 local MOST_ENTRIES = 1000
 -- By this time a process of its own has claimed the turn, or it is offered to another worker (at once if this one dies).
-local start_alone_ms = math.max(tonumber(lease_ms), 2000)
+-- On a machine without free processors a process takes long to start, and a second one would slow both down.
+local start_alone_ms = math.max(tonumber(lease_ms), 30000)
 local now, held = now_ms(), key_held(worker)
 local turns, foreign, alone, damaged, others = {}, {}, {}, {}, {}
 local left -- of a queue: what stays where it stands

@@ -44,7 +44,7 @@ end
 -- nil for a turn without a share, and for one that has had its place: it goes on, or a worker is to end it.
 local function lines_up(turn, f)
   local queue, tenant, share = f.queue, f.tenant, share_of(f.tenant, f.priority)
-  if not share or f.cancel or f.status == 'running' or f.status == 'queued' and f.offered_at then return nil end
+  if not share or f.status == 'running' or f.offered_at and (f.cancel or f.status == 'queued') then return nil end
   local line, place = key_line(queue, share), redis.call('HGET', key_share(share), queue)
   if place and stands(place) or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
     local at = tonumber(f.queued_at or '') or 0
