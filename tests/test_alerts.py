@@ -192,6 +192,44 @@ async def test_a_model_service_that_is_down_is_seen_while_its_turns_are_retried(
     assert firing(text, tmp_path) == {"AntiphonTurnsRetry"}
 
 
+@pytest.mark.one_server
+async def test_a_model_service_that_is_down_is_seen_while_its_turn_runs_again(redis_url, tmp_path):
+    """A service that answers late is asked for most of the time: the turn is seldom between two attempts."""
+    stage = Stage(tmp_path)
+    async with running_worker(redis_url, make_app(stage), retry_delay=0.01), AsyncClient(redis_url) as client:
+        turn = await client.submit("s", "fail:broken*1 gate:held", agent="stage")
+        await wait_until_async(lambda: stage.notes("waits", gate="held"), 20)
+        (state,) = await cell_states([redis_url], "ant")
+        (queue,) = [one for one in state.queues if one.name == "antiphon"]
+        assert (queue.running, queue.oldest_seconds) == (1, None)
+        assert queue.retrying_seconds is not None
+        stage.open("held")
+        assert (await turn.result(30)).text
+        after = await client.submit("s", "tool:note gate:later", agent="stage")
+        await wait_until_async(lambda: stage.notes("waits", gate="later"), 20)
+        (state,) = await cell_states([redis_url], "ant")
+        assert [one.retrying_seconds for one in state.queues] == [None], "a turn that was never retried"
+        stage.open("later")
+        assert (await after.result(30)).text
+
+
+@pytest.mark.one_server
+async def test_workers_of_others_in_the_same_redis_are_none_of_ours(redis_url, tmp_path):
+    """RQ's own, and those of a deployment with another prefix, run no turns of this one."""
+    with Redis.from_url(redis_url) as redis:
+        redis.sadd("rq:workers", "rq:worker:plain")
+        redis.hset(
+            "rq:worker:plain",
+            mapping={"birth": "2026-01-01T00:00:00Z", "queues": "default", "version": "2.0"},
+        )
+        redis.expire("rq:worker:plain", 60)
+        async with running_worker(redis_url, make_app(Stage(tmp_path)), prefix="other"):
+            await wait_until_async(lambda: redis.scard("rq:workers") == 2)
+            (other,) = await cell_states([redis_url], "other")
+            (ours,) = await cell_states([redis_url], "ant")
+    assert (len(other.workers), len(ours.workers)) == (1, 0)
+
+
 async def test_a_cell_is_named_by_its_address_without_its_password(redis_url):
     (state,) = await cell_states([redis_url.replace("redis://", "redis://user:geheim@")], "ant")
     (same,) = await cell_states([redis_url], "ant")

@@ -21,6 +21,7 @@ from antiphon.wire.lists.workers import (
     TurnRow,
     WorkerRow,
     counts,
+    own_workers,
     queue_rows,
     turn_rows,
     worker_rows,
@@ -124,8 +125,9 @@ async def _cell_state(name: str, cell: Cell) -> CellState:
         async with asyncio.timeout(READ_SECONDS):
             refusal = await write_refusal(cell)
             state.up, state.writable = not isinstance(refusal, StoreUnavailable), refusal is None
-            state.workers = await worker_rows(cell)
-            state.queues = await queue_rows(cell, state.workers)
+            workers = await worker_rows(cell)
+            state.queues = await queue_rows(cell, workers)
+            state.workers = await own_workers(cell, workers)
             state.counts = await counts(cell)
             state.memory = await memory_of(cell)
     return state

@@ -38,13 +38,16 @@ async def offers(cell: Cell) -> list[Offer]:
     pipe = cell.redis.pipeline(transaction=False)
     for member in members:
         pipe.hget(member, FIELD)
-    found: list[Offer] = []
-    for record in {*await asked(pipe.execute())} if members else ():
-        with suppress(msgspec.MsgspecError, UnicodeError):
-            offer = msgspec.json.decode(record or b"", type=Offer)
-            if offer.prefix == cell.keys.prefix:
-                found.append(offer)
-    return found
+    records: set[bytes | None] = {*await asked(pipe.execute())} if members else set()
+    return [offer for record in records if (offer := _offer(cell, record)) is not None]
+
+
+def _offer(cell: Cell, record: bytes | None) -> Offer | None:
+    """Read what a worker offers; None for one of RQ's own and one of another prefix."""
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        offer = msgspec.json.decode(record or b"", type=Offer)
+        return offer if offer.prefix == cell.keys.prefix else None
+    return None
 
 
 FRONT = 100
@@ -59,8 +62,8 @@ class QueueRow(Struct):
     """A queue of a cell. ``queued`` turns may be claimed at once; the oldest of them has waited ``oldest_seconds``.
 
     ``waiting`` turns wait behind others of their session or tenant, or for a decision; ``delayed`` ones for their time
-    or their next attempt. ``retrying_seconds`` is for how long the model service has failed a turn that is retried: the
-    longest of the first ``FRONT`` delayed turns. ``workers`` serve the queue now.
+    or their next attempt. ``retrying_seconds`` is for how long the model service of a turn has failed in its current
+    step: the longest of the first ``FRONT`` turns that are queued, run or are delayed. ``workers`` serve the queue now.
     """
 
     name: str
@@ -109,53 +112,62 @@ async def queue_rows(cell: Cell, workers: Sequence[WorkerRow]) -> list[QueueRow]
     for name in names:
         pipe.llen(rq_key("rq_queue", name))
         pipe.lrange(rq_key("rq_queue", name), 0, FRONT - 1)
+        pipe.zrange(rq_key("rq_started", name), 0, FRONT - 1)
         pipe.zrange(rq_key("rq_scheduled", name), 0, FRONT - 1)
         for registry in _REGISTRIES:
             pipe.zcard(rq_key(registry, name))
-    found, size = await asked(pipe.execute(raise_on_error=False)), 3 + len(_REGISTRIES)
+    found, size = await asked(pipe.execute(raise_on_error=False)), 4 + len(_REGISTRIES)
     serving = [queue for worker in workers for queue in worker.queues]
     now = await cell.server_ms()
-    rows: list[QueueRow] = []
-    for at, name in enumerate(names):
-        queued, front, delayed, *counts = found[at * size : (at + 1) * size]
-        running, waiting, later, failed = map(_count, counts)
-        rows.append(
-            QueueRow(
-                name,
-                _count(queued),
-                running,
-                waiting,
-                later,
-                failed,
-                serving.count(name),
-                (await _longest(cell, front, now))[0],
-                (await _longest(cell, delayed, now))[1],
-            )
-        )
-    return rows
+    return [
+        await _queue_row(cell, name, found[at * size : (at + 1) * size], serving.count(name), now)
+        for at, name in enumerate(names)
+    ]
 
 
-async def _longest(
-    cell: Cell, turns: Sequence[bytes] | Exception, now: int
-) -> tuple[float | None, float | None]:
-    """Return for how many seconds one of these turns has waited, and one has failed, ignoring entries of other jobs."""
-    if isinstance(turns, Exception) or not turns:
-        return None, None
+async def _queue_row(cell: Cell, name: str, answers: list[Any], workers: int, now: int) -> QueueRow:
+    queued, *lists, running, waiting, delayed, failed = answers
+    front, *others = [_entries(one) for one in lists]
+    oldest, failing = await _since(cell, front)
+    _, retried = await _since(cell, [turn for other in others for turn in other])
+    counted = map(_count, (queued, running, waiting, delayed, failed))
+    first = min(filter(None, (failing, retried)), default=None)
+    return QueueRow(name, *counted, workers, _age(oldest, now), _age(first, now))  # pyright: ignore[reportCallIssue]
+
+
+async def _since(cell: Cell, turns: Sequence[bytes]) -> tuple[int | None, int | None]:
+    """Return since when one of these turns has waited, and a model service has failed one in its current step (ms).
+
+    Entries of other jobs are ignored.
+    """
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
-        pipe.hmget(cell.keys.turn(text_of(turn)), "queued_at", "failing", "status")
+        pipe.hmget(cell.keys.turn(text_of(turn).partition(":")[0]), "queued_at", "failing", "step")
     waited: list[int] = []
     failing: list[int] = []
-    for answer in await asked(pipe.execute(raise_on_error=False)):
-        queued, failed, status = (None, None, None) if isinstance(answer, Exception) else answer
-        waited += [at] if (at := _number(queued or b"")) else []
-        since = (failed or b"").rpartition(b" ")[2]  # the step, and since when
-        failing += [at] if status == b"retrying" and (at := _number(since)) else []
-    return _age(waited, now), _age(failing, now)
+    for answer in await asked(pipe.execute(raise_on_error=False)) if turns else ():
+        queued, failed, step = (None, None, None) if isinstance(answer, Exception) else answer
+        waited.append(_number(queued or b""))
+        at_step, _, since = (failed or b"").partition(b" ")
+        failing.append(_number(since) if at_step == step else 0)
+    return min(filter(None, waited), default=None), min(filter(None, failing), default=None)
 
 
-def _age(times: Sequence[int], now: int) -> float | None:
-    return max((now - min(times)) / 1000, 0.0) if times else None
+def _entries(answer: Any) -> list[bytes]:
+    return answer if isinstance(answer, list) else []
+
+
+def _age(since: int | None, now: int) -> float | None:
+    return None if since is None else max((now - since) / 1000, 0.0)
+
+
+async def own_workers(cell: Cell, rows: Sequence[WorkerRow]) -> list[WorkerRow]:
+    """Return those workers that run turns of this prefix, and are not RQ's own. Raises ``StoreError``."""
+    pipe = cell.redis.pipeline(transaction=False)
+    for row in rows:
+        pipe.hget(rq_key("rq_worker", row.name), FIELD)
+    records: list[bytes | None] = await asked(pipe.execute()) if rows else []
+    return [row for row, record in zip(rows, records, strict=True) if _offer(cell, record) is not None]
 
 
 async def worker_rows(cell: Cell) -> list[WorkerRow]:
