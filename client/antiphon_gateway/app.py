@@ -224,6 +224,7 @@ class Gateway:
             caller = await self._services.access.caller(request, stream=known.streams)
         else:
             caller = await self._caller_of(request)
+        await self._services.secret.learn()
         self._services.quotas.take(caller.name, caller.rate or self._services.limits.rate)
         caller.check_right(known.right)
         if "session" in path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import hmac
 import itertools
 import json
@@ -22,9 +23,11 @@ from support.gateway import STAGE, keys, open_gateway, programs
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
 from antiphon_gateway.access.caller import hash_of, read_keys
+from antiphon_gateway.access.cursors import opened
 from antiphon_gateway.access.tokens import JwtSettings
 from antiphon_gateway.app import operations
 
@@ -124,6 +127,77 @@ async def test_a_cursor_of_a_list_does_not_tell_of_the_sessions_of_others(redis_
         assert seen == ["b-old"]
         assert pages > 1
         await all_["b"].get("/sessions?cursor=1795357923409:a-1", 400)
+
+
+def guesses(known):
+    """The keys that a caller can compute: from nothing, and from its own API key."""
+    for seed in ([], [b"", b""], [bytes.fromhex(hash_of(known)), b"", b""], [b""]):
+        yield hashlib.sha256(b"antiphon cursor\0" + b"\0".join(seed)).digest()
+
+
+@pytest.mark.parametrize("access", ["one key", "public keys", "a function"])
+async def test_no_caller_can_compute_the_key_of_cursors(redis_url, monkeypatch, access):
+    """Two gateways read each other's cursors all the same."""
+    monkeypatch.setattr("antiphon.session.listing.MOST_LOOKED_AT", 1)
+    given, secrets = keys(a={"tenant": "a", "sessions": ["own-*"]})
+
+    async def caller_of(request):
+        return Caller(name="a", tenant="a", sessions=("own-*",))
+
+    service = _Identity()
+    service.keys = {"r": rsa.generate_private_key(65537, 2048)}
+    claims = {"tenant": "a", "sessions": ["own-*"], "exp": time.time() + 60}
+    token = jwt.encode(claims, service.keys["r"], "RS256", headers={"kid": "r"})
+    who, bearer = {
+        "one key": (Access(given), secrets["a"]),
+        "public keys": (Access(jwt=JwtSettings(jwks_url=service.url)), token),
+        "a function": (caller_of, "x"),
+    }[access]
+    async with AsyncClient(redis_url) as client:
+        for name in ("other-1", "other-2"):
+            await client.session(name, tenant="a").set_metadata({"n": "1"})
+    async with open_gateway(redis_url, access=who, key=bearer) as (api, _):
+        cursor = (await api.get("/sessions?limit=1"))["cursor"]
+        for key in guesses(secrets["a"]):
+            with pytest.raises(Refused):
+                opened(key, cursor)
+        async with open_gateway(redis_url, access=who, key=bearer) as (other, _):
+            await other.get(f"/sessions?limit=1&cursor={cursor}")
+
+
+async def test_gateways_agree_on_a_secret_again_after_redis_has_lost_it(redis_url, monkeypatch):
+    async with open_gateway(redis_url) as (one, first), open_gateway(redis_url) as (two, second):
+        for api in (one, two):
+            await api.get("/sessions")
+        known = first._services.secret.cursor_key
+        assert known == second._services.secret.cursor_key
+        async with AsyncClient(redis_url) as client:
+            await client.connections.cell_of_session("s").redis.flushall()
+        await one.get("/sessions")
+        assert first._services.secret.cursor_key == known, "it is not read for each request"
+        monkeypatch.setattr("antiphon_gateway.access.secret.AGAIN_SECONDS", 0)
+        for api in (one, two):
+            await api.get("/sessions")
+        assert first._services.secret.cursor_key == second._services.secret.cursor_key != known
+
+
+async def test_the_id_of_a_session_with_a_key_cannot_be_predicted(redis_url):
+    async with shared(redis_url, a={"tenant": "a"}, b={"tenant": "b"}) as (_, all_):
+        made = {
+            name: [
+                (await all_[name].post("/sessions", {}, headers={"idempotency-key": "k"}))["session_id"]
+                for _ in "12"
+            ]
+            for name in ("a", "b")
+        }
+        assert made["a"][0] == made["a"][1] != made["b"][0]
+        seed = b"key a\0/sessions\0k"
+        assert made["a"][0] != hashlib.sha256(seed).hexdigest()[:32]
+    async with AsyncClient(redis_url) as client:
+        await client.connections.cell_of_session("s").redis.flushall()
+    async with shared(redis_url, OTHER, a={"tenant": "a"}) as (_, all_):
+        again = await all_["a"].post("/sessions", {}, headers={"idempotency-key": "k"})
+        assert again["session_id"] != made["a"][0], "another deployment has another secret"
 
 
 async def test_a_key_may_use_the_sessions_and_rights_that_it_names(redis_url):

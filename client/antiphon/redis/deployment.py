@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -162,6 +163,16 @@ async def _refusal(cell: Cell) -> StoreError | None:
 
 
 MOST = {"in_flight": 1_000_000, "waiting": 1_000_000, "per_minute": 10_000}
+
+
+async def gateway_secret(connections: Connections) -> bytes:
+    """Return the secret that the gateways of a deployment share. The first call makes it. Raises ``StoreError``."""
+    _, cell = min(connections.cells.named(), key=lambda named: named[0])
+    pipe = cell.redis.pipeline(transaction=True)
+    pipe.set(cell.keys.gateway_secret, secrets.token_bytes(32), nx=True)
+    pipe.get(cell.keys.gateway_secret)
+    _, found = await asked(pipe.execute())
+    return found
 
 
 class TenantLimits(Struct):

@@ -57,6 +57,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("ending", "ending", "sorted set", "with an archive: sessions to archive, by the time to do it",
          "an entry is removed when its session is archived or deleted", lasting=True),
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
+    Kind("gateway_secret", "gateway_secret", "string", "the secret of gateways that have none configured: it encrypts "
+         "their cursors", "kept", lasting=True),
     Kind("seq_floor", "seq_floor", "counter", "with an archive: a seq that no archived session exceeds; "
         "recreated sessions continue from it", "kept", lasting=True),
     Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must be removed, by when",
@@ -248,6 +250,10 @@ class Keys:
     @property
     def fence(self) -> str:
         return self._key("fence")
+
+    @property
+    def gateway_secret(self) -> str:
+        return self._key("gateway_secret")
 
     @property
     def seq_floor(self) -> str:

@@ -7,7 +7,6 @@ or that is for another host name. ``origins`` refuses what web pages of other or
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 from typing import Final
 
@@ -32,8 +31,7 @@ class Access:
         self._keys = keys or Keys({})
         self._jwts = None if jwt is None else Jwts(jwt)
         self.streams = StreamTokens(secret) if secret else None
-        seed = [*sorted(self._keys.hashes), secret.encode(), (jwt.secret if jwt else "").encode()]
-        self.seal_key = hashlib.sha256(b"antiphon cursor\0" + b"\0".join(seed)).digest()
+        self.secret = (secret or (jwt.secret if jwt else "")).encode()
 
     @property
     def closed(self) -> bool:

@@ -165,10 +165,6 @@ class Keys:
     def __len__(self) -> int:
         return len(self._callers)
 
-    @property
-    def hashes(self) -> list[bytes]:
-        return [known for known, _ in self._callers]
-
     def caller(self, key: str) -> Caller | None:
         """Return whose key this is, or None."""
         digest, found = bytes.fromhex(hash_of(key)), None

@@ -11,7 +11,6 @@ Routes, checks and the OpenAPI document are made from these.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -43,6 +42,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.turn import AsyncTurn
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller, Right
+from antiphon_gateway.access.secret import SharedSecret
 from antiphon_gateway.http.quotas import Quotas
 from antiphon_gateway.http.streams import Closing, EventStream, Stopping, Watch
 from antiphon_gateway.problems import Refused
@@ -149,6 +149,10 @@ class Services:
     stopping: Stopping = field(default_factory=Stopping)
     watch: Watch = field(default_factory=Watch)
     counting: Counting | None = None
+    secret: SharedSecret = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.secret = SharedSecret(self.client, self.access.secret)
 
     def refused(self, error: Exception) -> None:
         """Count an error that a limit is the reason of."""
@@ -177,9 +181,13 @@ class Call(Generic[Q, B]):
         return "/".join([self.request.scope.get("root_path", ""), *(quote(one, safe="") for one in segments)])
 
     def new_session(self, key: str | None) -> str:
-        """Return a new session id that the caller may use; the same one for the same key of the same route."""
-        seed = f"{self.caller.name}\0{self.request.url.path}\0{key}".encode()
-        new = new_session_id() if key is None else hashlib.sha256(seed).hexdigest()[:32]
+        """Return a new session id that the caller may use; the same one for the same key of the same route.
+
+        It cannot be predicted: another tenant would take it first.
+        """
+        who = self.caller.name, self.caller.tenant or ""
+        digest = self.services.secret.digest
+        new = new_session_id() if key is None else digest(*who, self.request.url.path, key)[:32]
         allowed = self.caller.sessions
         return next((one[:-1] for one in allowed or () if one.endswith("*")), "") + new
 

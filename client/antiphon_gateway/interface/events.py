@@ -122,7 +122,7 @@ async def many_events(call: Call[ManyQuery, None]) -> Response:
 
 
 async def _ends(call: Call[ManyQuery, None], after: str | None) -> Response:
-    key, asked = call.services.access.seal_key, call.query.types
+    key, asked = call.services.secret.cursor_key, call.query.types
     events = call.client.subscribe_all(
         None if asked is None else asked.split(","), tenant=call.caller.tenant_for(call.query.tenant),
         after=after if after in (None, "0") else opened(key, after),

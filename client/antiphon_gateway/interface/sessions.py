@@ -70,7 +70,7 @@ async def create_session(call: Call[None, Any]) -> Answer[NewSession]:
 @operation("GET", "/sessions", right="read", query=ListQuery)
 async def list_sessions(call: Call[Any, None]) -> SessionPage:
     """List sessions, most recently used first"""
-    asked, key = call.query, call.services.access.seal_key
+    asked, key = call.query, call.services.secret.cursor_key
     found = call.client.sessions(
         tenant=call.caller.tenant_for(asked.tenant), metadata=_json_object(asked.metadata), limit=asked.limit,
         cursor=None if asked.cursor is None else opened(key, asked.cursor),

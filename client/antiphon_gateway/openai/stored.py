@@ -59,13 +59,13 @@ class Thought(Struct):
 def sealed_content(call: Call[Any, Any], value: Any) -> str:
     """Return a value as text that only gateways with the same keys can read, for a caller of the same tenant."""
     told = {"tenant": call.caller.tenant, "text": value}
-    return sealed(call.services.access.seal_key, msgspec.json.encode(told).decode())
+    return sealed(call.services.secret.cursor_key, msgspec.json.encode(told).decode())
 
 
 def opened_content(call: Call[Any, Any], content: Any, kind: type[T]) -> T:
     """Return the value of encrypted content. Raises ``Refused``."""
     try:
-        told = msgspec.json.decode(opened(call.services.access.seal_key, content), type=dict[str, Any])
+        told = msgspec.json.decode(opened(call.services.secret.cursor_key, content), type=dict[str, Any])
         if told["tenant"] == call.caller.tenant:
             return msgspec.convert(told["text"], kind)
     except (Refused, msgspec.MsgspecError, UnicodeError, AttributeError, KeyError):

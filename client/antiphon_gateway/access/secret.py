@@ -1,0 +1,45 @@
+"""The secret that all gateways of a deployment share: it encrypts cursors, and makes ids that nobody can predict."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+
+from antiphon.client import AsyncClient
+from antiphon.errors import StoreError
+from antiphon.redis.deployment import gateway_secret
+
+AGAIN_SECONDS = 60.0
+"""After a loss of Redis, gateways may have different secrets for so long."""
+
+
+class SharedSecret:
+    """The configured secret (``own``), or the one in Redis, which the first gateway writes."""
+
+    def __init__(self, client: AsyncClient, own: bytes) -> None:
+        self._client = client
+        self._own = bool(own)
+        self._secret = own
+        self._read_at = -AGAIN_SECONDS
+
+    async def learn(self) -> None:
+        """Read the secret if it is not known, or not new any more. Raises ``StoreError`` if it is not known."""
+        now = time.monotonic()
+        if self._own or now - self._read_at < AGAIN_SECONDS:
+            return
+        try:
+            self._secret = await gateway_secret(self._client.connections)
+            self._read_at = now
+        except StoreError:
+            if not self._secret:
+                raise
+
+    @property
+    def cursor_key(self) -> bytes:
+        """The key with which cursors and summaries are encrypted."""
+        return hashlib.sha256(b"antiphon cursor\0" + self._secret).digest()
+
+    def digest(self, *parts: str) -> str:
+        """Return a hash of texts, always the same, which callers cannot compute."""
+        return hmac.digest(self._secret, "\0".join(parts).encode(), "sha256").hex()
