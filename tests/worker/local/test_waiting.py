@@ -11,6 +11,7 @@ from support.eventually import wait_until, wait_until_async
 
 from antiphon import Agent, tool
 from antiphon.errors import ProviderRejected
+from antiphon.input.values import now_ms
 from antiphon.model import ToolCall
 from antiphon.session.runtime import local_runtime
 from antiphon.testing import script
@@ -78,3 +79,12 @@ def test_a_failed_turn_keeps_its_agent_to_run_again():
 def test_a_cancelled_turn_leaves_nothing_that_waits_for_its_time():
     Agent("scripted", "any").session("s").submit("a", delay=3600).cancel()
     wait_until(lambda: not local_runtime()._servers)
+
+
+def test_a_turn_is_due_in_time_when_the_clock_is_put_back(monkeypatch):
+    turn = Agent("scripted", "any").session("s").submit("a", delay=0.3)
+    before = turn.info()
+    monkeypatch.setattr("antiphon_worker.local.cell.now_ms", lambda: now_ms() - 3_600_000)
+    assert turn.result(timeout=20).text == "You said: a"
+    after = turn.info()
+    assert before.due <= after.started < after.created + 60_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -21,6 +22,24 @@ from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
 
 MOST_EVENTS = 1_000
+PUT_BACK_MS = 1_000  # what is less is how clocks are kept exact
+
+
+class Clock:
+    """The time of this machine in ms since 1970. When it is put back, this goes on: what is due stays due then."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._last = now_ms(), time.monotonic_ns()
+
+    def __call__(self) -> int:
+        now, passed = now_ms() + self._ahead, time.monotonic_ns()
+        expected = self._last[0] + (passed - self._last[1]) // 1_000_000
+        if now < expected - PUT_BACK_MS:
+            self._ahead += expected - now
+            now = expected
+        self._last = now, passed
+        return now
 
 
 class MemoryCell(Cell):
@@ -29,12 +48,12 @@ class MemoryCell(Cell):
     has_disk = False
     reached = True  # as a LiveFeed says it of its server
 
-    def __init__(self, clock: Callable[[], int] = now_ms, most_events: int = MOST_EVENTS) -> None:
+    def __init__(self) -> None:
         self.redis = None  # type: ignore[assignment]
         self.seal = Sealer(None)
         self.keys = Keys(PREFIX)
         self.database = 0
-        self.transitions = Transitions(clock, most_events)
+        self.transitions = Transitions(Clock(), MOST_EVENTS)
         self.transitions.published = self._publish
         self.lock = threading.RLock()  # guards the transitions and the listeners
         self._listeners: dict[str, list[tuple[asyncio.AbstractEventLoop, Listener]]] = {}
