@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from antiphon.client import AsyncClient
-from antiphon.errors import AgentError
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Caller
 from antiphon_gateway.access.origins import check_origin
@@ -175,7 +174,7 @@ class Gateway:
             status, ready = response.status_code, time.monotonic()
             try:
                 await response(scope, receive, send)
-            except (Refused, AgentError) as exc:  # of a stream that could not begin
+            except Exception as exc:  # noqa: BLE001 - of a stream that could not begin: it logs later ones itself
                 response = self._refusal(request, exc)
                 status = response.status_code
                 await response(scope, receive, send)

@@ -40,6 +40,7 @@ from antiphon.errors import (
     UsageError,
 )
 from antiphon.input.request import decode_request
+from antiphon.redis.subscription import Subscription
 from antiphon.telemetry import FIELDS, SeldomOutages
 from antiphon_gateway import Limits
 from antiphon_gateway.http.streams import EventStream
@@ -320,7 +321,7 @@ async def test_a_fault_is_logged_with_its_frames_and_without_its_text(redis_url,
 
 LOGGED = {
     Refused(500, "answer_changed", SECRET): "request_failed",
-    turn_failure("turn_broke", SECRET): "request_failed",
+    turn_failure("turn_broke", SECRET, "m"): "request_failed",
     StoreError(SECRET): "request_failed",
     CorruptRecord(SECRET): "request_failed",
     RuntimeError(SECRET): "request_failed",
@@ -340,6 +341,29 @@ def test_a_refusal_that_is_the_callers_has_none(caplog):
     for error in (Refused(400, "bad", "x"), Refused(503, "draining", "x"), UsageError("x"), ClientClosed()):
         problem_response(error)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize(("part", "status"), [("__call__", 500), ("_send_all", 200), ("aclose", 200)])
+async def test_a_stream_that_breaks_is_logged_without_its_text(redis_url, caplog, monkeypatch, part, status):
+    async def broken(self, *args):
+        raise RuntimeError(SECRET)
+
+    caplog.set_level(logging.INFO)
+    async with open_gateway(redis_url) as (api, app):
+        turn = (await api.post("/sessions/s/turns", {"input": "Hello", "agent": "any", "delay": 60}))[
+            "turn_id"
+        ]
+        monkeypatch.setattr(Subscription if part == "aclose" else EventStream, part, broken)
+        app.drain()
+        assert (await api.http.get("/sessions/s/events")).status_code == status
+        monkeypatch.undo()
+        told = [vars(one) for one in caplog.records]
+        faults = {one["action"] for one in told if one["levelno"] >= logging.ERROR}
+        assert faults == {"request_failed" if status == 500 else "stream_failed"}
+        (request,) = [one for one in told if one.get("route") == "/sessions/{session}/events"]
+        assert request["status"] == status
+        await api.post(f"/turns/{turn}/cancel", {})
+    assert SECRET not in caplog.text
 
 
 async def test_a_redis_that_is_away_fills_no_log(caplog):

@@ -165,7 +165,10 @@ class EventStream(Response):
             with self._held:
                 await self._run(receive, send)
         finally:
-            await self._events.aclose()
+            try:
+                await self._events.aclose()
+            except Exception as exc:  # noqa: BLE001 - it is logged: the response has ended
+                log_fault(log, exc, "The events of a stream could not be closed", action="stream_failed")
 
     def end(self) -> None:
         """End at the cursor."""
