@@ -39,7 +39,7 @@ STATUSES: list[tuple[type[AgentError], int]] = [
     (SessionExists, 409), (KeyReused, 409), (AlreadyDecided, 409), (NotSuspended, 409),
     (StreamGap, 410), (ClientClosed, 503), (UsageError, 400), (TurnError, 409),
 ]  # fmt: skip
-TOO_MANY = {"waiting_turns", "tenant_turns", "sessions", "delayed_turns"}
+TOO_MANY = {"waiting_turns", "tenant_turns", "tenant_schedules", "sessions", "delayed_turns"}
 STORE_RETRY_SECONDS = 1.0
 
 

@@ -32,6 +32,7 @@ class Limits:
     history_messages: int = _limit(100_000, "messages of a history that one turn loads; a window loads fewer")
     waiting_turns: int = _limit(1_000, "turns in the inbox of one session (`SessionBusy`)")
     tenant_turns: int = _limit(10_000, "turns of one tenant in one Redis that have not ended")
+    tenant_schedules: int = _limit(1_000, "schedules of one tenant in one Redis")
     sessions: int = _limit(10_000_000, "sessions of one Redis")
     delayed_turns: int = _limit(100_000, "delayed turns of one Redis that are not due yet")
     progress_bytes: int = _limit(4 * 1024, "the text of one `context.progress`; a longer one is cut")

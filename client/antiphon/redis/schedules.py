@@ -141,7 +141,8 @@ class AsyncSchedules:
         times that were missed. Options as in ``submit``, without ``key``, ``retry_failed``, ``delay``, ``if_busy``,
         ``cursor`` and ``ttl``. A schedule stays until it or its session is deleted. A session that has expired begins
         anew with the next turn. Raises ``UsageError`` where a time cannot be read, ``MissingPackage`` for cron
-        text without the package ``cronsim``, ``WrongTenant``, and ``StoreError``: setting it again then does no harm.
+        text without the package ``cronsim``, ``WrongTenant``, ``LimitReached`` if the tenant has too many schedules,
+        and ``StoreError``: setting it again then does no harm.
 
         >>> await schedules.set("hourly", "Any news?", agent="assistant", every=3600)
         """

@@ -77,6 +77,8 @@ KINDS: tuple[Kind, ...] = (
         "its last outcome", "until it is deleted", lasting=True),
     Kind("scheduled", "scheduled:{}", "set", "the names of a session's schedules",
          "until they are deleted", lasting=True),
+    Kind("tenant_schedules", "tenant_schedules:{}", "set", "the schedules of a tenant, by name and session",
+         "until they are deleted", lasting=True),
     Kind("share", "share:{}", "hash", "by queue, the turn of a share (`@<tenant>`, `high`, `low`) in that queue",
          "empty when the share is idle", lasting=True),
     Kind("line", "line:{}:{}", "sorted set", "turns of a share that wait to enter a queue, in their order",

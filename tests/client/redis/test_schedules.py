@@ -8,14 +8,17 @@ from support.cells import START_MS
 from support.eventually import wait_until
 
 from antiphon.client import AsyncClient, Client
-from antiphon.errors import NotFound, StoreUnavailable, UsageError, WrongTenant
+from antiphon.errors import LimitReached, NotFound, StoreUnavailable, UsageError, WrongTenant
+from antiphon.input.limits import Limits
 from antiphon.input.request import AgentSpec
 from antiphon.redis import schedules as module
 from antiphon.redis.schedules import DueSchedules, next_due
 from antiphon.wire.lists.schedules import advance, stored, write_schedule
 
 AGENT = AgentSpec(provider="scripted", model="m")
-pytestmark = pytest.mark.lasting_keys("ant:schedule:*", "ant:schedules", "ant:scheduled:*")
+pytestmark = pytest.mark.lasting_keys(
+    "ant:schedule:*", "ant:schedules", "ant:scheduled:*", "ant:tenant_schedules:*"
+)
 
 
 async def scheduled(client, cell, **options):
@@ -52,6 +55,50 @@ async def test_each_due_time_submits_one_turn(cell, redis_url):
         assert (shown.last_turn, shown.error, shown.every) == ((await turns(cell))[-1], None, 10)
         assert (await (await client.turn(shown.last_turn)).info()).input[0].text == "Tick"
         await client.schedules("s").delete("tick")
+
+
+async def test_a_tenant_has_a_limited_number_of_schedules(cell, redis_url, monkeypatch):
+    monkeypatch.setattr("antiphon.wire.lists.schedules.LIMITS", Limits(tenant_schedules=2))
+    async with AsyncClient(redis_url) as client:
+
+        async def set_one(session, name, tenant="a"):
+            await client.schedules(session, tenant=tenant).set(name, "Tick", every=10, agent=AGENT)
+
+        async def refused(session, name):
+            with pytest.raises(LimitReached, match="2 schedules already") as raised:
+                await set_one(session, name)
+            assert raised.value.limit == "tenant_schedules"
+
+        await set_one("s", "one")
+        await set_one("t", "two")
+        await refused("s", "three")
+        await set_one("s", "one")
+        await set_one("other", "three", "b")
+        await set_one("nobody", "three", None)
+        await client.schedules("s").delete("one")
+        await set_one("s", "three")
+        await refused("s", "four")
+        await client.session("t").delete()
+        await set_one("s", "four")
+        await refused("s", "five")
+        # An older release, which does not count, has removed one.
+        await cell.redis.delete("ant:schedule:four:s")
+        await set_one("s", "five")
+        await refused("s", "six")
+        await cell.redis.set("ant:tenant_schedules:a", "damaged")
+        for session in ("s", "other", "nobody"):
+            await client.session(session).delete()
+        assert not [one async for one in client.schedules()]
+
+
+async def test_the_tenant_of_a_schedule_may_change(cell, redis_url):
+    async with AsyncClient(redis_url) as client:
+        for tenant in ("a", "b", "b"):
+            await client.schedules("s").set("tick", "Tick", every=10, agent=AGENT, tenant=tenant)
+        counted = {key.decode() for key in await cell.redis.keys("ant:tenant_schedules:*")}
+        assert counted == {"ant:tenant_schedules:b"}
+        await client.schedules("s").delete("tick")
+        assert not await cell.redis.keys("ant:tenant_schedules:*")
 
 
 async def test_several_workers_submit_it_once(cell, redis_url):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from antiphon.errors import LimitReached
+from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
@@ -35,14 +37,23 @@ class StoredSchedule(NamedTuple):
 async def write_schedule(
     cell: Cell, session: str, name: str, due: str, fields: Mapping[str, str], plan: bytes = b""
 ) -> bool:
-    """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not."""
+    """Write a schedule, or change when it is due: '' removes it. Returns False if it had to exist and does not.
+
+    Raises ``LimitReached`` if its tenant has too many.
+    """
+    tenant, most = fields.get("tenant", ""), LIMITS.tenant_schedules
     flat: list[str | bytes] = [value for pair in fields.items() for value in pair]
     flat += ["plan", cell.seal.seal(session, "plan", plan)] if plan else []
-    match await cell.run("schedules/write", session, name, due, *flat):
+    match await cell.run("schedules/write", session, name, due, tenant, most, *flat):
         case [b"OK"]:
             return True
         case [b"NOT_FOUND"]:
             return False
+        case [b"FULL", _]:
+            raise LimitReached(
+                f"The tenant {tenant!r} has {most} schedules already: delete some.", limit="tenant_schedules",
+                session_id=session,
+            )  # fmt: skip
         case answer:
             raise unexpected("schedules/write", answer)
 

@@ -1,9 +1,10 @@
 -- Write a schedule, change the time at which it is due next, or remove it. `due` is in ms, 'inf' for one that is paused, or
--- '' to remove it. Without `fields` it must exist. The first write is an HSET, or needs no memory. Repeating the call
--- changes nothing.
--- @args session name due fields...    names and values in turn
+-- '' to remove it. Without `fields` it must exist. A tenant has `limit` schedules at most. The first write is an HSET, or
+-- needs no memory. Repeating the call changes nothing.
+-- @args session name due tenant limit fields...    names and values in turn
 -- -> OK
 -- -> NOT_FOUND
+-- -> FULL, limit           the tenant has as many
 -- @include scheduled
 local id = name .. ':' .. session
 local known = redis.call('EXISTS', key_schedule(id)) == 1
@@ -12,7 +13,13 @@ if due == '' then
   forget_schedule(session, name)
   return {'OK'}
 end
-if #fields > 0 then redis.call('HSET', key_schedule(id), unpack(fields)) end
+if #fields > 0 then
+  if tenant ~= '' and has_all_schedules(tenant, id, tonumber(limit)) then return {'FULL', limit} end
+  local former = redis.call('HGET', key_schedule(id), 'tenant') or ''
+  redis.call('HSET', key_schedule(id), unpack(fields))
+  if former ~= tenant then redis.call('SREM', key_tenant_schedules(former), id) end
+  if tenant ~= '' then redis.call('SADD', key_tenant_schedules(tenant), id) end
+end
 redis.call('SADD', key_scheduled(session), name)
 redis.call('ZADD', key_schedules(), due, id)
 return {'OK'}
