@@ -70,7 +70,10 @@ class Shares:
         ):
             return None
         line, places = self.lines[queue, share], self.places[share]
-        if self.stands(places.get(queue, "")) or line or not self.has_room(turn.tenant):
+        taken = self.stands(place := places.get(queue, ""))
+        if taken and place == turn.id:
+            return False
+        if taken or line or not self.has_room(turn.tenant):
             line[turn.id] = turn.queued_at - HEAD_START_MS[turn.priority]
             places.setdefault(queue, "")
             return True

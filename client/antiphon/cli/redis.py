@@ -19,17 +19,18 @@ from antiphon.cli.arguments import (
     redis_urls,
     with_acts,
 )
-from antiphon.errors import MissingPackage
+from antiphon.errors import CorruptRecord, MissingPackage
 from antiphon.redis.cells import prefix_of
 from antiphon.wire.acl import ROLES, user_rule
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.preflight import check_redis, read_redis
+from antiphon.wire.shared_keys import damaged_keys
 
 PASSWORD_VARIABLE = "ANTIPHON_ACL_PASSWORD"
 
 
 def _check(argv: list[str]) -> int:
-    """Show the version and the durability of a Redis; exit with 1 if workers would refuse it"""
+    """Show the version and the durability of a Redis; exit with 1 if it is unsuitable or a key is damaged"""
     parser = command_parser(_check, "redis check")
     add_redis(parser)
     parser.add_argument(
@@ -47,6 +48,8 @@ def _check(argv: list[str]) -> int:
             try:
                 facts = await read_redis(connection, prefix_of(options.prefix))
                 check_redis(facts, options.durability)
+                if damage := await damaged_keys(connection, prefix_of(options.prefix)):
+                    raise CorruptRecord(" ".join(damage))
             finally:
                 await connection.aclose()
             if options.json:

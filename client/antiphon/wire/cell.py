@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from antiphon.encryption.keyring import Keyring
 from antiphon.encryption.records import NO_KEY, sealer_of
 from antiphon.errors import (
+    CorruptRecord,
     KeyMissing,
     KeyReused,
     SessionNotFound,
@@ -53,6 +54,7 @@ from antiphon.wire.records import (
     turn_record,
 )
 from antiphon.wire.scripts import given, load_script, run_script, script_names
+from antiphon.wire.shared_keys import named_damage
 
 SUPERSEDED = "SUPERSEDED"
 """The answer to a write or renewal whose fence is no longer in force."""
@@ -498,7 +500,10 @@ class Cell:
     async def run(self, name: str, *arguments: Any) -> Any:
         """Run the script of this name in this cell, and return its answer. Raises ``StoreError``."""
         script = load_script(name, self.clock)
-        return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
+        try:
+            return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
+        except CorruptRecord as exc:
+            raise await named_damage(self.redis, self.keys.prefix) or exc from exc
 
 
 def _number(value: bytes | str | None) -> int:

@@ -44,6 +44,13 @@ _CLUSTER = (
 )
 _OF_A_CLUSTER = (redis_errors.ClusterError, redis_errors.AskError, redis_errors.ClusterCrossSlotError)
 
+_OF_DAMAGE = (
+    "WRONGTYPE",
+    "is not an integer",
+    "is not a valid float",
+    "attempt to ",
+)  # Lua reports the last one
+
 _FULL_OF = {
     "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
     "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
@@ -106,7 +113,7 @@ def store_error(exc: BaseException) -> StoreError:
         return StoreUnavailable(f"Redis is not ready ({text}).")
     if "unknown command" in text and "SENTINEL" in text:
         return StoreUnsupported(_NO_SENTINEL)
-    if "WRONGTYPE" in text or "attempt to " in text:  # Lua reports the latter
+    if any(words in text for words in _OF_DAMAGE):
         return CorruptRecord(f"A record in Redis is not what was written there ({text}).")
     return StoreError(f"Redis refused a command ({text}).")
 

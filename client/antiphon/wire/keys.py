@@ -154,6 +154,24 @@ RQ_KEYS: dict[str, str] = {
     "rq_execution": "execution:{}:{}",
 }
 
+SHARED: dict[str, str] = {
+    kind.template: kind.type
+    for kind in KINDS
+    if "{}" not in kind.template and not kind.name.startswith("pydantic")
+}
+"""The keys of a deployment that all sessions share, without the prefix, and their types."""
+
+RQ_SHARED: dict[str, str] = {
+    "rq_queue": "list",
+    **dict.fromkeys(
+        ("rq_started", "rq_deferred", "rq_scheduled", "rq_finished", "rq_failed", "rq_canceled"), "sorted set"
+    ),
+}
+"""The keys of each queue of RQ, and their types."""
+
+REDIS_TYPES = {"sorted set": "zset", "counter": "string"}
+"""What Redis calls a type, where that is another word."""
+
 _TEMPLATES = {kind.name: kind.template for kind in KINDS} | CHANNELS
 
 
@@ -345,6 +363,21 @@ def needs_ttl(key: str, prefix: str = PREFIX) -> bool:
     """Return whether a key without a TTL is a leak while nothing runs."""
     kind = key.removeprefix(f"{prefix}:").split(":", 1)[0]
     return not any(known.lasting and known.name == kind for known in KINDS)
+
+
+def lua_shared_keys() -> str:
+    """Return the scripts' tables of the keys that all sessions share.
+
+    The first one has the type of each key and whether it holds a number, the second one the types of RQ's keys by their
+    beginnings, which the name of a queue completes.
+    """
+    lines = [
+        f"[PREFIX .. ':{template}'] = {{'{REDIS_TYPES.get(kind, kind)}', {str(kind == 'counter').lower()}}}"
+        for template, kind in SHARED.items()
+    ]
+    lines.append(f"['{rq_key('rq_queues')}'] = {{'set', false}}")
+    stems = [f"['{rq_key(name, '')}'] = '{REDIS_TYPES.get(kind, kind)}'" for name, kind in RQ_SHARED.items()]
+    return f"local SHARED_KEYS, SHARED_STEMS = {{{', '.join(lines)}}}, {{{', '.join(stems)}}}"
 
 
 def lua_key_functions() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from antiphon.wire.keys import lua_key_functions
+from antiphon.wire.keys import lua_key_functions, lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
@@ -62,6 +62,7 @@ def load_script(name: str, clock: str = "clock") -> Script:
             "local DEPLOYMENT = PREFIX",  # for what is no key
             f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
             _used_key_functions(text),
+            *([lua_shared_keys()] if "SHARED_KEYS" in text else []),
             _without_comments(text),
         ]
     )

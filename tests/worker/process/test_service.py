@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import sys
+from pathlib import Path
 
 import pytest
+from support import forks
 from support.eventually import wait_until_async
 from support.here import running_worker
 
@@ -12,6 +15,7 @@ from antiphon.input.request import AgentSpec
 from antiphon_worker.process import service as module
 from antiphon_worker.process.service import Service
 
+COMMAND = str(Path(sys.executable).with_name("antiphon"))
 AGENT = AgentSpec(provider="scripted", model="m")
 
 
@@ -57,3 +61,25 @@ async def test_names_that_are_not_utf8_end_no_worker(client, redis_url, cell, ca
 
 async def _gone(cell):
     return await cell.redis.zrange("ant:webhooks", 0, -1) == [b"hook"]
+
+
+async def test_a_damaged_fence_is_an_outage_that_the_log_names_and_that_ends_with_the_damage(
+    client, redis_url, cell, caplog
+):
+    caplog.set_level(logging.INFO)
+    async with running_worker(redis_url):
+        await cell.redis.set("ant:fence", "abc")
+        turns = [await client.submit(f"s{number}", "Hello", agent=AGENT) for number in range(2)]
+        await wait_until_async(lambda: "outage_began" in actions(caplog))
+        assert "no turns can be taken, trying again: The key ant:fence must be a whole number" in caplog.text
+        check = await asyncio.to_thread(forks.run, [COMMAND, "redis", "check", "--redis-url", redis_url])
+        assert (check.returncode, "The key ant:fence must be" in check.stderr) == (1, True)
+        await cell.redis.delete("ant:fence")
+        for turn in turns:
+            await turn.result(20)
+        assert "outage_ended" in actions(caplog)
+    assert not await cell.redis.exists("ant:quarantined")
+
+
+def actions(caplog):
+    return [getattr(record, "action", "") for record in caplog.records]

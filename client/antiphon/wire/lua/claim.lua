@@ -86,18 +86,24 @@ local function take(turn, f)
   turns[#turns + 1] = load(session, turn, now)
 end
 
+-- Release the session of a turn that could not be taken. In an outage the turn is put back into its queue.
+local function undo(turn, f, problem)
+  local fence = redis.pcall('HGET', key_session(f.session), 'fence')
+  if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
+  if is_outage(problem) then redis.pcall('LPUSH', key_rq_queue(f.queue), turn) end
+  error(problem, 0)
+end
+
 -- A turn with damaged data is left to the reaper, and its session is released. Returns whether it is a turn.
 local function try(turn)
   local f
   local done, why = guarded(function()
     f = read_turn(turn)
-    if f then take(turn, f) end
+    if not f then return end
+    local taken_whole, problem = pcall(take, turn, f)
+    if not taken_whole then undo(turn, f, problem) end
   end)
-  if not done and f then
-    local fence = redis.pcall('HGET', key_session(f.session), 'fence')
-    if type(fence) == 'string' and string.sub(fence, -#token) == token then let_go(f.session) end
-    if set_aside(f.session, now, why) then damaged[#damaged + 1] = {f.session, turn, why} end
-  end
+  if not done and f and set_aside(f.session, now, why) then damaged[#damaged + 1] = {f.session, turn, why} end
   if f then make_room(f, now) end
   return f or not done
 end

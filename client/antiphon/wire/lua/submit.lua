@@ -61,6 +61,10 @@ local counts = agent == '' and kept[5] and string.find(kept[5], '"version":', 1,
 if counts and not string.find(request, ',"version":"%d+"[^{}]*}$') then
   request = string.sub(request, 1, -2) .. ',"version":"2"}'
 end
+-- What all sessions share is written first: where it is damaged, the call is refused whole.
+list_session(session, now, ttl_ms == '' and tonumber(kept[7]) or life)
+if due_in == 0 and length == 0 then redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session) end
+local last = due_in == 0 and (kept[8] or begin_seq(session))
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
 local first_named = queue ~= '' and not home -- it becomes the session's
 if queue == '' then queue = home or default_queue end
@@ -76,7 +80,6 @@ if not kept[6] then
   keep('life', life_of(now, turn))
 end
 if ttl_ms ~= '' and ttl_ms ~= kept[7] then keep('ttl', ttl_ms) end
-if ttl_ms == '' then life = tonumber(kept[7]) or life end
 if agent ~= '' and not kept[5] then
   keep('agent', agent)
   if agent_queue ~= '' then keep('agent_queue', agent_queue) end
@@ -87,7 +90,6 @@ if whose ~= '' then count_for_tenant(whose, turn, now) end
 if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
 if #first > 0 then redis.call('HSET', key_session(session), unpack(first)) end
 list_turn(session, turn)
-list_session(session, now, life)
 if due_in > 0 then
   redis.call('ZADD', key_due(), now + due_in, turn)
   redis.call('HSET', key_turn(turn), 'due_at', now + due_in)
@@ -98,6 +100,6 @@ if due_in > 0 then
   return {'ACCEPTED', length}
 end
 local said, stopped = input_json(request, input), stopped_by(session, busy)
-local position = enter_inbox(session, turn, 1, now, said, kept[8] or begin_seq(session), true, stopped)
+local position = enter_inbox(session, turn, 1, now, said, last, true, stopped)
 if position > 0 then act_on(session, stopped, turn, busy, now) end
 return {'ACCEPTED', position}

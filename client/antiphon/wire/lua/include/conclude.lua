@@ -26,7 +26,8 @@ local function conclude(session, turn, status, now, bodies, keep_events, left, m
   redis.call('LREM', key_inbox(session), 1, turn)
   trim(session, turn, seq, keep_events)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
-  local f = rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)
+  local f = viewed(turn)
+  pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, nil, f) -- RQ's keys keep no turn from its end
   if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
   notice('turn_' .. status, session, turn, seq, f.tenant)
   leave_line(turn, f)

@@ -6,15 +6,40 @@ local OF_THE_SERVER = {'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN',
 local FIELDS = {'session', 'status', 'queue', 'crashes', 'run', 'step', 'attempt', 'errors', 'retry_at', 'queued_seq', 'tail', 'cancel',
   'started_at', 'tenant', 'priority', 'lacking'}
 
--- Do this for one session. Returns true, or false and what is wrong with its data. Errors of the server are raised.
+local function is_whole(key, kind, counts)
+  local found = redis.call('TYPE', key).ok
+  if found == 'none' then return true end
+  return found == kind and (not counts or string.find(redis.call('GET', key), '^%d+$') ~= nil)
+end
+
+-- Whether the keys are whole that all sessions share.
+local function shared_keys_are_whole()
+  for key, shared in pairs(SHARED_KEYS) do
+    if not is_whole(key, shared[1], shared[2]) then return false end
+  end
+  for _, queue in ipairs(redis.call('SMEMBERS', key_rq_queues())) do
+    for stem, kind in pairs(SHARED_STEMS) do
+      if not is_whole(stem .. string.sub(queue, #key_rq_queue('') + 1), kind) then return false end
+    end
+  end
+  return true
+end
+
+-- Whether an error is no fault of one session: it is of the server, or a key is damaged that all sessions share.
+local function is_outage(problem)
+  local why = type(problem) == 'table' and problem.err or tostring(problem)
+  for _, word in ipairs(OF_THE_SERVER) do
+    if string.find(string.sub(why, 1, 60), word, 1, true) then return true end
+  end
+  return not shared_keys_are_whole()
+end
+
+-- Do this for one session. Returns true, or false and what is wrong with its data. An outage is raised.
 local function guarded(work, ...)
   local done, problem = pcall(work, ...)
   if done then return true end
-  local why = type(problem) == 'table' and problem.err or tostring(problem)
-  for _, word in ipairs(OF_THE_SERVER) do
-    if string.find(string.sub(why, 1, 60), word, 1, true) then error(problem, 0) end
-  end
-  return false, string.sub(why, 1, 200)
+  if is_outage(problem) then error(problem, 0) end
+  return false, string.sub(type(problem) == 'table' and problem.err or tostring(problem), 1, 200)
 end
 
 -- Returns whether that is new.

@@ -35,12 +35,12 @@ local function release_session(session, now)
   local ttl = tonumber(f[1] or DEFAULT_TTL_MS) or DEFAULT_TTL_MS
   if ttl <= 0 or (tonumber(f[4] or 0) or 0) > 0 then
     keep_session(session)
-    return list_session(session, now, ttl)
+    return pcall(list_session, session, now, ttl) -- a damaged list keeps no turn from its end
   end
   local lead = lead_of(ttl)
   ttl = ttl + math.max(0, (tonumber(f[2] or 0) or 0) - now)
-  if f[3] then redis.call('ZADD', key_ending(), now + ttl - lead, session) end
-  list_session(session, now, ttl)
+  if f[3] then redis.pcall('ZADD', key_ending(), now + ttl - lead, session) end
+  pcall(list_session, session, now, ttl)
   redis.call('PEXPIRE', key_history(session), ttl)
   redis.call('PEXPIRE', key_events(session), ttl)
   redis.call('PEXPIRE', key_turns(session), ttl)
@@ -69,9 +69,9 @@ local function enter_queue(turn, f, now, front, unheard)
   ring(f.queue)
 end
 
--- A turn enters its queue, unless it has to wait for its share.
+-- A turn enters its queue, unless it has to wait for its share. For an `unheard` one `active` has its session already.
 local function offer(session, turn, now, front, unheard)
-  redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)
+  if not unheard then redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session) end
   local f = viewed(turn)
   local whole, waits = pcall(lines_up, turn, f) -- where the keys of its share are damaged, a turn does not wait
   if whole and waits then
@@ -95,7 +95,7 @@ local function ready(session, now, front)
   elseif head and not front and redis.call('HDEL', key_session(session), 'edit_waits') == 1 then
     redis.call('ZADD', key_active(), now + EDIT_MS, session)
   elseif head then
-    offer(session, head, now, front)
+    pcall(offer, session, head, now, front) -- where a key of the queue is damaged, the reaper offers it later
   else
     redis.call('ZREM', key_active(), session)
     release_session(session, now)

@@ -10,6 +10,7 @@ end
 -- former life is then a gap, and never fits by chance.
 local function begin_seq(session)
   local floor = redis.call('GET', key_seq_floor())
+  if floor and not tonumber(floor) then error({err = 'The value of seq_floor is not an integer.'}, 0) end
   if floor then redis.call('HSET', key_session(session), 'first', floor, 'archived', '') end
   return floor or 0
 end

@@ -24,6 +24,7 @@ end
 
 -- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox. Returns its position.
 local function requeue(session, turn, now, behind)
+  redis.call('ZADD', key_active(), 'NX', now + LOOK_AGAIN_MS, session) -- first: where it is damaged, nothing is written
   if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
   remember_run(turn)
   forget_calls(turn)

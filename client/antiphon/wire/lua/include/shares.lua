@@ -46,7 +46,9 @@ local function lines_up(turn, f)
   local queue, tenant, share = f.queue, f.tenant, share_of(f.tenant, f.priority)
   if not share or f.status == 'running' or f.offered_at and (f.cancel or f.status == 'queued') then return nil end
   local line, place = key_line(queue, share), redis.call('HGET', key_share(share), queue)
-  if place and stands(place) or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
+  local taken = place and stands(place)
+  if taken and place == turn then return false end -- it could not enter the queue
+  if taken or redis.call('ZCARD', line) > 0 or not has_room(tenant) then
     local at = tonumber(f.queued_at or '') or 0
     redis.call('ZADD', line, at - (HEAD_START_MS[f.priority or ''] or 0), turn)
     if not place then redis.call('HSET', key_share(share), queue, '') end

@@ -1,0 +1,53 @@
+"""Finds damage of the keys that all sessions share: it stops them all until it is repaired."""
+
+from __future__ import annotations
+
+from redis.asyncio import Redis
+
+from antiphon.errors import CorruptRecord, StoreError
+from antiphon.text import text_of
+from antiphon.wire.errors import asked
+from antiphon.wire.keys import PREFIX, REDIS_TYPES, RQ_SHARED, SHARED, rq_key
+
+
+async def damaged_keys(redis: Redis, prefix: str = PREFIX) -> list[str]:
+    """Return a sentence about each damaged key. Raises ``StoreError``."""
+    wanted = {f"{prefix}:{template}": kind for template, kind in SHARED.items()} | {
+        rq_key("rq_queues"): "set"
+    }
+    found = await _types(redis, wanted)
+    if found[rq_key("rq_queues")] == "set":
+        stem = rq_key("rq_queue", "")
+        for queue in await asked(redis.smembers(rq_key("rq_queues"))):
+            name = text_of(queue).removeprefix(stem)
+            wanted |= {rq_key(kind, name): type_ for kind, type_ in RQ_SHARED.items()}
+        found = await _types(redis, wanted)
+    counters = [key for key, kind in wanted.items() if kind == "counter" and found[key] == "string"]
+    numbers = dict(zip(counters, await asked(redis.mget(counters)), strict=True)) if counters else {}
+    sentences = [
+        f"The key {key} must be a {kind} and is a {found[key]}"
+        for key, kind in wanted.items()
+        if found[key] not in ("none", REDIS_TYPES.get(kind, kind))
+    ]
+    sentences += [
+        f"The key {key} must be a whole number"
+        for key, value in numbers.items()
+        if not (value or b"").isdigit()
+    ]
+    return [f"{one}: nothing that needs it works until it is repaired." for one in sentences]
+
+
+async def named_damage(redis: Redis, prefix: str) -> CorruptRecord | None:
+    """Return the error for a damaged key that all sessions share, or None if they are whole."""
+    try:
+        damage = await damaged_keys(redis, prefix)
+    except StoreError:
+        return None
+    return CorruptRecord(" ".join(damage)) if damage else None
+
+
+async def _types(redis: Redis, keys: dict[str, str]) -> dict[str, str]:
+    pipe = redis.pipeline(transaction=False)
+    for key in keys:
+        pipe.type(key)
+    return dict(zip(keys, map(text_of, await asked(pipe.execute())), strict=True))
