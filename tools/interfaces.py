@@ -89,6 +89,8 @@ class Shapes:
 
 def typescript(schema: dict[str, Any]) -> str:
     """Return the type of the values that match a JSON schema."""
+    if schema.get("title") == "Input":
+        return "Input"
     if "$ref" in schema:
         return NAMES.get(schema["$ref"], schema["$ref"])
     if "enum" in schema:

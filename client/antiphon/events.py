@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached
 from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
+from antiphon.model.suspension import NO_ARGUMENTS, Arguments
 
 __all__ = [
     "ChildEvent",
@@ -54,7 +55,7 @@ __all__ = [
 
 
 class EventBase(Struct, tag_field="type", omit_defaults=True, kw_only=True):
-    """What every event has."""
+    """What every event has. ``tenant`` is that of the turn where events of many sessions are read, as by webhooks."""
 
     seq: int = 0
     at: int = 0
@@ -63,6 +64,7 @@ class EventBase(Struct, tag_field="type", omit_defaults=True, kw_only=True):
     run: int = 0
     attempt: int = 0
     step: int = 0
+    tenant: str | None = None
 
     @property
     def terminal(self) -> bool:
@@ -131,7 +133,7 @@ class ToolCallEvent(EventBase, tag="tool_call"):
     type: ClassVar[Literal["tool_call"]] = "tool_call"
     call_id: str = ""
     name: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = NO_ARGUMENTS
 
 
 class ToolResultEvent(EventBase, tag="tool_result"):

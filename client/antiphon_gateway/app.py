@@ -32,9 +32,18 @@ from antiphon_gateway.http.operations import (
     read_body,
     read_query,
 )
+from antiphon_gateway.http.streams import EventStream
 from antiphon_gateway.interface import administration, events, sessions, turns
 from antiphon_gateway.interface.openapi import openapi
-from antiphon_gateway.openai import chat, compaction, conversations, models, responses, websocket
+from antiphon_gateway.openai import (
+    chat,
+    compaction,
+    conversations,
+    input_tokens,
+    models,
+    responses,
+    websocket,
+)
 from antiphon_gateway.openai.errors import openai_error
 from antiphon_gateway.page import files
 from antiphon_gateway.problems import Draining, Refused, problem_response
@@ -195,7 +204,8 @@ class Gateway:
         try:
             known, path = self._routes.find(request.scope)
             request.scope["route"], request.scope["path_params"] = known.route, path
-            return _encoded(await self._answer(request, known, path), known)
+            response = _encoded(await self._answer(request, known, path), known)
+            return await _headers_of(response) if request.method == "HEAD" else response
         except Exception as exc:  # noqa: BLE001 - every error is answered, and logged if it is none of ours
             return self._refusal(request, exc)
 
@@ -256,11 +266,19 @@ def _document() -> dict[str, Any]:
 def operations() -> list[Operation]:
     """Return all operations, in the order of the reference."""
     rooms = (
-        sessions, turns, administration, events, ai_sdk, ag_ui, responses, compaction, conversations, models,
-        chat, files,
+        sessions, turns, administration, events, ai_sdk, ag_ui, responses, compaction,
+        input_tokens, conversations, models, chat, files,
     )  # fmt: skip
     handlers: list[Any] = [*(one for room in rooms for one in room.OPERATIONS), show_document, show_health]
     return [cast("Operation", handler.operation) for handler in handlers]
+
+
+async def _headers_of(response: Response) -> Response:
+    """Return a response to HEAD: without its body, and without a stream's events."""
+    if isinstance(response, EventStream):
+        await response.aclose()
+        return Response(None, response.status_code, dict(response.headers))
+    return response
 
 
 def _encoded(found: Any, known: Operation) -> Response:

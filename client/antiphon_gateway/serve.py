@@ -30,6 +30,8 @@ log = logging.getLogger("antiphon.gateway")
 
 # A reader whose host is lost holds its stream for so long, where the system can be told.
 UNANSWERED_MS = 60_000
+IDLE_SECONDS = 75
+"""A connection stays open so long between requests: longer than load balancers and clients keep theirs (60 s)."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -87,7 +89,8 @@ async def _serve(settings: GatewaySettings, client: AsyncClient, urls: list[str]
             config = uvicorn.Config(
                 app, http=Connection, limit_concurrency=settings.connections, ws=SocketConnection,
                 ws_max_size=settings.body_bytes, ws_ping_interval=20.0, access_log=False, proxy_headers=False,
-                server_header=False,
+                server_header=False, timeout_keep_alive=IDLE_SECONDS,
+                headers=[("keep-alive", f"timeout={IDLE_SECONDS}")],
                 log_config=None, log_level="warning", timeout_graceful_shutdown=max(1, round(settings.drain)),
             )  # fmt: skip
             async with reaching(urls):

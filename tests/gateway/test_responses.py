@@ -368,3 +368,21 @@ async def test_what_a_field_cannot_mean_is_refused_with_a_sentence(redis_url):
             assert (error["code"], error["param"]) == ("item_not_found", "input")
         assert (await api.get("/v1/responses/none", 404))["error"]["code"] == "turn_not_found"
         assert STAGE["provider"] == MODEL.partition("/")[0]
+
+
+async def test_the_tokens_of_an_input_are_estimated_without_a_turn(redis_url, tmp_path):
+    async with stand(redis_url, tmp_path) as (ensemble, api, client):
+        count = client.responses.input_tokens.count
+        short = await count(model=MODEL, input="Hello")
+        assert (short.object, short.input_tokens) == ("response.input_tokens", 6)
+        tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+        for more in ({"instructions": "Be brief."}, {"tools": [tool]}, {"input": "Hello, and good morning."}):
+            assert (await count(**{"model": MODEL, "input": "Hello", **more})).input_tokens > 6
+        made = await client.responses.create(model=MODEL, input="A long question about everything")
+        asked = len(ensemble.stage.notes("asked"))
+        for where in ({"previous_response_id": made.id}, {"conversation": made.conversation.id}):
+            assert (await count(model=MODEL, input="Hello", **where)).input_tokens > 20
+        assert len(ensemble.stage.notes("asked")) == asked
+        assert (await api.get(f"/sessions/{made.conversation.id}"))["messages"] == 2
+        error = (await api.post("/v1/responses/input_tokens", {"personality": "friendly"}, 400))["error"]
+        assert error["param"] == "personality"

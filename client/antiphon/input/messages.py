@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast, get_args
 import msgspec
 
 from antiphon.errors import CorruptRecord, InvalidMessage
+from antiphon.input.wrong_values import wrong_value
 from antiphon.model import (
     ROLES,
     File,
@@ -145,6 +146,8 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
     part: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
     if not isinstance(part.get("type"), str):
         raise InvalidMessage(f"A part must be a dictionary with a type, not {_kind(value)}.")
+    if part["type"] in _OWN and not part.keys() & _FOREIGN:
+        return [_own_part(part)]
     reader = _READERS.get(part["type"])
     if reader is None:
         if role == "assistant":
@@ -157,9 +160,17 @@ def _parts_of(value: Any, role: Role) -> list[Part]:
         raise InvalidMessage(f"A part with the type {part['type']!r} cannot be read: {problem}.") from exc
 
 
+def _own_part(part: Mapping[str, Any]) -> Part:
+    try:
+        return msgspec.convert(part, Part)
+    except msgspec.ValidationError as exc:
+        problem, _ = wrong_value(exc, Part)
+        raise InvalidMessage(f"A part with the type {part['type']!r} cannot be read: {problem}") from exc
+
+
 def _text(part: Mapping[str, Any]) -> Text:
     notes: list[Any] = part.get("citations") or part.get("annotations") or []
-    return Text(_a_text(part["text"]), [dict(note) for note in notes])
+    return Text(_a_text(part["text"]), [dict(note) for note in notes], part.get("item"))
 
 
 def _openai_image(part: Mapping[str, Any]) -> Image:
@@ -279,6 +290,9 @@ def _kind(value: Any) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 
+_OWN = ("image", "file", "refusal", "reasoning", "tool_call", "tool_result", "item")
+_FOREIGN = {"source", "file", "file_data", "file_url", "filename", "refusal", "tool_use_id"}
+"""Fields that only the parts of OpenAI and Anthropic with the same types have."""
 _READERS: dict[str, Callable[[Mapping[str, Any]], Part]] = {
     "text": _text,
     "input_text": _text,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from antiphon.model.parts import File, Image, Text
+
+
+def _no_arguments() -> dict[str, Any]:
+    return {}
+
+
+def _approval() -> OpenCallKind:
+    return "approval"
+
+
+NO_ARGUMENTS = field(default_factory=_no_arguments)
+"""A default that is written into the JSON too: pages read events and calls without these types."""
+Arguments: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"default": {}})]
 
 
 def _no_parameters() -> dict[str, Any]:
@@ -54,8 +67,10 @@ class OpenCall(Struct, omit_defaults=True):
 
     call_id: str
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    kind: OpenCallKind = "approval"
+    arguments: Arguments = NO_ARGUMENTS
+    kind: Annotated[OpenCallKind, Meta(extra_json_schema={"default": "approval"})] = field(
+        default_factory=_approval
+    )
     seconds: float | None = None
     at_limit: AtLimit = "reject"
     until: int | None = None

@@ -305,6 +305,9 @@ async def read_events(cell: Cell, wanted: Sequence[Notice]) -> dict[str, Event]:
     for one, record in zip(trimmed, records, strict=True):
         if isinstance(record, TurnRecord) and record.last_seq == one.seq:
             found[one.id] = terminal_event(record)
+    for one in wanted:
+        if one.id in found:
+            found[one.id].tenant = one.tenant
     return found
 
 

@@ -84,13 +84,12 @@ FILTERS = declared(FailedFilter)
 
 
 class FailedTurn(TurnInfo, omit_defaults=True):
-    """A failed turn: what ``TurnInfo`` tells, its queue and tenant, and all its runs with their errors.
+    """A failed turn: what ``TurnInfo`` tells, its queue, and all its runs with their errors.
 
     ``agent`` is the name of the turn's agent, or of its session's.
     """
 
     queue: str = ""
-    tenant: str | None = None
     runs: list[TurnRun] = field(default_factory=list)
 
 
@@ -217,7 +216,7 @@ async def _told(cell: Cell, jobs: Sequence[str]) -> list[FailedTurn]:
 def _failed(record: TurnRecord) -> FailedTurn:
     fields = msgspec.structs.asdict(turn_info(record))
     queue = text_of(record.fields.get("queue"))
-    return FailedTurn(**fields, queue=queue, tenant=record.tenant, runs=runs_of(record))
+    return FailedTurn(**fields, queue=queue, runs=runs_of(record))
 
 
 def _which(given: FailedFilter) -> _Which:

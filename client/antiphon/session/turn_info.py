@@ -47,6 +47,8 @@ class TurnInfo(Struct, omit_defaults=True):
     ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
     its last suspension.
 
+    ``tenant`` is the owner of the turn's session, None for a session without one.
+
     ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
     turn had a model call to come. The answer is then that of the other turn.
     """
@@ -72,6 +74,7 @@ class TurnInfo(Struct, omit_defaults=True):
     decisions: list[Decision] = field(default_factory=list)
     service: ServiceAnswer | None = None
     steered_into: str | None = None
+    tenant: str | None = None
 
     @property
     def cost(self) -> float | None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from email.message import Message
 from typing import (
     Any,
     Generic,
@@ -71,23 +73,50 @@ class CountedStream(EventStream):
 
 
 BODY_SECONDS = PATIENCE_SECONDS = 30.0
+CHARSETS = ("utf-8", "utf8", "us-ascii")
+CODINGS = {"gzip": zlib.MAX_WBITS + 16, "deflate": zlib.MAX_WBITS}
 
 
 async def read_body(request: Request, kind: Any, most: int) -> Any:
     """Return the request's JSON as a value of this type. Raises ``Refused``."""
-    content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content != "application/json":
-        raise Refused(415, "invalid_body", "Send JSON, with the header Content-Type: application/json.")
+    content = Message()
+    content["content-type"] = request.headers.get("content-type", "")
+    charset = str(content.get_param("charset", "utf-8")).lower()
+    if content.get_content_type() != "application/json" or charset not in CHARSETS:
+        raise Refused(
+            415, "invalid_body", "Send JSON in UTF-8, with the header Content-Type: application/json."
+        )
     length = request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > most:
         raise _too_large(most)
     try:
-        return msgspec.json.decode(await _bytes(request, most), type=kind)
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        return msgspec.json.decode(unpacked(await _bytes(request, most), coding, most), type=kind)
     except msgspec.ValidationError as exc:
         sentence, field = wrong_value(exc, kind)
         raise Refused(400, "invalid_body", sentence, param=field or None) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
         raise Refused(400, "invalid_body", f"The body is not JSON: {exc}.") from None
+
+
+def unpacked(data: bytes, coding: str, most: int) -> bytes:
+    """Return a body without its ``Content-Encoding``. Raises ``Refused``."""
+    if coding == "identity":
+        return data
+    if coding not in CODINGS:
+        known = ", ".join(CODINGS)
+        sentence = f"The Content-Encoding {coding[:50]!r} is not supported: use {known} or none."
+        raise Refused(415, "unsupported_encoding", sentence, headers={"accept-encoding": known})
+    whole = zlib.decompressobj(CODINGS[coding])
+    try:
+        found = whole.decompress(data, most + 1)
+    except zlib.error as exc:
+        raise Refused(400, "invalid_body", f"The body is not {coding}: {exc}.") from None
+    if len(found) > most:
+        raise _too_large(most)
+    if not whole.eof or whole.unused_data:
+        raise Refused(400, "invalid_body", f"The body is not one whole {coding} stream: send it again.")
+    return found
 
 
 async def _bytes(request: Request, most: int) -> bytes:
@@ -335,11 +364,12 @@ class Routes:
         if not fitting:
             raise Refused(404, "route_not_found", "Not found: GET /openapi.json lists all routes.")
         _, parts, methods = min(fitting, key=lambda one: one[0])
-        if scope["method"] not in methods:
-            allowed = ", ".join(sorted(methods))
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method not in methods:
+            allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
             raise Refused(405, "method_not_allowed", f"Use {allowed} here.", headers={"allow": allowed})
         names = {part[1:-1]: segment for part, segment in zip(parts, found, strict=True) if part[:1] == "{"}
-        return methods[scope["method"]], names
+        return methods[method], names
 
 
 def _segments(scope: Any) -> list[str]:

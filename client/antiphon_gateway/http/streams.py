@@ -170,6 +170,11 @@ class EventStream(Response):
             except Exception as exc:  # noqa: BLE001 - it is logged: the response has ended
                 log_fault(log, exc, "The events of a stream could not be closed", action="stream_failed")
 
+    async def aclose(self) -> None:
+        """Close the events of a response that is not sent."""
+        await self._messages.aclose()
+        await self._events.aclose()
+
     def end(self) -> None:
         """End at the cursor."""
         if not self._open.expired():

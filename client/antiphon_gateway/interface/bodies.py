@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.input.options import LIST_OPTIONS, SESSION_OPTIONS, PageSize, Positive, json_fields
-from antiphon.model import Message, Response, Status
+from antiphon.model import Message, Part, Response, Status
 from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import options_of
 from antiphon.wire.suspension import SuspendedTurn
 
 LONGEST_WAIT = 60
+REF = "#/components/schemas/{name}"
 MOST_MESSAGES = 1000
 
 
@@ -70,7 +71,14 @@ class WaitingPage(Struct):
     turns: list[SuspendedTurn]
 
 
-INPUT = ("input", str | dict[str, Any] | list[Any])
+_PARTS = [REF.format(name=kind.__name__) for kind in get_args(Part)]
+_ONE: list[dict[str, Any]] = [
+    *({"$ref": part} for part in _PARTS), {"$ref": REF.format(name="Message")},
+    {"type": "object", "description": "A part or a message in the format of OpenAI or Anthropic."},
+]  # fmt: skip
+_SHAPES = [{"type": "string"}, *_ONE, {"type": "array", "items": {"anyOf": _ONE}}]
+Input: TypeAlias = Annotated[Any, Meta(extra_json_schema={"title": "Input", "anyOf": _SHAPES})]
+INPUT = ("input", Input)
 
 Submit = turn_body(
     "Submit", "http",

@@ -11,9 +11,8 @@ import msgspec
 
 from antiphon.events import KnownEvent
 from antiphon_gateway.http.operations import Operation
+from antiphon_gateway.interface.bodies import REF
 from antiphon_gateway.problems import Problem
-
-REF = "#/components/schemas/{name}"
 
 
 def openapi(operations: Iterable[Operation]) -> dict[str, Any]:

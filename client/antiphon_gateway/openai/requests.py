@@ -36,7 +36,7 @@ AUTO_TOKENS = 100_000
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 
 
-class Reasoning(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class ReasoningOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How much the model thinks."""
 
     effort: Effort | None = None
@@ -89,7 +89,7 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     user: Annotated[str | None, param("user")] = None
     service_tier: Annotated[Tier | None, ECHO] = None
     top_logprobs: Annotated[TopLogprobs | None, ECHO] = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -136,9 +136,8 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
         raise refused("metadata", "metadata may have 16 entries.")
 
 
-def conversation_of(request: CreateResponse) -> str | None:
+def conversation_of(named: str | dict[str, str] | None) -> str | None:
     """Return the id of the conversation that a request names. Raises ``Refused``."""
-    named = request.conversation
     if isinstance(named, dict):
         if set(named) != {"id"}:
             raise refused("conversation", 'conversation must be an id, or an object {"id": …}.')

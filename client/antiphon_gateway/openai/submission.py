@@ -38,7 +38,7 @@ async def submitted(
     check(given)
     name = given.previous_response_id
     before = None if name is None else await previous(call, name, unstored)
-    session = conversation_of(given)
+    session = conversation_of(given.conversation)
     if session is not None:
         call.caller.check_session(session)
     items = await dereferenced(call, given.input or "", session or (before and before[0].session_id))

@@ -222,6 +222,7 @@ export interface TurnInfo {
   decisions?: Decision[];
   service?: ServiceAnswer | null;
   steered_into?: string | null;
+  tenant?: string | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -272,7 +273,7 @@ export interface Rewind {
 }
 /** A turn to submit. ``input`` is text, parts or messages, in our format, OpenAI's or Anthropic's. */
 export interface Submit {
-  input: string | JsonObject | Json[];
+  input: Input;
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
@@ -364,7 +365,7 @@ export interface Submitted {
 }
 /** What takes the place of a message of the user's, and the options of the turn that answers it. */
 export interface Edit {
-  input: string | JsonObject | Json[];
+  input: Input;
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
@@ -503,7 +504,7 @@ export interface FailedQuery {
 export interface FailedPage {
   turns: FailedTurn[];
 }
-/** A failed turn: what ``TurnInfo`` tells, its queue and tenant, and all its runs with their errors. */
+/** A failed turn: what ``TurnInfo`` tells, its queue, and all its runs with their errors. */
 export interface FailedTurn {
   turn_id: string;
   session_id: string;
@@ -526,8 +527,8 @@ export interface FailedTurn {
   decisions?: Decision[];
   service?: ServiceAnswer | null;
   steered_into?: string | null;
-  queue?: string;
   tenant?: string | null;
+  queue?: string;
   runs?: TurnRun[];
 }
 /** Which failed turns to run again: ``turns`` with their ids, or all that the other fields select. */
@@ -588,7 +589,7 @@ export interface Schedule {
 }
 /** What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``. */
 export interface SetSchedule {
-  input: string | JsonObject | Json[];
+  input: Input;
   every?: number | null;
   cron?: string | null;
   tz?: string;
@@ -745,6 +746,7 @@ export interface EventBase {
   run: number;
   attempt: number;
   step: number;
+  tenant: string | null;
 }
 /** The fields of each type of event. All are there: one that was absent has its default. */
 export interface EventFields {

@@ -6,7 +6,7 @@ import { EVENT_DEFAULTS } from "./generated.js";
 /** @import { EventBase, EventType, Message, Response, SessionEvent, Usage } from "./types.js" */
 
 /** @type {EventBase} */
-const IN_ALL = { seq: 0, at: 0, session_id: "", turn_id: "", run: 0, attempt: 0, step: 0 };
+const IN_ALL = { seq: 0, at: 0, session_id: "", turn_id: "", run: 0, attempt: 0, step: 0, tenant: null };
 
 // Shared by all events that lack them: none may change.
 for (const fields of Object.values(EVENT_DEFAULTS)) for (const value of Object.values(fields)) Object.freeze(value);
