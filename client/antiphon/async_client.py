@@ -17,7 +17,7 @@ from typing import Any, Self, Unpack, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.errors import AgentError, SessionNotFound, UsageError
+from antiphon.errors import AgentError, SessionNotFound, TurnDeleted, UsageError
 from antiphon.input.ids import (
     SessionId,
     TurnId,
@@ -167,7 +167,7 @@ class AsyncClient:
         return await submit_all(self.connections, wanted)
 
     async def turn(self, turn: str, *, schema: Any = None, tenant: str | None = None) -> AsyncTurn:
-        """Find a turn by its id. Raises ``TurnNotFound``, and ``WrongTenant`` if it is not a turn of ``tenant``.
+        """Find a turn by its id. Raises ``TurnNotFound``, ``TurnDeleted``, and ``WrongTenant`` for another tenant.
 
         ``schema`` is the type to read structured output as. Without it, ``result().output`` is plain JSON data.
 
@@ -176,7 +176,11 @@ class AsyncClient:
         """
         known = turn_id(turn)
         asked, cell = _tenant(tenant), self.connections.cell_of_turn(known)
-        record = await cell.turn(known)
+        try:
+            record = await cell.turn(known)
+        except TurnDeleted as gone:
+            check_tenant(gone.session_id or "", asked, True, gone.tenant)
+            raise
         if asked is not None and record.tenant is None:  # an older release accepted it
             (await found_in(cell, record.session_id)).check_tenant(
                 SessionRef(record.session_id, tenant=asked)

@@ -18,7 +18,7 @@
     │  ├─ AlreadyDecided            a pending tool call was decided before; ``decision`` is the first one
     │  ├─ NotSuspended              the turn does not wait for this call; ``status`` is the turn's
     │  └─ ClientClosed
-    ├─ NotFound                     SessionNotFound, TurnNotFound, MessageNotFound
+    ├─ NotFound                     SessionNotFound, TurnNotFound (TurnDeleted), MessageNotFound
     ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
     ├─ StreamError                  StreamGap: events after the cursor are no longer kept
@@ -50,7 +50,7 @@ __all__ = [
     "SessionExists", "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
     "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
     "ToolError",
-    "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnError", "TurnFailed",
+    "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnDeleted", "TurnError", "TurnFailed",
     "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
@@ -300,6 +300,16 @@ class TurnNotFound(NotFound):
     """The turn does not exist or has expired."""
 
     code = "turn_not_found"
+
+
+class TurnDeleted(TurnNotFound):
+    """The turn was deleted with its session: nothing that it said is kept, and it cannot run again.
+
+    Its key is not free before a week after its end: use another one.
+    """
+
+    code = "turn_deleted"
+    tenant: str | None = None
 
 
 class MessageNotFound(NotFound):

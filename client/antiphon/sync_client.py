@@ -191,7 +191,7 @@ class Client(Synchronous[AsyncClient]):
         ]
 
     def turn(self, turn: str, *, schema: Any = None, tenant: str | None = None) -> Turn:
-        """Find a turn by its id. Raises ``TurnNotFound``, and ``WrongTenant`` if it is not a turn of ``tenant``.
+        """Find a turn by its id. Raises ``TurnNotFound``, ``TurnDeleted``, and ``WrongTenant`` for another tenant.
 
         ``schema`` is the type to read structured output as. Without it, ``result().output`` is plain JSON data.
 

@@ -35,8 +35,8 @@ log = logging.getLogger("antiphon.gateway")
 
 # The first class that fits decides. Codes of limits on counts and rates come before all of them.
 STATUSES: list[tuple[type[AgentError], int]] = [
-    (WrongTenant, 403), (NotAllowed, 403), (NotFound, 404), (SessionBusy, 409), (SessionChanged, 409),
-    (SessionExists, 409), (KeyReused, 409), (AlreadyDecided, 409), (NotSuspended, 409),
+    (WrongTenant, 403), (NotAllowed, 403), (NotFound, 404), (SessionBusy, 409),
+    (SessionChanged, 409), (SessionExists, 409), (KeyReused, 409), (AlreadyDecided, 409), (NotSuspended, 409),
     (StreamGap, 410), (ClientClosed, 503), (UsageError, 400), (TurnError, 409),
 ]  # fmt: skip
 TOO_MANY = {"waiting_turns", "tenant_turns", "tenant_schedules", "sessions", "delayed_turns"}

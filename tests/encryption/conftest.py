@@ -5,6 +5,7 @@ from redis import Redis
 from support.leaks import Recorder, dumped, holds
 from support.runtimes import Workers
 
+from antiphon import Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.session.background import call
 
@@ -42,3 +43,10 @@ def deployment(request, redis_server, monkeypatch):
         else:
             assert leaks, "the scenario writes nothing that is to be sealed"
             assert sent
+            with Client(redis_server.url) as client:
+                for session in redis.zrange("ant:sessions", 0, -1):
+                    client.session(session.decode()).delete()
+            left = [key for key, data in dumped(redis).items() if holds(data)]
+            assert all(key.startswith(b"antiphon:saved:") for key in left), (
+                "an archiver removes the copy in a minute"
+            )

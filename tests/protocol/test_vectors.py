@@ -202,8 +202,8 @@ async def _outcome(client, vector):
         turn = await client.turn(vector["id"])
         status = await turn.status()
         return {"status": status} | ({"text": (await turn.result()).text} if status in TERMINAL else {})
-    except TurnNotFound:
-        return vector["expect"] if vector["job"] else {"error": "turn_not_found"}
+    except TurnNotFound as exc:
+        return vector["expect"] if vector["job"] else {"error": str(exc.code)}
     except AgentError as exc:
         return {"error": str(exc.code), "message": exc.message}
 

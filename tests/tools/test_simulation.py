@@ -64,6 +64,7 @@ SABOTAGE = [
         "withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)",
         "seq",
     ),
+    ("editing/delete", "for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end", "G15"),
     ("editing/edit", "cut(session, keep)", "G2 history"),
     ("claim", "if f then make_room(f, now) end", "G14"),
     ("suspend", "if not held then return {'SUPERSEDED'} end", "the answer of suspend"),

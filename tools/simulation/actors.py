@@ -292,12 +292,13 @@ class Actors:
 
     def _rq(self, random: Random) -> None:
         model = self._world.model
-        if not model.turns:
+        kept = [turn.id for turn in model.turns.values() if not turn.deleted]
+        if not kept:
             return
         failed = [turn.id for turn in model.turns.values() if turn.status == "failed"]
         whats = ["empty", "cancel", "delete", "requeue", "our requeue", "push", "remove", "take and die"]
         what = random.choice(whats)
-        turn = random.choice(failed if "requeue" in what and failed else list(model.turns))
+        turn = random.choice(failed if "requeue" in what and failed else kept)
         if what == "our requeue":
             self._world.requeue(turn, self._again(random) or "again0")
         else:

@@ -14,6 +14,10 @@ from simulation.state import JUNK, REGISTRIES, SessionState, State, TurnState
 
 KEEP_EVENTS = 8
 TERMINAL = ("turn_finished", "turn_failed", "turn_cancelled")
+LEFT_OF_DELETED = {
+    b"session", b"status", b"error", b"digest", b"deleted", b"queue", b"run", b"attempt", b"crashes", b"errors",
+    b"step", b"queued_seq", b"last_seq", b"tenant",
+}  # fmt: skip
 REGISTRY = {
     "queued": [], "waiting": ["deferred"], "delayed": ["scheduled"], "retrying": ["scheduled"], "running": [],
     "suspended": ["deferred"], "finished": ["finished"], "failed": ["failed"], "cancelled": ["canceled"],
@@ -201,13 +205,17 @@ class Checks:
             "queued" if status == "delayed" else status, turn.run, turn.attempt, turn.crashes, turn.errors,
             turn.cancel, turn.keep, turn.place, turn.steers, turn.steered_into,
             turn.lacking, turn.usage, turn.journal, ended,
-            _calls(turn) if turn.calls else [], self.model.rq[name],
+            _calls(turn) if turn.calls else [], state.turns[name].rq_status if turn.deleted else self.model.rq[name],
         )  # fmt: skip
         if turn.damaged in ("attempt", "crashes", "errors"):
             expected = expected._replace(**{turn.damaged: JUNK})
         alike(state.turns[name], expected, OF_A_TURN, name)
         require(bool(self.ends[name, turn.run]) == ended, "G1 the end of a run is published", name, turn.run)
-        if name not in self.touched_by_rq:
+        require(state.is_deleted(name) == turn.deleted, "G15 a turn is deleted with its session", name)
+        if turn.deleted:
+            words = state.at("ant:turn", name, {}).keys() - LEFT_OF_DELETED
+            require(not words, "G15 nothing of a deleted turn is left", name, words)
+        elif name not in self.touched_by_rq:
             life = state.life_of_job(name)
             require((life >= 0) == ended, "RQ's record's life", name, life)
 
@@ -217,14 +225,14 @@ class Checks:
             (registry, turn.queue, turn.id)
             for turn in self.model.turns.values()
             for registry in REGISTRY[turn.status]
-            if turn.id not in self.touched_by_rq
+            if turn.id not in self.touched_by_rq and not turn.deleted
         }
         found = {
             (registry, queue, name)
             for registry in REGISTRIES
             for queue, listed in state.all(f"rq:{registry}").items()
             for name in listed
-            if name not in self.touched_by_rq
+            if name not in self.touched_by_rq and not state.is_deleted(name)
         }
         require(found == expected, "RQ's registries", found ^ expected)
 

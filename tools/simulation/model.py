@@ -78,6 +78,7 @@ class Turn:
     lacking: str = ""  # the Apps that lack what it needs
     usage: int = 0  # of its session, with the finished steps of this run
     own_usage: int = 0  # of this run, where it was passed by
+    deleted: bool = False  # with its session
 
     def change(self, call: Call, **facts: Any) -> None:
         self.calls = [replace(one, **facts) if one is call else one for one in self.calls]
@@ -333,6 +334,8 @@ class Model:
         priority: str = "normal",
     ) -> int | str:
         if known := self.turns.get(turn_id):
+            if known.deleted:
+                return "TurnDeleted"
             if known.session.id != session_id:
                 return "KeyReused"
             if again:
@@ -362,6 +365,8 @@ class Model:
 
     def run_again(self, turn: Turn, again: str, busy: str = "enqueue") -> str:
         """What a caller is told who wants a failed turn to run again."""
+        if turn.deleted:
+            return "TURN_DELETED"
         if turn.again == again:
             return "OK"
         if turn.status != "failed":
@@ -643,6 +648,14 @@ class Model:
         session.made = session.edit_waits = False
         session.untold, session.steer, session.usage, session.listed = "", "", 0, []
         return existed
+
+    def erase(self, turn: Turn) -> None:
+        """Nothing stays of a turn but that it was there."""
+        turn.status, turn.deleted, turn.damaged, turn.place = "cancelled", True, "", None
+        turn.crashes = turn.errors = turn.usage = turn.own_usage = 0
+        turn.cancel = turn.keep = turn.done = turn.given_back = turn.again = turn.lacking = ""
+        turn.steers = turn.steered_into = ""
+        turn.journal, turn.steered, turn.calls, self.rq[turn.id] = [], [], [], None
 
     def cut(self, session: Session, keep: int) -> None:
         """Turns that left nothing lose their place behind the cut."""

@@ -144,8 +144,12 @@ class State:
         if turn:
             self.turns[name] = turn
             old = before.status if before else "[*]"
-            if old != turn.status:
+            if old != turn.status and not self.is_deleted(name):
                 self.ways.add((old, turn.status))
+
+    def is_deleted(self, turn: str) -> bool:
+        """Whether nothing is left of a turn but that it was there."""
+        return b"deleted" in self.at("ant:turn", turn, _NOTHING)
 
     def at(self, kind: str, whose: str, otherwise: T) -> T:
         """What stands in a key, as its kind is read."""

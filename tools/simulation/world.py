@@ -26,6 +26,7 @@ from antiphon.errors import (
     SessionExists,
     SessionNotFound,
     TenantLimit,
+    TurnDeleted,
     UsageError,
 )
 from antiphon.input.ids import SessionId, TurnId
@@ -176,8 +177,21 @@ class World:
         known = self.model.sessions[session]
         ended = [(turn.id, turn.run) for turn in self.model.outside(known)]
         answer: Any = run(delete_session(self.cell, SessionId(session)))
+        listed = {turn.id for turn in known.listed}
         expected = self.model.delete(known)
         if not isinstance(expected, str):
+            turns = [turn for turn in self.model.turns.values() if turn.session is known]
+            erased = [turn for turn in turns if self.redis.call("HEXISTS", f"ant:turn:{turn.id}", "deleted")]
+            missed = listed - {turn.id for turn in erased}
+            require(not missed, "G15 what a deleted session lists is erased", missed)
+            for turn in erased:
+                require(turn.status in ENDED, "only turns that have ended are erased", turn.id)
+                require(
+                    not self.redis.call("EXISTS", f"rq:job:{turn.id}", f"rq:results:{turn.id}"),
+                    "G15 RQ's records",
+                )
+                self.model.erase(turn)
+                self.damaged.pop(turn.id, None)
             self.checks.forget(known, ended)
             self.beside.forget(session)
         self.done(f"delete {session}", getattr(answer, "turn_id", answer), expected)
@@ -224,7 +238,7 @@ class World:
             answer: Any = run(self._submit(SessionId(session), TurnId(turn), queue, **options))
         except TenantLimit as exc:
             answer = exc.limit
-        except (KeyReused, SessionBusy) as exc:
+        except (KeyReused, SessionBusy, TurnDeleted) as exc:
             answer = type(exc).__name__
         before = [known for known in self.model.turns.values() if not known.cancel]
         expected = self.model.submit(session, turn, queue, due_in_ms, busy, again, tenant, priority)

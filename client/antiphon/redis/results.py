@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from antiphon.errors import AgentError, StoreError, StreamGap, TurnNotFound
+from antiphon.errors import AgentError, StreamGap, TurnNotFound
 from antiphon.input.ids import TurnId, turn_id
 from antiphon.model import TERMINAL, Response
 from antiphon.redis.all_events import Notices, Page
@@ -24,7 +24,7 @@ KEEP_SECONDS = 60.0
 LOOK_AGAIN_SECONDS = 30.0
 STATUSES, RECORDS = 1000, 100  # read in one round trip
 
-Found = TurnRecord | StoreError | None
+Found = TurnRecord | AgentError | None
 """What Redis has of a turn; None if it has expired."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
 
-from antiphon.errors import ResultTimeout, TurnCancelled
+from antiphon.errors import ResultTimeout, TurnCancelled, TurnNotFound
 from antiphon.events import Event, TurnCancelledEvent, TurnFailedEvent
 from antiphon.input.ids import TurnId
 from antiphon.input.request import AgentSpec
@@ -171,12 +171,13 @@ class RedisRuntime:
         await self._check_tenant(session)
         await self._check_others_turn(session)
         cell = await self._cell(session)
-        while isinstance(answer := await delete_session(cell, session.id), Busy):
+        while isinstance(answer := await delete_session(cell, session.id, session.tenant), Busy):
             found = await self._found(session, *NO_MESSAGES)
             for turn_id in reversed(found.inbox):
                 turn = AsyncTurn(await self._connected(session.store), turn_id, session.id)
-                await turn.cancel("the session was deleted")
-                await _ended(turn)
+                with suppress(TurnNotFound):  # another call has deleted it
+                    await turn.cancel("the session was deleted")
+                    await _ended(turn)
         return answer
 
     async def sessions(

@@ -276,7 +276,8 @@ class Subscription(EventIterator):
 
         Raises ``WrongTenant`` and ``StreamGap``. An older release writes no ``life``.
         """
-        check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
+        if self._tenant is not None:
+            check_tenant(self.session_id, self._tenant, bool(created), text_of(tenant) or None)
         found = (life or created) if created else b""
         if self._life and found != self._life:
             raise self._gap("The session was created again" if found else "The session has ended")

@@ -18,6 +18,7 @@ from antiphon.errors import (
     KeyMissing,
     KeyReused,
     SessionNotFound,
+    TurnDeleted,
     TurnNotFound,
     UsageError,
 )
@@ -351,6 +352,8 @@ class Cell:
                 raise UsageError("The session is closed.", session_id=text_of(session), turn_id=turn_id)
             case [b"OTHER_TENANT", session]:
                 raise begun_by_another(text_of(session))
+            case [b"TURN_DELETED"]:
+                raise TurnDeleted(turn_id=turn_id)
             case [b"TURN_NOT_FOUND"]:
                 raise TurnNotFound(
                     f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
@@ -378,7 +381,7 @@ class Cell:
                 raise unexpected("snapshot", answer)
 
     async def turn(self, turn_id: TurnId) -> TurnRecord:
-        """Read a turn. Raises ``TurnNotFound``."""
+        """Read a turn. Raises ``TurnNotFound``, and ``TurnDeleted``."""
         raw: dict[bytes, bytes] = await asked(self.redis.hgetall(self.keys.turn(turn_id)))
         if not raw:
             raise TurnNotFound(

@@ -11,12 +11,14 @@ from msgspec import Struct, field
 
 from antiphon.encryption.records import SESSION, stored
 from antiphon.errors import SessionExists, TurnNotFound, UsageError
-from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.ids import SessionId, TurnId, other_tenant
 from antiphon.input.limits import LIMITS
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import full, unexpected
 from antiphon.wire.scripts import given
+
+SCANNED = 1000  # keys that one round trip looks at
 
 Moment = Literal["idle", "between", "any"]
 """When a change may happen: with an empty inbox, while no turn of it has begun, or at any time."""
@@ -128,15 +130,35 @@ async def fork_session(
             raise unexpected("fork", answer)
 
 
-async def delete_session(cell: Cell, session_id: SessionId) -> bool | Busy:
-    """Delete a session. Returns whether it existed."""
-    match await cell.run("editing/delete", session_id):
-        case [b"DELETED", count]:
-            return int(count) > 0
+async def delete_session(cell: Cell, session_id: SessionId, tenant: str | None = None) -> bool | Busy:
+    """Delete a session with all content of its turns. Returns whether it existed. Raises ``WrongTenant``."""
+    match await cell.run("editing/delete", session_id, tenant or ""):
+        case [b"DELETED", existed, more, owner]:
+            if more:
+                await erase_turns(cell, session_id, text_of(owner) if existed else tenant)
+            return bool(existed)
+        case [b"OTHER_TENANT"]:
+            raise other_tenant(session_id, tenant or "")
         case [b"BUSY", turn]:
             return Busy(TurnId(text_of(turn)))
         case answer:
             raise unexpected("delete", answer)
+
+
+async def erase_turns(cell: Cell, session: SessionId | Literal[""], tenant: str | None) -> int:
+    """Erase the content of ended turns, of a session or of all, and of a tenant or of any (None).
+
+    ``''`` is no tenant. Looks at all keys of the cell, a page at a time. Returns how many turns it has erased.
+    """
+    cursor, count = "0", 0
+    while True:
+        match await cell.run("editing/erase", session, tenant or "", int(tenant is None), cursor, SCANNED):
+            case [b"ERASED", b"0", erased]:
+                return count + erased
+            case [b"ERASED", following, erased]:
+                cursor, count = text_of(following), count + erased
+            case answer:
+                raise unexpected("erase", answer)
 
 
 async def forget_turn(cell: Cell, turn_id: TurnId) -> None:

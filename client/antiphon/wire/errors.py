@@ -20,6 +20,7 @@ from antiphon.errors import (
     StoreUnavailable,
     StoreUnsupported,
     TenantLimit,
+    TurnDeleted,
     UsageError,
     WrongTenant,
 )
@@ -151,6 +152,8 @@ def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) ->
     match answer:
         case [b"KEY_REUSED"]:
             return KeyReused(session_id=session_id, turn_id=turn_id)
+        case [b"TURN_DELETED"]:
+            return TurnDeleted(session_id=session_id, turn_id=turn_id)
         case [b"SESSION_BUSY", turn]:
             known = text_of(turn)
             said = f"The session is running the turn {known}: try again when it has ended."

@@ -11,7 +11,7 @@ from msgspec import MsgspecError, Struct
 
 from antiphon.encryption.records import SESSION, Sealer
 from antiphon.encryption.values import MARK, RAW_MARK
-from antiphon.errors import CorruptRecord
+from antiphon.errors import CorruptRecord, TurnDeleted
 from antiphon.events import Event
 from antiphon.input.ids import Fence, SessionId, TurnId
 from antiphon.text import text_of
@@ -270,10 +270,10 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 
 
 def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnRecord:
-    """Read a turn from its hash. Raises ``CorruptRecord``."""
+    """Read a turn from its hash. Raises ``CorruptRecord`` and ``TurnDeleted``."""
     with readable("The record of a turn", turn_id=turn_id):
         fields = {text_of(name): value for name, value in raw.items()}
-        return read_turn(turn_id, seal.open_turn(fields))
+        return read_turn(turn_id, fields if "deleted" in fields else seal.open_turn(fields))
 
 
 CLAIMED = {
@@ -345,7 +345,11 @@ def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snaps
 
 
 def read_turn(turn_id: TurnId, fields: dict[str, bytes]) -> TurnRecord:
-    """Read a turn from its fields, which are not encrypted."""
+    """Read a turn from its fields, which are not encrypted. Raises ``TurnDeleted``."""
+    if "deleted" in fields:
+        gone = TurnDeleted(session_id=text_of(fields["session"]), turn_id=turn_id)
+        gone.tenant = text_of(fields.get("tenant")) or None
+        raise gone
 
     def number(name: str) -> int:
         return int(fields.get(name) or 0)

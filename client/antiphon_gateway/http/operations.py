@@ -37,7 +37,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from antiphon.client import AsyncClient
-from antiphon.errors import SessionBusy, TurnNotFound, WrongTenant
+from antiphon.errors import SessionBusy, TurnDeleted, TurnNotFound, WrongTenant
 from antiphon.input.ids import new_session_id, session_id
 from antiphon.input.wrong_values import wrong_value
 from antiphon.redis.edits import found_in
@@ -277,6 +277,10 @@ class Call(Generic[Q, B]):
             found = await self.client.turn(turn or self.path["turn"], tenant=self.caller.tenant)
         except WrongTenant:
             raise TurnNotFound from None
+        except TurnDeleted as gone:
+            if not self.caller.may_use(gone.session_id or ""):
+                raise TurnNotFound from None
+            raise
         if not self.caller.may_use(found.session_id):
             raise TurnNotFound
         await self.check_life()

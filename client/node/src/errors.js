@@ -104,6 +104,7 @@ const BY_CODE = {
   wrong_tenant: Forbidden,
   session_not_found: NotFound,
   turn_not_found: NotFound,
+  turn_deleted: NotFound,
   message_not_found: NotFound,
   store_unavailable: Unavailable,
 };

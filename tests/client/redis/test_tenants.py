@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from support.here import running_worker
 
 from antiphon.client import Client
-from antiphon.errors import InvalidId, TurnNotFound, WrongTenant
+from antiphon.errors import InvalidId, TurnDeleted, TurnNotFound, WrongTenant
 from antiphon.input.request import AgentSpec
 
 AGENT = AgentSpec(provider="scripted", model="any")
@@ -89,8 +89,10 @@ async def test_a_session_that_begins_anew_under_another_tenant_is_no_longer_foll
     new = await client.submit("s", "secret", agent=AGENT, tenant="acme")
     with pytest.raises(WrongTenant):
         [event async for event in events]
+    with pytest.raises(TurnDeleted):
+        await client.turn(turn.id, tenant="other")
+    assert (await client.turn(new.id, tenant="acme")).id == new.id
     for known, tenant in ((turn, "other"), (new, "acme")):
-        assert (await client.turn(known.id, tenant=tenant)).id == known.id
         with pytest.raises(WrongTenant):
             await client.turn(known.id, tenant={"other": "acme", "acme": "other"}[tenant])
     await events.aclose()

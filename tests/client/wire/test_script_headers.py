@@ -34,6 +34,7 @@ WRAPPERS = {
     "editing/edit": editing.change_session,
     "editing/fork": editing.fork_session,
     "editing/delete": editing.delete_session,
+    "editing/erase": editing.erase_turns,
     "editing/forget": editing.forget_turn,
     "suspend": suspension.suspend,
     "decide": suspension.decide,

@@ -8,7 +8,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from support.cells import open_cell
 
-from antiphon.errors import TurnNotFound, UsageError, WrongTenant
+from antiphon.errors import TurnDeleted, TurnNotFound, UsageError, WrongTenant
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 
 
@@ -173,15 +173,15 @@ async def test_a_turn_that_is_unknown_leaves_nothing(cell):
     assert await cell.contents() == before
 
 
-async def _failed_and_deleted(cell):
+async def _failed_and_its_session_is_gone(cell):
     await cell.put("t1", tenant="acme")
     await cell.end(await cell.take_one(), "failed")
-    await delete_session(cell, "s")
+    await cell.redis.delete(*(f"ant:{kind}:s" for kind in ("session", "history", "events", "turns")))
 
 
 @pytest.mark.parametrize("how", ["requeue", "submit", "rq"])
 async def test_a_session_that_begins_again_with_a_requeued_turn_belongs_to_its_tenant(how, cell):
-    await _failed_and_deleted(cell)
+    await _failed_and_its_session_is_gone(cell)
     if how == "requeue":
         await cell.requeue("t1")
     elif how == "submit":
@@ -200,7 +200,7 @@ async def test_a_session_that_begins_again_with_a_requeued_turn_belongs_to_its_t
 
 @pytest.mark.parametrize("owner", ["other", ""])
 async def test_a_failed_turn_does_not_run_again_in_the_session_of_another_tenant(owner, cell):
-    await _failed_and_deleted(cell)
+    await _failed_and_its_session_is_gone(cell)
     await cell.put("t2", tenant=owner)
     with pytest.raises(WrongTenant, match="Another tenant has begun"):
         await cell.requeue("t1")
@@ -215,8 +215,20 @@ async def test_a_failed_turn_does_not_run_again_in_the_session_of_another_tenant
     await cell.end(turn)
 
 
+async def test_a_deleted_turn_does_not_run_again(cell):
+    await cell.put("t1")
+    await cell.end(await cell.take_one(), "failed")
+    await delete_session(cell, "s")
+    with pytest.raises(TurnDeleted):
+        await cell.requeue("t1")
+    await cell.redis.hset("rq:job:t1", "status", "queued")
+    await cell.redis.rpush("rq:queue:antiphon", "t1")
+    assert (await cell.take()).turns == []
+    assert await cell.inbox() == []
+
+
 async def test_a_session_of_another_tenant_that_is_over_is_in_nobodys_way(cell):
-    await _failed_and_deleted(cell)
+    await _failed_and_its_session_is_gone(cell)
     await cell.put("t2", tenant="other")
     await cell.end(await cell.take_one())
     await cell.redis.delete("ant:history:s", "ant:events:s", "ant:turns:s")

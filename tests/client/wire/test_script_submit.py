@@ -5,7 +5,7 @@ import json
 import pytest
 from support.cells import START_MS, open_cell
 
-from antiphon.errors import KeyReused, SessionBusy, SessionChanged, UsageError, WrongTenant
+from antiphon.errors import KeyReused, SessionBusy, SessionChanged, TurnDeleted, UsageError, WrongTenant
 from antiphon.wire.editing import delete_session
 
 ODD_IDS = ["user-1", 'it\'s "quoted"', "back\\slash", "a:b:c", "naïve ☃ 日本", "{tag} %s [x]", "x" * 200]
@@ -167,8 +167,9 @@ async def test_a_repetition_is_known_by_its_tenant_when_its_session_is_gone(cell
     await delete_session(cell, "without")
     with pytest.raises(WrongTenant):
         await cell.put("t1", tenant="other")
-    assert await cell.put("t1", tenant="acme") == 0
-    assert await cell.put("u1", "without", tenant="any") == 0, "it belonged to none, and is all that is left"
+    for turn, session, tenant in (("t1", "s", "acme"), ("u1", "without", "any")):
+        with pytest.raises(TurnDeleted):
+            await cell.put(turn, session, tenant=tenant)
 
 
 async def test_a_turn_runs_again_within_the_limits_of_a_new_one(cell):

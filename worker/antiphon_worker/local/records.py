@@ -11,6 +11,9 @@ from antiphon.model import encode
 
 BEFORE_INPUT = len(b'{"messages":')
 
+DELETED = "The session was deleted."
+KEPT_OF_DELETED = ("session", "tenant", "queue", "run", "attempt", "queued_seq", "last_seq", "ended_at")
+
 
 class Record(dict[str, bytes]):
     """The fields of a session or a turn. Every value is text, as in Redis."""
@@ -122,6 +125,14 @@ class Turn:
     @property
     def status(self) -> str:
         return self.record.text("status")
+
+    def erase(self, now: int) -> None:
+        """Erase the content of the turn, whose session was deleted. That it existed is kept."""
+        kept = {name: self.record[name] for name in KEPT_OF_DELETED if name in self.record}
+        self.record.clear()
+        self.record.update(kept)
+        self.record.put(status="cancelled", error=DELETED, digest="deleted", deleted=now)
+        self.carried = None
 
     def event(self, kind: str, *own: str, **more: Any) -> bytes:
         """The body of an event of this turn, with these numbers of its record and further values."""

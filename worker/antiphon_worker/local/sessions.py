@@ -125,11 +125,13 @@ class SessionTransitions(Moves):
                 self._release(session, now)
         return [b"OK"]
 
-    def delete(self, session_id: str) -> Answer:
+    def delete(self, session_id: str, tenant: str) -> Answer:
         """Delete a session. Its delayed turns are cancelled, and those that wait for decisions outside its inbox."""
         session = self.find(session_id)
         if session is None:
-            return [b"DELETED", 0]
+            return [b"DELETED", b"", b"", b""]
+        if tenant and session.record.text("tenant") != tenant:
+            return [b"OTHER_TENANT"]
         if session.inbox:
             return [b"BUSY", session.inbox[-1].id.encode()]
         for turn in self.outside(session):
@@ -137,8 +139,12 @@ class SessionTransitions(Moves):
             self._keep_journal(turn)
             turn.journal = []
             self._withdraw(turn, "The session was deleted.", self.clock(), KEPT_EVENTS)
+        for turn in self.turns.values():
+            if turn.session.id == session_id and turn.status in ENDED:
+                turn.erase(self.clock())
         self.drop_session(session)
-        return [b"DELETED", 1]
+        session.record.clear()
+        return [b"DELETED", b"1", b"", b""]
 
     def forget(self, turn_id: str) -> Answer:
         """Delete the record of a turn that has ended."""

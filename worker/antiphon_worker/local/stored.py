@@ -53,7 +53,7 @@ class StoredCell(MemoryCell):
                 await self._load(session_id)
                 self._note_use(session_id)
         if name == "editing/delete":
-            return await self._delete(arguments[0])
+            return await self._delete(*arguments)
         if name not in SAVED:
             return self.apply(name, *arguments)
         now = self.transitions.clock()
@@ -190,13 +190,13 @@ class StoredCell(MemoryCell):
         journal = [msgspec.json.decode(entry) for entry in turn.journal]
         return SavedTurn(info, shown_request(turn.record["request"]), journal, calls)
 
-    async def _delete(self, session_id: str) -> Any:
-        answer = self.apply("editing/delete", session_id)
+    async def _delete(self, session_id: str, tenant: str) -> Any:
+        answer = self.apply("editing/delete", session_id, tenant)
         if answer[0] == b"DELETED":
             existed = await self._asked(self._store.delete, session_id)
             self.suspended.pop(session_id, None)
             self._stamps.pop(session_id, None)
-            return [b"DELETED", int(existed or answer[1])]
+            return [b"DELETED", b"1" if existed or answer[1] else b"", b"", b""]
         return answer
 
     async def _asked(self, method: Callable[..., T], *args: Any) -> T:

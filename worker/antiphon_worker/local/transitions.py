@@ -98,6 +98,8 @@ class Transitions(SessionTransitions):
         owner = turn.record.text("tenant") or whole.text("tenant") or ("" if "created" in whole else tenant)
         if tenant and owner != tenant:
             return [b"OTHER_TENANT"]
+        if turn.record.text("digest") == "deleted":
+            return [b"TURN_DELETED"]
         if turn.record.text("digest") != digest or turn.session.id != session.id:
             return [b"KEY_REUSED"]
         if not again or turn.status != "failed" or turn.record.text("again") == again:
@@ -121,6 +123,8 @@ class Transitions(SessionTransitions):
         turn = self.turns.get(turn_id)
         if turn is None:
             return [b"TURN_NOT_FOUND"]
+        if "deleted" in turn.record:
+            return [b"TURN_DELETED"]
         if turn.record.text("again") == again:
             return [b"OK"]
         if turn.status != "failed":

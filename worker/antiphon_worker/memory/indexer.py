@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from antiphon.errors import CorruptRecord, StoreError
+from antiphon.errors import AgentError, CorruptRecord, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.input.request import shown_request
 from antiphon.memory.declaration import Memory
@@ -165,7 +165,7 @@ class Indexer:
         return plans
 
     async def _plan(
-        self, whole: TakenSession, records: Mapping[TurnId, TurnRecord | StoreError | None]
+        self, whole: TakenSession, records: Mapping[TurnId, TurnRecord | AgentError | None]
     ) -> Plan:
         taken = _some_of(whole, self._work.most_turns)
         new = taken.new.split()
@@ -193,7 +193,7 @@ def _some_of(taken: TakenSession, most: int | None) -> TakenSession:
     return structs.replace(taken, new="".join(f"{turn} " for turn in taken.new.split()[:most]))
 
 
-def _text_of(record: TurnRecord | StoreError | None) -> TurnText | str | None:
+def _text_of(record: TurnRecord | AgentError | None) -> TurnText | str | None:
     """Return the text of the turn, '' if it has none, or None if the history must be read."""
     if not isinstance(record, TurnRecord):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from antiphon.errors import CorruptRecord, SealBroken, StoreError
+from antiphon.errors import AgentError, CorruptRecord, SealBroken, TurnDeleted
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
@@ -91,16 +91,16 @@ async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId
     return [(text_of(status), TurnId(text_of(into))) for status, into in found]
 
 
-async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord | StoreError | None]:
-    """Read these turns in one round trip. A damaged one becomes its error, one that has expired None."""
+async def turn_records(cell: Cell, turns: Sequence[TurnId]) -> list[TurnRecord | AgentError | None]:
+    """Read these turns in one round trip. A damaged or deleted one becomes its error, one that has expired None."""
     pipe = cell.redis.pipeline(transaction=False)
     for turn in turns:
         pipe.hgetall(cell.keys.turn(turn))
-    found: list[TurnRecord | StoreError | None] = []
+    found: list[TurnRecord | AgentError | None] = []
     for turn, raw in zip(turns, await asked(pipe.execute(raise_on_error=False)), strict=True):
         try:
             found.append(store_error(raw) if isinstance(raw, Exception) else _whole(cell, turn, raw))
-        except CorruptRecord as exc:
+        except (CorruptRecord, TurnDeleted) as exc:
             found.append(exc)
     return found
 

@@ -81,7 +81,11 @@ local RQ_CLOCK_SECONDS = 60
 local NEWEST_FAILED = 15
 
 local function told_otherwise(turn, registered, registry)
-  local status = redis.call('HGET', key_turn(turn), 'status')
+  local status, deleted = unpack(redis.call('HMGET', key_turn(turn), 'status', 'deleted'))
+  if deleted then -- a worker of RQ's has written what its job said after that
+    redis.call('ZREM', registry, turn)
+    return redis.call('DEL', key_rq_job(turn), key_rq_results(turn))
+  end
   if (status == 'finished' or status == 'failed' or status == 'cancelled') and RQ_STATUS[status] ~= registered then
     redis.call('ZREM', registry, turn) -- it may be that of another queue
     rq_view(turn, status, now, now + KEEP_TURN_SECONDS * 1000)

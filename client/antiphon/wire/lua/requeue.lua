@@ -5,9 +5,11 @@
 -- -> SESSION_CLOSED, session
 -- -> OTHER_TENANT, session its session has ended, and another tenant has begun one of that name
 -- -> TURN_NOT_FOUND
+-- -> TURN_DELETED          its session was deleted, and what it said
 -- @include publish rq_view life shares inbox suspended requeue
-local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'again')
+local f = redis.call('HMGET', key_turn(turn), 'session', 'status', 'again', 'deleted')
 if not f[1] then return {'TURN_NOT_FOUND'} end
+if f[4] then return {'TURN_DELETED'} end
 if f[3] == again then return {'OK'} end
 if f[2] ~= 'failed' then return {'NOT_FAILED', f[2]} end
 if is_anothers(f[1], turn) then return {'OTHER_TENANT', f[1]} end

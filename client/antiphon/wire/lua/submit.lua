@@ -8,6 +8,7 @@
 -- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority cursor
 -- -> ACCEPTED, position    (also for a repetition)
 -- -> KEY_REUSED            the id belongs to another request
+-- -> TURN_DELETED          its session was deleted, and what it said
 -- -> SESSION_BUSY, turn    the inbox is not empty and the caller asked to be refused then
 -- -> SESSION_CHANGED, seq  the session has gone on behind the cursor
 -- -> INBOX_FULL, length
@@ -27,6 +28,7 @@ if known[1] then
   local whole = redis.call('HMGET', key_session(session), 'tenant', 'created')
   local owner = known[6] or whole[1] or whole[2] and '' or tenant
   if tenant ~= '' and owner ~= tenant then return {'OTHER_TENANT'} end
+  if known[1] == 'deleted' then return {'TURN_DELETED'} end
   if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
   if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
   if is_anothers(session, turn) then return {'OTHER_TENANT'} end

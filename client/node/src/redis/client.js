@@ -33,7 +33,7 @@ import { jobData, submitCommand } from "./submission.js";
 const TERMINAL = new Set(["finished", "failed", "cancelled"]);
 const FIELDS = [
   "status", "session", "run", "attempt", "queued_seq", "first_seq", "last_seq", "ended_at", "response", "error_code",
-  "error", "service", "steered_into",
+  "error", "service", "steered_into", "deleted",
 ];
 const JOB_FIELDS = ["status", "exc_info"];
 const FIRST_LOOK_MS = 20;
@@ -274,6 +274,7 @@ const named = (names, values) => Object.fromEntries(names.map((name, place) => [
  * @returns {TurnRecord | undefined}
  */
 export function recordOf(id, fields, job) {
+  if (fields.deleted) throw new NotFound("The turn was deleted with its session.", { code: "turn_deleted", turnId: id });
   if (fields.status) return { status: /** @type {Status} */ (fields.status), session: fields.session ?? "", fields };
   if (!job.status) throw new NotFound("The turn does not exist or has expired.", { code: "turn_not_found", turnId: id });
   if (job.status === "failed") throw new Refused(job.exc_info || "The workers refused the job.", { code: "refused", turnId: id });

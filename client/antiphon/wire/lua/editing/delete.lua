@@ -1,23 +1,35 @@
 -- Delete a session, and its archived copy a minute later. Its delayed turns are cancelled, so that none of them begins it
--- anew, and so are the suspended ones that others pass by; its schedules go. Its ended turns stay as long as turns are kept.
--- Its hash keeps the seq for another hour, as that of a session that has expired. Open readers are told to look.
+-- anew, and so are the suspended ones that others pass by; its schedules go. What its turns said is erased. More of them may
+-- be kept than it lists: of a full list, and from the time before it expired or was archived (see `erase`). Its hash keeps
+-- the seq for another hour, as that of a session that has expired. Open readers are told to look.
 -- The first write is a ZREM, so that it works at full memory.
--- @args session
--- -> DELETED, how many of its keys there were
+-- @args session tenant
+-- -> DELETED, '1' if there was a session, '1' if more of its turns may be kept, its tenant or ''
+-- -> OTHER_TENANT          it belongs to another one, or to none
 -- -> BUSY, turn            the last one of its inbox
--- @include publish rq_view shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories life
+-- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories erase
 local KEPT_EVENTS = 10000
 local turn = redis.call('LINDEX', key_inbox(session), -1)
+local kept = redis.pcall('HMGET', key_session(session), 'seq', 'created', 'tenant', 'earlier', 'life')
+if tenant ~= '' and kept[2] and kept[3] ~= tenant then return {'OTHER_TENANT'} end
 if turn then return {'BUSY', turn} end
+local more = redis.call('LLEN', key_turns(session)) >= KEPT_TURNS or kept[4]
+if kept[2] then
+  more = more or is_over(session) or string.match(kept[5] or '', '^%d+') ~= kept[2] -- it was restored
+else
+  more = more or not kept[1] and redis.call('EXISTS', key_seq_floor()) == 1 -- it may be archived
+end
 redis.call('ZREM', key_sessions(), session)
-for _, outside in ipairs(redis.call('LRANGE', key_turns(session), 0, -1)) do
+local turns = redis.call('LRANGE', key_turns(session), 0, -1)
+for _, outside in ipairs(turns) do
   if redis.call('ZREM', key_due(), outside) == 1 or redis.call('ZSCORE', key_aside(), outside) then
     keep_journal(session, outside)
     redis.call('DEL', key_journal(outside))
-    withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)
+    withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)
     redis.call('ZREM', key_sessions(), session)
   end
 end
+for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end
 if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('ZREM', key_ending(), session)
   raise_floor(session)
@@ -28,12 +40,11 @@ unlearn(session, now_ms())
 redis.call('DEL', key_turns(session))
 redis.call('HDEL', key_quarantined(), session)
 local seq = redis.pcall('HGET', key_session(session), 'seq')
-local begun = redis.pcall('HEXISTS', key_session(session), 'created') ~= 0
-local existed = redis.call('DEL', key_history(session), key_events(session)) > 0 or begun
+local existed = redis.call('DEL', key_history(session), key_events(session)) > 0 or kept.err or kept[2]
 if existed then
   redis.call('DEL', key_session(session))
   leave_gap(session, type(seq) == 'string' and seq)
   redis.call('PEXPIRE', key_session(session), HASH_LIVES_ON_MS)
   redis.pcall('PUBLISH', key_live(session), '') -- it only hurries
 end
-return {'DELETED', existed and 1 or 0}
+return {'DELETED', existed and '1' or '', more and '1' or '', kept[3] or ''}

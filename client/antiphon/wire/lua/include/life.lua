@@ -20,9 +20,9 @@ end
 
 -- Leave out one seq between two lives, so that no event of the new one follows a cursor of the former one. The first write
 -- is an HSET, which is refused at full memory.
-local function leave_gap(session, seq)
+local function leave_gap(session, seq, ...)
   seq = string.format('%.0f', (tonumber(seq or 0) or 0) + 1)
-  redis.call('HSET', key_session(session), 'first', seq, 'seq', seq)
+  redis.call('HSET', key_session(session), 'first', seq, 'seq', seq, ...)
 end
 
 -- The one place where a session begins anew under the hash of its former life. Only the seq stays, and goes on from there;
@@ -31,9 +31,9 @@ local function begin_anew(session)
   if not is_over(session) then return end
   local fields = key_session(session)
   local f = redis.call('HMGET', fields, 'seq', 'created')
-  if f[2] then leave_gap(session, f[1]) end
+  if f[2] then leave_gap(session, f[1], 'earlier', 1) end -- turns of an earlier session may be kept
   for _, name in ipairs(redis.call('HKEYS', fields)) do
-    if name ~= 'seq' and name ~= 'first' then redis.call('HDEL', fields, name) end
+    if name ~= 'seq' and name ~= 'first' and name ~= 'earlier' then redis.call('HDEL', fields, name) end
   end
   if redis.call('EXISTS', key_seq_floor()) == 1 then redis.call('HSET', fields, 'archived', '') end
   redis.call('DEL', key_history(session), key_events(session), key_turns(session))

@@ -1,0 +1,21 @@
+-- What stays of a deleted session: its turns' records without a word of their content, so that a call that was repeated
+-- starts none of them again. Older releases see a cancelled turn.
+local DELETED = 'The session was deleted.'
+
+-- Erase what a turn of this session says that has ended, here and where RQ's tools show it. Returns whether it did.
+local function erase_turn(session, turn, now)
+  local f = redis.pcall('HMGET', key_turn(turn), 'session', 'status', 'queue', 'execution', 'tenant', 'run', 'attempt',
+    'queued_seq', 'last_seq', 'deleted')
+  if f.err then return redis.call('DEL', key_turn(turn)) > 0 end
+  if f[1] ~= session or f[2] ~= 'finished' and f[2] ~= 'failed' and f[2] ~= 'cancelled' or f[10] then return false end
+  local left = redis.call('PTTL', key_turn(turn))
+  rq_forget(turn, f[3] or '', f[4])
+  redis.call('DEL', key_turn(turn), key_journal(turn), key_rq_job(turn), key_rq_results(turn))
+  redis.call('HSET', key_turn(turn), 'session', session, 'status', 'cancelled', 'error', DELETED, 'digest', 'deleted',
+    'deleted', now, 'queue', f[3] or '', 'run', tonumber(f[6]) or 1, 'attempt',
+    tonumber(f[7]) or 0, 'crashes', 0, 'errors', 0, 'step', 1,
+    'queued_seq', f[8] or 0, 'last_seq', f[9] or 0)
+  if f[5] then redis.call('HSET', key_turn(turn), 'tenant', f[5]) end
+  redis.call('PEXPIRE', key_turn(turn), left > 0 and left or KEEP_TURN_SECONDS * 1000)
+  return true
+end
