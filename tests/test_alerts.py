@@ -151,6 +151,25 @@ def test_a_cell_that_takes_no_turns_is_seen_beside_one_that_does(harm, redis_url
 
 
 @pytest.mark.one_server
+@pytest.mark.parametrize("verb", ["serve", "worker"])
+def test_a_process_whose_redis_is_full_is_alive_and_not_ready(server_kind, processes, tmp_path, verb):
+    port = free_port()
+    flags = ["--port", "0"] if verb == "serve" else []
+    with RedisServer(server_kind, config=FULL) as server, Redis.from_url(server.url) as redis:
+        processes.start(
+            COMMAND, verb, "--redis-url", server.url, "--status-port", str(port), *flags, name=verb,
+            env=Stage(tmp_path).env,
+        ).wait_for_output("status on port")  # fmt: skip
+        wait_until(lambda: get(port, "/ready") == (200, "ok\n"), 20)
+        redis.config_set("maxmemory", "1")
+        wait_until(lambda: get(port, "/ready")[0] == 503, 20)
+        assert "no memory left" in get(port, "/ready")[1]
+        assert get(port, "/health") == (200, "ok\n")
+        redis.config_set("maxmemory", "100mb")
+        wait_until(lambda: get(port, "/ready")[0] == 200, 20)
+
+
+@pytest.mark.one_server
 async def test_the_check_of_writes_changes_nothing_and_is_not_made_for_each_request(
     redis_url, tmp_path, monkeypatch
 ):
