@@ -40,7 +40,7 @@ EXIT_CODES = {
 }
 """What every command returns, for scripts."""
 
-NARROWING = ("tenant", "metadata", *FILTERS)
+NARROWING = ("tenant", "metadata", "status", *FILTERS)
 """Options that select from a list."""
 
 

@@ -7,8 +7,9 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -41,13 +42,14 @@ from antiphon.cli.terminal import (
     safe_json,
 )
 from antiphon.client import AsyncClient, Submission
-from antiphon.errors import InvalidMessage, TurnFailed, UsageError
+from antiphon.errors import InvalidMessage, TurnFailed, TurnNotFound, UsageError
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.options import LIST_OPTIONS
 from antiphon.input.request import AgentSpec
-from antiphon.model import decode_history
+from antiphon.model import Status, decode_history
 from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.turn import AsyncTurn
+from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.lists import inspection as overview
 
 T = TypeVar("T")
@@ -167,6 +169,31 @@ def sessions(argv: list[str]) -> int:
             ago(one.updated), clock_time(one.due or 0),
         ],
         "There are no sessions.",
+    )  # fmt: skip
+
+
+def turns(argv: list[str]) -> int:
+    """List the turns of a session, newest first
+
+    A turn is kept for a week after its end.
+    """
+    parser = list_parser(turns, "turns")
+    parser.add_argument("session", help="the session's id")
+    parser.add_argument("--status", choices=get_args(Status), help="only turns with this status")
+    options = parser.parse_args(argv)
+
+    async def read(client: AsyncClient) -> AsyncGenerator[TurnInfo, None]:
+        async for turn in client.turns(options.session, status=options.status, tenant=options.tenant):
+            with suppress(TurnNotFound):  # it has expired since
+                yield await turn.info()
+
+    return print_list(
+        options, read, "turn, status, agent, run, submitted, ended, code",
+        lambda one: [
+            one.turn_id, one.status, one.agent or "-", one.run, clock_time(one.created),
+            clock_time(one.ended) if one.ended else "-", one.code or "-",
+        ],
+        "The session has no turns.",
     )  # fmt: skip
 
 

@@ -23,7 +23,8 @@ GROUP = "antiphon.commands"
 SECTIONS = {
     "Sessions and turns": {
         "commands": (
-            "submit", "tail", "history", "sessions", "cancel", "due", "waiting", "approve", "reject", "tool-result",
+            "submit", "tail", "history", "sessions", "turns", "cancel", "due", "waiting", "approve", "reject",
+            "tool-result",
         ),
         "chat": ("chat",),
         "batch": ("batch",),

@@ -29,6 +29,7 @@ COMMANDS = [
     "tail",
     "history",
     "sessions",
+    "turns",
     "cancel",
     "due",
     "failed",
@@ -330,6 +331,11 @@ def test_delayed_turns_are_shown_with_their_times(redis_url):
         assert re.search(r"\d\d:\d\d:\d\d$", rows[0])
         for one in [*client.turns("s"), *client.turns("t")]:
             one.cancel()
+        _, row = output("turns", "s", "--status", "cancelled", url=redis_url).splitlines()
+        assert row.split()[:3] == [turn.id, "cancelled", "any"]
+        assert json.loads(output("turns", "s", "--json", url=redis_url))["turn_id"] == turn.id
+        assert "Nothing matches" in antiphon("turns", "s", "--status", "failed", url=redis_url).stderr
+        assert "has no turns" in antiphon("turns", "nosuch", url=redis_url).stderr
         assert "No turn is delayed." in antiphon("due", url=redis_url).stderr
 
 
