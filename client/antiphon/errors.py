@@ -257,9 +257,9 @@ class AlreadyDecided(UsageError):
 def _as_decided(first: Any) -> str:
     """Describe a decision. Where it names nobody, its reason may tell: a time limit says so."""
     done = {"approve": "approved", "reject": "rejected", "result": "given a result"}[first.kind]
-    if first.by is None and first.reason:
+    if not first.who and first.reason:
         return f"The call {first.call_id!r} was {done} before: {first.reason[:200]}"
-    return f"The call {first.call_id!r} was {done} before{f', by {first.by}' if first.by else ''}."
+    return f"The call {first.call_id!r} was {done} before{f', by {first.who}' if first.who else ''}."
 
 
 class NotSuspended(UsageError):

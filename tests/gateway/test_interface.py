@@ -17,6 +17,7 @@ from support.stage import FIRST_WORDS
 
 from antiphon.client import AsyncClient
 from antiphon.events import decode_event
+from antiphon.input.request import WAITS
 from antiphon_gateway import gateway
 
 pytestmark = pytest.mark.one_server
@@ -149,6 +150,22 @@ async def test_a_turn_waits_for_the_result_of_a_tool_of_the_caller(redis_url, tm
         assert (await api.get("/waiting"))["turns"] == []
         parts = (await api.get("/sessions/s/messages"))["messages"][2]["parts"]
         assert parts[0]["content"] == "a tree"
+
+
+@pytest.mark.parametrize(("given", "named"), [({"by": "ada"}, "ada"), ({}, None), ({"by": ""}, None)])
+@pytest.mark.parametrize("kind", ["approve", "reject", "result"])
+async def test_a_decision_has_the_caller_and_whom_it_names(redis_url, tmp_path, kind, given, named):
+    async with stand(redis_url, tmp_path) as (_, api, _):
+        options = {"caller_tools": [{"name": "look"}]}
+        if kind != "result":
+            options = {"agent": STAGE | {"approval": ["note"], "version": WAITS}}
+        turn = await api.submit("s", f"go tool:{'look' if kind == 'result' else 'note'}", **options)
+        await follow(EventSource(f"{api.url}/turns/{turn}/events"), "turn_suspended")
+        (waiting,) = (await api.get("/waiting"))["turns"]
+        await api.post(f"/turns/{turn}/calls/{waiting['calls'][0]['call_id']}/{kind}", given, 204)
+        assert (await api.result(turn))["status"] == "finished"
+        (made,) = (await api.get("/sessions/s/messages"))["messages"][2]["decisions"]
+        assert (made["by"], made.get("on_behalf_of")) == ("this machine", named)
 
 
 async def test_a_session_is_created_changed_forked_closed_and_deleted(redis_url, tmp_path):

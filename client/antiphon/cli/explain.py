@@ -181,7 +181,7 @@ class _Teller:
 
     def resumed(self, event: TurnResumed) -> None:
         made = ", ".join(
-            f"{one.kind} of {one.call_id} by {one.by or 'nobody named or the time limit'}"
+            f"{one.kind} of {one.call_id} by {one.who or 'nobody named or the time limit'}"
             for one in event.decisions
         )
         self._say(f"It was decided after {self._since()}: {made}.")

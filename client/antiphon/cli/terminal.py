@@ -216,7 +216,7 @@ def _told(event: Event) -> str:
         case TurnSuspended(calls=calls):
             return "waits for " + ", ".join(f"{call.kind} of {call.name}" for call in calls)
         case TurnResumed(decisions=decisions):
-            return ", ".join(f"{one.call_id}: {one.kind} by {one.by or 'time limit'}" for one in decisions)
+            return ", ".join(f"{one.call_id}: {one.kind} by {one.who or 'time limit'}" for one in decisions)
         case TurnFinished(response=response):
             return response.stop_reason if response else ""
         case TurnFailedEvent(code=code, message=message):

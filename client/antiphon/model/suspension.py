@@ -83,6 +83,7 @@ class Decision(Struct, omit_defaults=True):
     ``is_error`` are the result of a client-side tool. ``by`` is None where nobody was named. It is so
     where a time limit decided, which
     ``reason`` then says. ``at`` is in ms since 1970.
+    Through a gateway, ``by`` is the authenticated caller, and ``on_behalf_of`` the person whom that one has named.
 
     >>> Decision("call_1", "reject", by="ada", reason="Too much.").kind
     'reject'
@@ -96,3 +97,9 @@ class Decision(Struct, omit_defaults=True):
     content: str | list[Text | Image | File] = ""
     is_error: bool = False
     at: int = 0
+    on_behalf_of: str | None = None
+
+    @property
+    def who(self) -> str:
+        """The names in the decision, as a text to show; '' without any."""
+        return " on behalf of ".join(filter(None, (self.by, self.on_behalf_of)))

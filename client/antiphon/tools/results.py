@@ -60,7 +60,7 @@ def decided_result(call: ToolCall, decision: Decision, has_code: bool = True) ->
         return ToolResult(call.call_id, decision.content, call.name, decision.is_error)
     if decision.kind == "approve":
         return None if has_code else _error(call, NO_CODE)
-    who = f"{decision.by} rejected the call" if decision.by else "the call was rejected"
+    who = f"{decision.who} rejected the call" if decision.who else "the call was rejected"
     why = f": {decision.reason}" if decision.reason else "."
     return _error(call, f"This tool was not run: {who}{why}")
 

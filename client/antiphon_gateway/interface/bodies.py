@@ -32,21 +32,21 @@ def turn_body(name: str, interface: str, doc: str, *fields: Any) -> type[Any]:
 
 
 class Approve(Given):
-    """``by`` is who decided, the caller's name if it is left out. ``arguments`` replace those of the model."""
+    """``by`` is the person who decided, recorded as ``on_behalf_of``. ``arguments`` replace those of the model."""
 
     by: str | None = None
     arguments: dict[str, Any] | None = None
 
 
 class Reject(Given):
-    """``by`` is who decided, the caller's name if it is left out. The model is told by whom and why."""
+    """``by`` is the person who decided, recorded as ``on_behalf_of``. The model is told by whom and why."""
 
     by: str | None = None
     reason: str | None = None
 
 
 class ToolAnswer(Given):
-    """The result of a client-side tool. With ``is_error`` the model reads it as an error."""
+    """The result of a client-side tool. With ``is_error`` the model reads it as an error. ``by`` is who gave it."""
 
     result: Any = None
     is_error: bool = False

@@ -7,16 +7,19 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from antiphon.client import FailedTurn
 from antiphon.errors import AgentError, TurnCancelled
 from antiphon.input.options import PageSize, given, json_fields
-from antiphon.model import TERMINAL
+from antiphon.model import TERMINAL, Decision
 from antiphon.redis.failed import FILTERS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.runtime import TurnHandle
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.session.work import options_of
+from antiphon.tools import approval
+from antiphon.wire.suspension import decide
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
     Approve,
@@ -165,25 +168,32 @@ async def list_waiting(call: Call[PageQuery, None]) -> WaitingPage:
 async def approve_call(call: Call[None, Approve]) -> None:
     """Approve a tool call that a turn waits for
 
-    The first decision about a call counts; later ones are refused with 409.
+    The first decision about a call counts; later ones are refused with 409. The decision has the authenticated caller
+    as `by`, and the person whom the caller names as `on_behalf_of`.
     """
-    turn, given = await call.turn(), call.body
-    await turn.approve(call.path["call"], by=given.by or call.caller.name, arguments=given.arguments)
+    await _decide(call, approval.approval_of(call.path["call"], call.caller.name, call.body.arguments))
 
 
 @operation("POST", "/turns/{turn}/calls/{call}/reject", right="write", status=204)
 async def reject_call(call: Call[None, Reject]) -> None:
     """Reject a tool call that a turn waits for: it does not run, and the model receives the reason"""
-    turn, given = await call.turn(), call.body
-    await turn.reject(call.path["call"], by=given.by or call.caller.name, reason=given.reason)
+    await _decide(call, approval.rejection_of(call.path["call"], call.caller.name, call.body.reason))
 
 
 @operation("POST", "/turns/{turn}/calls/{call}/result", right="write", status=204)
 async def answer_call(call: Call[None, ToolAnswer]) -> None:
     """Give the result of a client-side tool call"""
-    turn, given = await call.turn(), call.body
-    by = given.by or call.caller.name
-    await turn.tool_result(call.path["call"], given.result, is_error=given.is_error, by=by)
+    given = call.body
+    await _decide(
+        call, approval.result_of(call.path["call"], given.result, call.caller.name, is_error=given.is_error)
+    )
+
+
+async def _decide(call: Call[None, Any], decision: Decision) -> None:
+    """Decide as the authenticated caller. Whom that one names is a claim."""
+    turn, claimed = await call.turn(), call.body.by or None
+    cell = call.client.connections.cell_of_turn(turn.id)
+    await decide(cell, turn.id, replace(decision, on_behalf_of=claimed))
 
 
 MOST_REQUEUED = 1000

@@ -299,7 +299,9 @@ export class Turn {
       if (sent < 2 || !(error instanceof AlreadyDecided)) throw error;
       const { decisions = [] } = await this.info();
       const counts = decisions.find((one) => one.call_id === callId);
-      if (counts?.kind !== kind || (body.by !== undefined && counts.by !== body.by)) throw error;
+      if (counts?.kind !== kind || (body.by !== undefined && (counts.on_behalf_of ?? counts.by) !== body.by)) {
+        throw error;
+      }
     }
   }
 }

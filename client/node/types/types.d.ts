@@ -198,6 +198,7 @@ export interface Decision {
   content?: string | MediaPart[];
   is_error?: boolean;
   at?: number;
+  on_behalf_of?: string | null;
 }
 /** A turn at the moment of reading. */
 export interface TurnInfo {
@@ -474,17 +475,17 @@ export interface SuspendedTurn {
   queue?: string;
   tenant?: string | null;
 }
-/** ``by`` is who decided, the caller's name if it is left out. ``arguments`` replace those of the model. */
+/** ``by`` is the person who decided, recorded as ``on_behalf_of``. ``arguments`` replace those of the model. */
 export interface Approve {
   by?: string | null;
   arguments?: JsonObject | null;
 }
-/** ``by`` is who decided, the caller's name if it is left out. The model is told by whom and why. */
+/** ``by`` is the person who decided, recorded as ``on_behalf_of``. The model is told by whom and why. */
 export interface Reject {
   by?: string | null;
   reason?: string | null;
 }
-/** The result of a client-side tool. With ``is_error`` the model reads it as an error. */
+/** The result of a client-side tool. With ``is_error`` the model reads it as an error. ``by`` is who gave it. */
 export interface ToolAnswer {
   result?: Json;
   is_error?: boolean;

@@ -147,7 +147,7 @@ def told(result: ToolResult, decision: Decision | None) -> ToolResult:
     if decision is None or decision.arguments is None:
         return result
     text = msgspec.json.encode(decision.arguments).decode()
-    note = f"[{decision.by or 'Whoever approved the call'} changed the arguments to {text}]"
+    note = f"[{decision.who or 'Whoever approved the call'} changed the arguments to {text}]"
     content = result.content
     content = f"{note}\n{content}" if isinstance(content, str) else [Text(note), *content]
     return msgspec.structs.replace(result, content=content)
