@@ -1,4 +1,4 @@
-"""Text that was read from Redis."""
+"""Reads texts and numbers from Redis, whatever is stored there."""
 
 
 def text_of(data: bytes | None) -> str:
@@ -10,3 +10,15 @@ def text_of(data: bytes | None) -> str:
     'ant\\xff'
     """
     return (data or b"").decode(errors="backslashreplace")
+
+
+def whole(score: float) -> int:
+    """Return the score of a sorted set as a whole number. One that is out of range becomes the nearest that is not.
+
+    >>> whole(float("inf"))
+    9007199254740992
+    """
+    return int(min(max(score, -_MOST), _MOST))
+
+
+_MOST = 2.0**53

@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, IfBusy, Keep, Priority, check_keep
-from antiphon.text import text_of
+from antiphon.text import text_of, whole
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import (
@@ -462,7 +462,7 @@ class Cell:
             pipe.hget(self.keys.turn(turn), "status")
         scores, *statuses = await asked(pipe.execute(raise_on_error=False))
         failed = [turn for turn, status in zip(names, statuses, strict=True) if status == b"failed"]
-        due = [(int(score), turn) for turn, score in zip(names, scores, strict=True) if score is not None]
+        due = [(whole(score), turn) for turn, score in zip(names, scores, strict=True) if score is not None]
         return failed[::-1], sorted(due)
 
     async def busy_sessions(self) -> int:

@@ -12,7 +12,7 @@ from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNot
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
 from antiphon.model.suspension import IN_TIME
-from antiphon.text import text_of
+from antiphon.text import text_of, whole
 from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
 from antiphon.wire.errors import asked, unexpected
@@ -173,7 +173,7 @@ def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
         calls = cell.seal.open(text_of(session), "call", calls)
         opened = msgspec.json.decode(calls, type=list[OpenCall])
         return SuspendedTurn(
-            turn, text_of(session), int(since), opened, text_of(queue), text_of(tenant) if tenant else None
+            turn, text_of(session), whole(since), opened, text_of(queue), text_of(tenant) if tenant else None
         )
     except (CorruptRecord, *DAMAGE):
         return None

@@ -11,7 +11,7 @@ from antiphon.encryption.records import SESSION
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.text import text_of
+from antiphon.text import text_of, whole
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
@@ -44,7 +44,7 @@ async def failed_places(
                 rq_key("rq_failed", queue), highest, lowest, start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), text_of(job)) for job, score in found]
+        places = [(whole(score), text_of(job)) for job, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -221,7 +221,7 @@ async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) 
                 cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
             )
         )
-        places = [(int(score), text_of(name)) for name, score in found]
+        places = [(whole(score), text_of(name)) for name, score in found]
         places = [place for place in places if after is None or place < after]
         if places or len(found) < count:
             return places
@@ -266,7 +266,7 @@ async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
     for turns in await asked(pipe.execute(raise_on_error=False)):
         pipe.zmscore(cell.keys.due, cast("list[str]", turns) if isinstance(turns, list) and turns else [""])
     for row, scores in zip(rows, await asked(pipe.execute()), strict=True):
-        row.due = min((int(score) for score in scores if score is not None), default=0)
+        row.due = min((whole(score) for score in scores if score is not None), default=0)
 
 
 async def turn_places(
@@ -279,7 +279,7 @@ async def turn_places(
         found = await asked(
             cell.redis.zrangebyscore(key, lowest, "+inf", start=skipped, num=count, withscores=True)
         )
-        places = [(int(score), text_of(name)) for name, score in found]
+        places = [(whole(score), text_of(name)) for name, score in found]
         places = [place for place in places if after is None or place > after]
         if places or len(found) < count:
             return places

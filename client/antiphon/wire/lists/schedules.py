@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from antiphon.errors import LimitReached
 from antiphon.input.limits import LIMITS
-from antiphon.text import text_of
+from antiphon.text import text_of, whole
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, unexpected
 
@@ -94,7 +94,7 @@ async def stored(cell: Cell, schedules: Sequence[str]) -> list[StoredSchedule]:
     return [
         StoredSchedule(
             one,
-            None if score == float("inf") else int(max(score, 0)),
+            None if score == float("inf") else whole(max(score, 0)),
             {text_of(name): value for name, value in _fields(raw).items()},
         )
         for one, score, raw in zip(schedules, answers[::2], answers[1::2], strict=True)

@@ -1,0 +1,244 @@
+"""Damage every kind of key beside live workers, a gateway and readers: ``python -m chaos.damage --mutations 20000``.
+
+Keys of some sessions, tenants, schedules and webhooks are damaged for good, and those that all share until the end of a
+round. No process may die, and the turns of another session run after each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from redis import Redis
+from support.ports import free_port
+from support.processes import Process, Processes
+from support.servers import RedisServer
+
+from antiphon.client import AsyncClient
+from antiphon.errors import AgentError
+from antiphon.input.ids import cell_hash
+from antiphon.input.request import AgentSpec
+
+COMMAND = str(Path(sys.executable).with_name("antiphon"))
+AGENT = AgentSpec(provider="scripted", model="m")
+NEIGHBOUR, VICTIM = "neighbour", "victim"
+OWN = (
+    "ant:session", "ant:inbox", "ant:history", "ant:events", "ant:turns", "ant:turn", "ant:journal", "ant:schedule",
+    "ant:scheduled", "ant:webhook", "ant:deliveries", "ant:tenant", "ant:share", "ant:line", "ant:pace", "rq:job",
+    "rq:results",
+)  # fmt: skip
+"""The kinds of keys that belong to one session, tenant, schedule or webhook."""
+JUNK = [b"abc", b"", b"-1", b"1.5", b"1e999", b"nan", b"\xff\xfe", b"9" * 20, b"{", b"\x7fr\x00"]
+AT_ONCE, ROUND_SECONDS, MOST_SECONDS = 50, 0.2, 60.0
+TYPES = {
+    "string": ("SET", "x"), "list": ("RPUSH", "x"), "hash": ("HSET", "x", "y"), "set": ("SADD", "x"),
+    "zset": ("ZADD", 1, "x"), "stream": ("XADD", "*", "x", "y"),
+}  # fmt: skip
+
+
+@dataclass
+class Damage:
+    """What was done, and what came of it."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    waits: list[float] = field(default_factory=list)  # of the neighbour's turn after each round
+    faults: list[str] = field(default_factory=list)
+
+    def table(self) -> str:
+        waits = sorted(self.waits)
+        median, longest = waits[len(waits) // 2], waits[-1]
+        lines = [f"{count:>7} {kind}" for kind, count in sorted(self.kinds.items())]
+        lines.append(
+            f"{self.kinds.total():>7} mutations of {len(self.kinds)} kinds of keys in {len(waits)} rounds"
+        )
+        lines.append(f"the neighbour's turns took {median:.2f} s, at most {longest:.2f} s")
+        return "\n".join(
+            [*lines, *self.faults, "A promise is broken." if self.faults else "Every promise held."]
+        )
+
+
+def mutate(redis: Redis, key: bytes, chance: random.Random) -> None:
+    """Damage one key: its type, a field, a member, a score, or all of it."""
+    kind = redis.type(key).decode()
+    ways = ["type", "gone", *(["inside"] * 4)]
+    way, junk = chance.choice(ways), chance.choice(JUNK)
+    if way == "type" or kind == "none":
+        word, *values = TYPES[chance.choice([one for one in TYPES if one != kind])]
+        redis.delete(key)
+        redis.execute_command(word, key, *values)
+    elif way == "gone":
+        redis.delete(key)
+    elif kind == "hash":
+        name = chance.choice([*redis.hkeys(key), junk])
+        redis.hset(key, name, junk) if chance.random() < 0.8 else redis.hdel(key, name)
+    elif kind == "zset":
+        member = chance.choice([*redis.zrange(key, 0, 20), junk])
+        redis.zadd(key, {member: chance.choice([0, -1, 1e18, float("inf"), float("-inf")])})
+    elif kind == "list":
+        redis.lset(key, 0, junk) if chance.random() < 0.5 else redis.rpush(key, junk)
+    elif kind == "set":
+        redis.sadd(key, junk)
+    elif kind == "stream":
+        with suppress(Exception):
+            redis.xadd(key, {junk or b"x": junk})
+    else:
+        redis.set(key, junk)
+
+
+class Stand:
+    """A server, its workers, a gateway, and a neighbour whom no damage may delay."""
+
+    def __init__(self, redis: Redis, client: AsyncClient, gateway: str, chance: random.Random) -> None:
+        self.redis, self.client, self.gateway, self.chance = redis, client, gateway, chance
+        self.found = Damage()
+        self._victims = 0
+
+    async def populate(self) -> None:
+        """Add victims in several states. What is damaged already may refuse."""
+        self._victims += 1
+        name, tenant = f"{VICTIM}-{self._victims}", f"{VICTIM}-{self._victims % 5}"
+        client = self.client
+        for call in (
+            lambda: client.submit(name, "Hello", agent=AGENT, tenant=tenant),
+            lambda: client.submit(f"{name}-later", "Hello", agent=AGENT, delay=5, tenant=tenant),
+            lambda: client.submit(f"{name}-high", "Hello", agent=AGENT, priority="high"),
+            lambda: client.set_tenant_limits(tenant, in_flight=2, per_minute=10_000),
+            lambda: client.schedules(name, tenant=tenant).set("tick", "Tick", every=1, agent=AGENT),
+            lambda: client.webhooks(tenant=tenant).set(tenant, "http://127.0.0.1:9/", private=True),
+        ):
+            with suppress(AgentError):
+                await call()
+
+    async def read(self) -> None:
+        """Read all lists, as a client and through the gateway: a refusal is an answer, a crash is none."""
+        for listing in (
+            self.client.sessions(),
+            self.client.failed(),
+            self.client.schedules(),
+            self.client.webhooks(),
+        ):
+            with suppress(AgentError):
+                async for _ in listing:
+                    pass
+        async with httpx2.AsyncClient(timeout=30) as http:
+            for path in ("sessions", "turns/failed", "queues", "workers", "schedules", "webhooks"):
+                answer = await http.get(f"{self.gateway}/{path}")
+                if answer.status_code == 500 and "corrupt_record" not in answer.text:
+                    self.found.faults.append(f"GET /{path} answered {answer.text[:200]}")
+
+    def keys(self) -> dict[str, list[bytes]]:
+        """What may be damaged, by kind. Nothing that is the neighbour's."""
+        found: dict[str, list[bytes]] = {}
+        own = (NEIGHBOUR.encode(), cell_hash(NEIGHBOUR).encode())
+        for key in self.redis.scan_iter(count=1000):
+            if not any(name in key for name in own):
+                found.setdefault(b":".join(key.split(b":")[:2]).decode(errors="replace"), []).append(key)
+        return found
+
+    async def round(self) -> None:
+        """Damage some keys, let all go on for a moment, repair what is shared, and let the neighbour run a turn."""
+        await self.populate()
+        found, saved = self.keys(), dict[bytes, bytes | None]()
+        for _ in range(AT_ONCE):
+            kind = self.chance.choice(sorted(found))
+            key = self.chance.choice(found[kind])
+            if kind not in OWN and key not in saved:
+                saved[key] = self.redis.dump(key)
+            mutate(self.redis, key, self.chance)
+            self.found.kinds[kind] += 1
+        await asyncio.gather(self.read(), asyncio.sleep(ROUND_SECONDS))
+        for key, before in saved.items():
+            if before is None:
+                self.redis.delete(key)
+            else:
+                self.redis.restore(key, 0, before, replace=True)
+        began = time.monotonic()
+        turn = await self.client.submit(NEIGHBOUR, "Hello", agent=AGENT)
+        await turn.result(MOST_SECONDS)
+        self.found.waits.append(time.monotonic() - began)
+
+    def forget(self) -> None:
+        """Begin anew with whole data, so that the scan of keys stays short."""
+        for key in self.redis.scan_iter(match="*", count=1000):
+            if NEIGHBOUR.encode() not in key and not key.startswith((b"rq:worker", b"ant:held", b"ant:bell")):
+                self.redis.delete(key)
+
+
+async def run(url: str, gateway: str, processes: list[Process], mutations: int, seed: int) -> Damage:
+    """Damage so many keys. Returns what came of it."""
+    redis = Redis.from_url(url)
+    async with AsyncClient(url) as client:
+        stand = Stand(redis, client, gateway, random.Random(seed))
+        follow = asyncio.create_task(_follow(client.subscribe_all()))
+        try:
+            while stand.found.kinds.total() < mutations and not stand.found.faults:
+                await stand.round()
+                stand.found.faults += [fault for process in processes for fault in _deaths(process)]
+                if len(stand.found.waits) % 20 == 0:
+                    stand.forget()
+        except AgentError as exc:
+            stand.found.faults.append(f"The neighbour was delayed or refused: {exc!r}")
+        finally:
+            follow.cancel()
+            (broken,) = await asyncio.gather(follow, return_exceptions=True)
+            if not isinstance(broken, AgentError | asyncio.CancelledError):
+                stand.found.faults.append(f"A reader broke: {broken!r}")
+    redis.close()
+    return stand.found
+
+
+async def _follow(events: AsyncIterator[Any]) -> None:
+    async for _ in events:
+        pass
+
+
+def _deaths(process: Process) -> list[str]:
+    if not process.running:
+        return [f"{process.name} has ended:\n{process.output[-2000:]}"]
+    return [
+        line for line in process.output.splitlines() if "[worker_died]" in line or "[loop_stalled]" in line
+    ]
+
+
+@contextmanager
+def stand_of(url: str) -> Iterator[tuple[str, list[Process]]]:
+    """Workers and a gateway on this Redis."""
+    with (
+        tempfile.TemporaryDirectory(prefix="antiphon-damage-") as folder,
+        closing(Processes(Path(folder))) as processes,
+    ):
+        port = free_port()
+        flags = ("--redis-url", url)
+        started = [
+            processes.start(COMMAND, "worker", "--processes", "2", *flags, name="worker"),
+            processes.start(COMMAND, "serve", "--port", str(port), *flags, name="serve"),
+        ]
+        started[0].wait_for_output("takes turns")
+        started[1].wait_for_output("[serving]")
+        yield f"http://127.0.0.1:{port}", started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="chaos.damage", description=__doc__)
+    parser.add_argument("--mutations", type=int, default=2000, help="how many keys to damage (default 2000)")
+    parser.add_argument("--seed", type=int, default=1, help="names the sequence of mutations (default 1)")
+    options = parser.parse_args()
+    with RedisServer() as server, stand_of(server.url) as (gateway, processes):
+        found = asyncio.run(run(server.url, gateway, processes, options.mutations, options.seed))
+    print(found.table())
+    return bool(found.faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
