@@ -255,7 +255,7 @@ def test_what_users_and_models_write_is_shown_as_text_and_does_nothing(operation
                 {"type": "reasoning", "text": HOSTILE},
                 {"type": "text", "text": f"```html\n{HOSTILE}\n```\n[a](javascript:window.harmed=1)"},
                 {"type": "tool_call", "call_id": HOSTILE, "name": HOSTILE, "arguments": {HOSTILE: HOSTILE}},
-                {"type": "image", "url": "javascript:window.harmed=1"},
+                {"type": "image", "url": f"https://{HOSTILE}"},
             ]},
             {"role": "tool", "parts": [{"type": "tool_result", "call_id": HOSTILE, "content": HOSTILE}]},
         ],
