@@ -69,7 +69,7 @@ class RedisRuntime:
             await self._bring_back(session)
         await (await self._edits(session)).open(opening)
 
-    async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+    async def work(self, session: SessionRef, work: Work) -> AsyncGenerator[Event, None]:
         await self._check_others_turn(session)
         turn, ended = await self._submit_owned(session, work), None
         watching = self._watching(session, turn.id)
@@ -79,7 +79,7 @@ class RedisRuntime:
                     if event.type == "turn_started":
                         watching.cancel()
                     ended = event if event.terminal else None
-                    yield [event]
+                    yield event
         finally:
             watching.cancel()
             if ended is None:

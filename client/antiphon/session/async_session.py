@@ -645,23 +645,21 @@ class AsyncSession:
             await self._rolled_back()
         return runtime
 
-    async def _events(self, work: Work) -> AsyncGenerator[list[Event], None]:
+    async def _events(self, work: Work) -> AsyncGenerator[Event, None]:
         deadline = Deadline(work.timeout)
         runtime, owned, at_work = await deadline.wait(self._ready()), _OwnedTurn(), False
         self._owned.add(owned)
-        batches = runtime.work(self._ref, work)
+        events = runtime.work(self._ref, work)
         try:
-            while batch := await deadline.wait(anext(batches, None), at_work=at_work):
-                at_work = at_work or any(event.type == "turn_started" for event in batch)
-                batch[-1] = typed_event(batch[-1], work.schema)
-                yield batch
-                for event in batch:
-                    if isinstance(event, TurnSuspended):
-                        await deadline.wait(self._answered(event, work))
+            while event := await deadline.wait(anext(events, None), at_work=at_work):
+                at_work = at_work or event.type == "turn_started"
+                yield typed_event(event, work.schema)
+                if isinstance(event, TurnSuspended):
+                    await deadline.wait(self._answered(event, work))
         finally:
             owned.left = True
             try:
-                await batches.aclose()
+                await events.aclose()
             finally:
                 self._owned.discard(owned)
                 owned.over.set_result(None)
@@ -683,10 +681,9 @@ class AsyncSession:
 
     async def _complete(self, work: Work) -> Response:
         response: Response | None = None
-        async for batch in self._events(work):
-            last = batch[-1]
-            if isinstance(last, TurnFinished):
-                response = last.response
+        async for event in self._events(work):
+            if isinstance(event, TurnFinished):
+                response = event.response
         assert response is not None, "a turn ends with its response or raises"
         return response
 

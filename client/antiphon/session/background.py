@@ -14,7 +14,7 @@ import contextvars
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
@@ -194,7 +194,7 @@ def on_background() -> bool:
     return _background is not None and threading.current_thread() is _background.thread
 
 
-def iterate(items: AsyncItems[T], *, instead: str | None = None) -> Iterator[T]:
+def iterate(items: AsyncItems[T], *, instead: str | None = None) -> Generator[T, None, None]:
     """Iterate over asynchronous items. Leaving the loop early closes it before the next line runs.
 
     ``instead`` is the asynchronous name, as in ``call``.

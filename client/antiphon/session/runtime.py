@@ -264,7 +264,7 @@ class Runtime(Protocol):
         """Apply the opening to the session. Raises ``SessionExists``."""
         ...
 
-    def work(self, session: SessionRef, work: Work) -> AsyncGenerator[list[Event], None]:
+    def work(self, session: SessionRef, work: Work) -> AsyncGenerator[Event, None]:
         """Run a turn and yield its events as they arrive. The last one is the terminal event.
 
         If the turn failed, the error is raised after that event. The caller owns the turn: closing the generator

@@ -11,7 +11,6 @@ updated``, and all other fields that have a value. Times are in ms since 1970. U
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, cast, get_args, get_type_hints
 
@@ -95,12 +94,6 @@ class SavedSession(OpeningFields):
         del self.messages[messages:]
         if self.summary is not None and self.summary.messages > messages:
             self.summary = None
-
-    def shallow(self, *, messages: bool = True) -> SavedSession:
-        """Return a copy with its own lists and dictionaries of the same values, optionally without messages."""
-        values = {name: copy.copy(getattr(self, name)) for name in FIELDS}
-        kept = list(self.messages) if messages else []
-        return SavedSession(self.session_id, kept, suspended=list(self.suspended), **values)
 
     def copied(self) -> SavedSession:
         """Return a deep copy. Raises ``CorruptRecord`` if the session cannot be written as JSON."""

@@ -6,7 +6,6 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -25,7 +24,7 @@ END_SECONDS = 0.5
 # The number of event loop steps between leaving ``async for`` and the closing of its generator.
 CLOSING_STEPS = 3
 
-Batches = Callable[[], AsyncGenerator[list[Event], None]]
+Events = Callable[[], AsyncGenerator[Event, None]]
 
 
 class Deadline:
@@ -105,12 +104,15 @@ class EventStream:
         self._own: Generator[Event, None, None] | None = None
 
     def __iter__(self) -> Iterator[Event]:
-        return _events(self._work)
+        return self._events()
+
+    def _events(self) -> Generator[Event, None, None]:
+        return iterate(self._work(), instead="Session.stream_async")
 
     def __next__(self) -> Event:
         """Return the next event, for use without a loop. Call ``close`` when you are done."""
         if self._own is None:
-            self._own = _events(self._work)
+            self._own = self._events()
         return next(self._own)
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class EventStream:
 class AsyncEventStream:
     """The events of a turn, for one ``async for`` loop. Awaiting the stream returns the stream itself."""
 
-    def __init__(self, work: Batches) -> None:
+    def __init__(self, work: Events) -> None:
         self.work = work
         self._own: AsyncGenerator[Event, None] | None = None
 
@@ -137,12 +139,12 @@ class AsyncEventStream:
         yield  # makes this a generator that ends at once
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _async_events(self.work)
+        return self.work()
 
     async def __anext__(self) -> Event:
         """Return the next event, for use without a loop. Call ``aclose`` when you are done."""
         if self._own is None:
-            self._own = _async_events(self.work)
+            self._own = self.work()
         return await anext(self._own)
 
     async def aclose(self) -> None:
@@ -155,22 +157,6 @@ class AsyncEventStream:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _events(work: Batches) -> Generator[Event, None, None]:
-    batches = iterate(work(), instead="Session.stream_async")
-    try:
-        for batch in batches:
-            yield from batch
-    finally:
-        batches.close()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-async def _async_events(work: Batches) -> AsyncGenerator[Event, None]:
-    async with aclosing(work()) as batches:
-        async for batch in batches:
-            for event in batch:
-                yield event
 
 
 def typed_event(event: Event, schema: Any) -> Event:

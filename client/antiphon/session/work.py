@@ -415,12 +415,6 @@ def work_of(
     return _work(messages, {**options, "params": plain(params, "params"), "revises": revises})
 
 
-def work_of_request(request: TurnRequest, agent: AgentLike | str | None) -> Work:
-    """Return the turn of a saved request. ``agent`` runs it unless the request names another."""
-    named = {name: getattr(request, name) for name in _TRAVELLING if name != "agent"}
-    return Work(**named, agent=request.agent if isinstance(request.agent, str) and agent is None else agent)
-
-
 def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
     """Return the turn for a call of a client, without ``agent`` and ``ttl``.
 

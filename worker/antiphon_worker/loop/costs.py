@@ -137,11 +137,6 @@ def stop_functions(limits: Limits, known: Mapping[str, Callable[..., Any]]) -> l
     return [known[stop] if isinstance(stop, str) else stop for stop in limits.stop]
 
 
-def used_by(session: Usage | None, turn: Usage) -> Usage | None:
-    """Return what a session has used with one more turn."""
-    return (session or Usage()) + turn if turn.tokens else session
-
-
 class Meter:
     """Counts what one turn uses. ``before`` is what its session has used, ``spent`` the seconds since its first start.
 
