@@ -67,6 +67,12 @@ SABOTAGE = [
     ("editing/delete", "for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end", "G15"),
     ("editing/edit", "cut(session, keep)", "G2 history"),
     ("claim", "if f then make_room(f, now) end", "G14"),
+    (
+        "claim",
+        "if is_outage(problem) then redis.pcall('LPUSH', key_rq_queue(f.queue), turn) end",
+        "the queues",
+    ),
+    ("include/damage", "if is_outage(problem) then error(problem, 0) end", "is damaged while"),
     ("suspend", "if not held then return {'SUPERSEDED'} end", "the answer of suspend"),
     (
         "decide",

@@ -29,6 +29,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.input.ids import cell_hash
 from antiphon.input.request import AgentSpec
+from antiphon.wire.keys import KINDS
 
 COMMAND = str(Path(sys.executable).with_name("antiphon"))
 AGENT = AgentSpec(provider="scripted", model="m")
@@ -138,8 +139,11 @@ class Stand:
                     self.found.faults.append(f"GET /{path} answered {answer.text[:200]}")
 
     def keys(self) -> dict[str, list[bytes]]:
-        """What may be damaged, by kind. Nothing that is the neighbour's."""
+        """What may be damaged, by kind, with a key of each kind that may be new. Nothing that is the neighbour's."""
         found: dict[str, list[bytes]] = {}
+        for kind in KINDS:
+            key = f"ant:{kind.template}".format(VICTIM, VICTIM).encode()
+            found[b":".join(key.split(b":")[:2]).decode()] = [key]
         own = (NEIGHBOUR.encode(), cell_hash(NEIGHBOUR).encode())
         for key in self.redis.scan_iter(count=1000):
             if not any(name in key for name in own):

@@ -283,6 +283,8 @@ class Actors:
 
     def _reaper(self, random: Random) -> None:
         self._world.reap(limit=random.choice([1, 100, 100]))
+        if random.random() < 0.2:
+            self._world.outage(random.choice(["ant:active", "ant:clock", "ant:fence", "ant:fence"]))
 
     def _spare(self, random: Random) -> None:
         self._world.reap(limit=random.choice([1, 100]), spare=True)

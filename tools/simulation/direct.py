@@ -108,3 +108,28 @@ class DirectRedis:
 
     async def execute_command(self, *arguments: Any) -> Any:
         return self.call(*arguments)
+
+    # what is asked where keys that all sessions share may be damaged
+
+    def pipeline(self, *, transaction: bool) -> DirectPipeline:
+        return DirectPipeline(self)
+
+    async def smembers(self, key: str) -> Any:
+        return self.call("SMEMBERS", key)
+
+    async def mget(self, keys: Sequence[str]) -> Any:
+        return self.call("MGET", *keys)
+
+
+class DirectPipeline:
+    """Commands that are sent at once."""
+
+    def __init__(self, redis: DirectRedis) -> None:
+        self._redis = redis
+        self._commands: list[Command] = []
+
+    def type(self, key: str) -> None:
+        self._commands.append(("TYPE", key))
+
+    async def execute(self) -> list[Any]:
+        return self._redis.calls(self._commands)

@@ -424,6 +424,12 @@ class Model:
         if not turn.damaged:
             self.shares.let_in(turn)
 
+    def is_ready(self, turn: Turn) -> bool:
+        """Whether a claim takes the turn at once, and in this process."""
+        session = turn.session
+        head = session.inbox[:1] == [turn] and not session.fence
+        return head and turn.status == "queued" and turn.crashes < 2 and not (turn.lacking or turn.damaged)
+
     def _take(
         self, turn: Turn, worker: str, token: str, lease_ms: int, taken: list[str], alone: list[str] | None,
         left: list[str] | None = None, listed: bool = True,

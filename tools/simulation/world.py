@@ -214,6 +214,34 @@ class World:
         known.damaged = ""
         self.done(f"{turn} is mended", None, None)
 
+    def outage(self, key: str) -> None:
+        """A key that all sessions share is damaged while somebody needs it: the call names it, and changes nothing."""
+        calls: dict[str, Callable[[], Any]] = {
+            "ant:active": lambda: self.cell.reap(
+                crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS, queues=QUEUES
+            ),
+            "ant:clock": lambda: self.cell.reap(
+                crash_limit=CRASH_LIMIT, keep_events=KEEP_EVENTS, queues=QUEUES
+            ),
+            "ant:fence": lambda: self.cell.claim(
+                "w9.1", "outage", lease_ms=LEASE_MS, limit=1, queues=QUEUES[:1]
+            ),
+        }
+        first = self.model.turns.get(next(iter(self.model.queues[QUEUES[0]]), ""))
+        if key == "ant:fence" and not (first and self.model.is_ready(first)):
+            return  # a claim would take entries out of the queue that lead to no turn
+        before = self.redis.call("DUMP", key)
+        self.redis.calls([("DEL", key), ("HSET", key, "x", "y")])
+        said = ""
+        try:
+            run(calls[key]())
+        except CorruptRecord as exc:
+            said = exc.message
+        self.redis.call("DEL", key)
+        if before is not None:
+            self.redis.call("RESTORE", key, 0, before)
+        self.done(f"{key} is damaged while a worker needs it", key in said, True)
+
     def forget_scripts(self) -> None:
         self.redis.call("SCRIPT", "FLUSH")
         self.note("SCRIPT FLUSH")
