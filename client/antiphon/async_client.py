@@ -11,13 +11,14 @@ async with AsyncClient("redis://localhost:6379/0") as client:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self, Unpack, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.errors import AgentError, SessionNotFound, TurnDeleted, UsageError
+from antiphon.errors import AgentError, SessionNotFound, TurnDeleted, TurnNotFound, UsageError
 from antiphon.input.ids import (
     SessionId,
     TurnId,
@@ -38,6 +39,7 @@ from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
+from antiphon.redis.erasure import Forgotten, search
 from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
@@ -56,6 +58,7 @@ from antiphon.session.opening import opening_of
 from antiphon.session.runtime import SessionAgent, SessionRef
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import ClientSubmitOptions
+from antiphon.wire.editing import erase_turns
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.suspension import SuspendedTurn
 
@@ -377,6 +380,51 @@ class AsyncClient:
         """
         return await tenant_limits(next(iter(self.connections.cells)), _tenant(tenant) or "")
 
+    async def forget(
+        self, *, session: str | None = None, tenant: str | None = None, memory: str = "memory"
+    ) -> Forgotten:
+        """Erase all content of a session, or of a tenant: its sessions, schedules, webhooks and facts of a ``memory``.
+
+        Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
+        searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
+        ``archive=`` to the client to erase archived sessions of a tenant. Raises ``UsageError``, ``WrongTenant`` and
+        ``StoreError``; repeat the call after an error.
+
+        >>> found = await client.forget(session="user-456")
+        >>> found.left
+        []
+        """
+        asked = _tenant(tenant)
+        if session is not None:
+            return await _forget_session(self, session_id(session), asked)
+        if asked is None:
+            raise UsageError("Pass session= or tenant=: what is to be forgotten.")
+        return await _forget_tenant(self, asked, memory)
+
+    async def export(
+        self, *, session: str | None = None, tenant: str | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Iterate over the content of a session or of a tenant, as values for lines of JSON.
+
+        Each has a ``type``: ``session`` (what ``Session.to_dict`` returns), followed by its turns (``turn``, with all
+        ``runs``) and its schedules (``schedule``). Raises ``UsageError``, ``WrongTenant`` and ``StoreError``.
+
+        >>> [one["type"] async for one in client.export(session="user-123")][:2]
+        ['session', 'turn']
+        """
+        if session is None and tenant is None:
+            raise UsageError("Pass session= or tenant=: what is to be exported.")
+        asked = _tenant(tenant)
+        ids = [] if session is not None else [one.session_id async for one in self.sessions(tenant=asked)]
+        for known in ids if session is None else [session]:
+            yield {"type": "session", **await self.session(known, tenant=asked).to_dict()}
+            async for turn in self.turns(known, tenant=asked):
+                with suppress(TurnNotFound):  # it has expired
+                    told = msgspec.to_builtins(await turn.info())
+                    yield {"type": "turn", **told, "runs": msgspec.to_builtins(await turn.runs())}
+            async for schedule in self.schedules(known, tenant=asked):
+                yield {"type": "schedule", **msgspec.to_builtins(schedule)}
+
     async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:
         """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
 
@@ -508,3 +556,33 @@ class AsyncClient:
 
 def _tenant(tenant: str | None) -> str | None:
     return None if tenant is None else tenant_id(tenant)
+
+
+async def _forget_session(client: AsyncClient, session: SessionId, tenant: str | None) -> Forgotten:
+    found, cell = Forgotten(), client.connections.cell_of_session(session)
+    if await client.session(session, tenant=tenant).delete():
+        found.sessions.append(session)
+    found.turns = await erase_turns(cell, session, tenant)
+    await search([cell], {session}, None, found)
+    return found
+
+
+async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgotten:
+    found, cells = Forgotten(), list(client.connections.cells)
+    for info in [one async for one in client.sessions(tenant=tenant)]:
+        if await client.session(info.session_id, tenant=tenant).delete():
+            found.sessions.append(info.session_id)
+    for schedule in [one async for one in client.schedules(tenant=tenant)]:
+        await client.schedules(schedule.session_id, tenant=tenant).delete(schedule.name)
+        found.schedules += 1
+    for hook in [one async for one in client.webhooks(tenant=tenant)]:
+        await client.webhooks(tenant=tenant).delete(hook.name)
+        found.webhooks += 1
+    facts = client.memory(memory, tenant=tenant)
+    for fact in [one async for one in facts]:
+        await facts.delete(fact.id)
+        found.facts += 1
+    for cell in cells:
+        found.turns += await erase_turns(cell, "", tenant)
+    await search(cells, {*found.sessions}, tenant, found)
+    return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 from antiphon.async_client import AsyncClient, SessionSnapshot
 from antiphon.redis.all_events import AllEvents, FollowedEvent
 from antiphon.redis.deployment import TenantLimits
+from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
@@ -34,6 +35,7 @@ __all__ = [
     "Facts",
     "FailedTurn",
     "FollowedEvent",
+    "Forgotten",
     "Schedule",
     "Schedules",
     "SessionSnapshot",

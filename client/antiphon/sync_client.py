@@ -18,6 +18,7 @@ from antiphon.input.values import IfBusy, Priority, WhileSuspended
 from antiphon.model import CallerTool, Response, Status
 from antiphon.redis.all_events import FollowedEvent
 from antiphon.redis.deployment import TenantLimits
+from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
@@ -428,6 +429,33 @@ class Client(Synchronous[AsyncClient]):
         TenantLimits(in_flight=None, waiting=None, per_minute=None)
         """
         return call(self._async.tenant_limits(tenant))
+
+    def forget(
+        self, *, session: str | None = None, tenant: str | None = None, memory: str = "memory"
+    ) -> Forgotten:
+        """Erase all content of a session, or of a tenant: its sessions, schedules, webhooks and facts of a ``memory``.
+
+        Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
+        searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
+        ``archive=`` to the client to erase archived sessions of a tenant. Raises ``UsageError``, ``WrongTenant`` and
+        ``StoreError``; repeat the call after an error.
+
+        >>> found = client.forget(session="user-456")
+        >>> found.left
+        []
+        """
+        return call(self._async.forget(session=session, tenant=tenant, memory=memory))
+
+    def export(self, *, session: str | None = None, tenant: str | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the content of a session or of a tenant, as values for lines of JSON.
+
+        Each has a ``type``: ``session`` (what ``Session.to_dict`` returns), followed by its turns (``turn``, with all
+        ``runs``) and its schedules (``schedule``). Raises ``UsageError``, ``WrongTenant`` and ``StoreError``.
+
+        >>> [one["type"] for one in client.export(session="user-123")][:2]
+        ['session', 'turn']
+        """
+        return iterate(self._async.export(session=session, tenant=tenant), instead="AsyncClient.export")
 
     def waiting(self, *, tenant: str | None = None) -> Iterator[SuspendedTurn]:
         """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.

@@ -35,6 +35,7 @@ SECTIONS = {
         "explain": ("explain",),
         "failed": ("failed", "requeue"),
         "administration": ("limits", "schedules", "webhooks", "facts"),
+        "erasure": ("export", "forget"),
     },
     "Getting started": {
         "init": ("init",),

@@ -38,6 +38,8 @@ COMMANDS = [
     "schedules",
     "webhooks",
     "facts",
+    "export",
+    "forget",
     "batch",
     "waiting",
     "approve",

@@ -1,0 +1,125 @@
+"""Searches every key for what is left of a session or of a tenant after it was erased."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from antiphon.text import text_of
+from antiphon.wire.cell import Cell
+from antiphon.wire.errors import asked
+from antiphon.wire.keys import RQ, rq_key
+
+SCANNED = 1000  # keys that one round trip looks at
+OF_A_SESSION = ("inbox", "history", "events", "turns", "scheduled")
+RECORDS = ("session", "turn", "schedule", "webhook")
+FIELDS = ("session", "tenant", "deleted", "created", "description", "ant_prefix")
+
+
+class Forgotten(Struct):
+    """What was erased, and what a search of all keys has found afterwards.
+
+    ``sessions`` were deleted; ``turns`` are ended turns of earlier sessions with these ids, or of sessions that had
+    expired. ``searched`` counts the keys that were looked at, and ``left`` names those that still have content: none.
+    ``pending`` are copies that workers remove: ``archive:…`` within two minutes, ``memory:…`` from the memory's index.
+    """
+
+    sessions: list[str] = field(default_factory=list[str])
+    turns: int = 0
+    schedules: int = 0
+    webhooks: int = 0
+    facts: int = 0
+    searched: int = 0
+    left: list[str] = field(default_factory=list[str])
+    pending: list[str] = field(default_factory=list[str])
+
+
+class Search:
+    """Looks at every key of a cell for what belongs to these sessions, or to a tenant."""
+
+    def __init__(self, cell: Cell, sessions: Collection[str], tenant: str | None) -> None:
+        self._cell = cell
+        self._sessions = sessions
+        self._tenant = tenant
+        self._erased: list[str] = []
+        self.searched = 0
+        self.left: list[str] = []
+        self.pending: list[str] = []
+
+    async def run(self) -> None:
+        """Search everything. Raises ``StoreError``."""
+        cursor: int = 0
+        while True:
+            answer: Any = await asked(self._cell.redis.scan(cursor, count=SCANNED))
+            cursor = int(answer[0])
+            found: list[bytes] = answer[1]
+            await self._look_at([key for key in map(text_of, found) if self._kind(key)[0]])
+            if not cursor:
+                break
+        await self._look_for_remains()
+
+    async def _look_at(self, keys: list[str]) -> None:
+        self.searched += len(keys)
+        pipe, records = self._cell.redis.pipeline(transaction=False), list[tuple[str, str, str]]()
+        for key in keys:
+            kind, name = self._kind(key)
+            if kind in RECORDS or kind == "job":
+                pipe.hmget(key, *FIELDS)
+                records.append((key, kind, name))
+            elif kind in OF_A_SESSION and name in self._sessions:
+                self.left.append(key)
+            elif kind == "remembered" and name in self._sessions:
+                self.pending.append(f"memory:{name}")
+        found: list[list[bytes | None] | Exception] = await asked(pipe.execute(raise_on_error=False))
+        for record, values in zip(records, found, strict=True):
+            if isinstance(values, list):
+                self._judge(*record, *map(text_of, values))
+
+    def _judge(
+        self, key: str, kind: str, name: str, session: str, tenant: str, deleted: str, created: str,
+        description: str, prefix: str,
+    ) -> None:  # fmt: skip
+        session = {"session": name, "job": description}.get(kind, session)
+        if kind == "job" and prefix != self._cell.keys.prefix:
+            return
+        if session not in self._sessions and (not tenant or tenant != self._tenant):
+            return
+        if kind == "turn" and deleted:
+            self._erased.append(name)
+        elif kind != "session" or created:
+            self.left.append(key)
+
+    async def _look_for_remains(self) -> None:
+        """Of erased turns, and of copies outside this Redis."""
+        for turn in self._erased:
+            keys = [self._cell.keys.journal(turn), rq_key("rq_job", turn), rq_key("rq_results", turn)]
+            pipe = self._cell.redis.pipeline(transaction=False)
+            for key in keys:
+                pipe.exists(key)
+            there = await asked(pipe.execute())
+            self.left += [key for key, exists in zip(keys, there, strict=True) if exists]
+        archived = await asked(self._cell.redis.zrange(self._cell.keys.forget, 0, -1))
+        names = {text_of(name) for name in archived}
+        self.pending += [f"archive:{name}" for name in sorted(names & {*self._sessions})]
+
+    def _kind(self, key: str) -> tuple[str, str]:
+        """Return the kind of a key and its id; an empty kind for a key that is not of this deployment."""
+        for stem in (self._cell.keys.prefix, RQ):
+            if key.startswith(f"{stem}:"):
+                kind, _, name = key.removeprefix(f"{stem}:").partition(":")
+                return kind, name
+        return "", ""
+
+
+async def search(
+    cells: Iterable[Cell], sessions: Collection[str], tenant: str | None, found: Forgotten
+) -> None:
+    """Search all keys of these cells, and note in the report what was found. Raises ``StoreError``."""
+    for cell in cells:
+        one = Search(cell, sessions, tenant)
+        await one.run()
+        found.searched += one.searched
+        found.left += one.left
+        found.pending += one.pending
