@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from antiphon.session.async_session import AsyncSession
     from antiphon.session.session import Session
     from antiphon.tools import tool
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides what it prints
 
 __all__ = ["Agent", "AsyncClient", "AsyncSession", "Client", "Message", "Session", "tool"]
 

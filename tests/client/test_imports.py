@@ -83,3 +83,11 @@ def test_without_the_workers_packages_one_sentence_says_what_to_install(python):
         output
         == "Running turns in this process needs the worker's packages: pip install 'antiphon[worker]'.\n"
     )
+
+
+def test_the_library_prints_nothing_of_its_own_into_a_terminal(python):
+    output = python("""
+        import antiphon, logging
+        logging.getLogger("antiphon.redis").warning("live channels are cut off")
+    """)
+    assert output == ""

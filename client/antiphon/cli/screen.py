@@ -20,6 +20,7 @@ _STATUS = {
     "failed": "red",
 }
 _FONTS = re.compile(r"@font-face \{[^{}]*\}")
+TURN_ID_LENGTH = 32
 _FIXED = 12  # lines that are not those of turns
 
 
@@ -51,7 +52,10 @@ def _table(title: str, head: list[str], rows: list[list[object]]) -> Table:
     )
     for name, first in zip(head, rows[0] if rows else head, strict=True):
         numeric = isinstance(first, int)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis")
+        whole = TURN_ID_LENGTH if name == "turn" and rows else None  # other commands take it
+        table.add_column(
+            name, justify="right" if numeric else "left", no_wrap=True, overflow="ellipsis", min_width=whole
+        )
     for row in rows:
         table.add_row(*(_cell(name, value) for name, value in zip(head, row, strict=True)))
     return table
