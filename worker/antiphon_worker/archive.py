@@ -293,7 +293,7 @@ class Archiver:
         if copy.replaced is None:
             return
         beside, former = f"{ending.session_id[:80]}\x1f{time.time_ns() // 1_000_000}", dict(copy.replaced)
-        await set_aside(self._cell, beside, KEEP_REPLACED_MS)
+        await set_aside(self._cell, ending.session_id, beside, KEEP_REPLACED_MS)
         await self._archive.save(beside, lambda: former)
         log.info(
             "session %s was shortened: its earlier archived copy is kept for a day as %r", ending.session_id, beside,

@@ -101,8 +101,12 @@ class Search:
             there = await asked(pipe.execute())
             self.left += [key for key, exists in zip(keys, there, strict=True) if exists]
         archived = await asked(self._cell.redis.zrange(self._cell.keys.forget, 0, -1))
-        names = {text_of(name) for name in archived}
-        self.pending += [f"archive:{name}" for name in sorted(names & {*self._sessions})]
+        known = {
+            *self._sessions,
+            *(session[:80] for session in self._sessions),
+        }  # of copies beside a session's own
+        names = sorted(text_of(name) for name in archived)
+        self.pending += [f"archive:{name}" for name in names if name.partition("\x1f")[0] in known]
 
     def _kind(self, key: str) -> tuple[str, str]:
         """Return the kind of a key and its id; an empty kind for a key that is not of this deployment."""

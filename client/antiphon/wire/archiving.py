@@ -111,15 +111,15 @@ async def mark_archived(cell: Cell, ending: Ending) -> bool:
     match await cell.run("archiving/mark", ending.session_id, ending.version, ending.left_ms):
         case [b"OK"]:
             return True
-        case [b"CHANGED"]:
+        case [b"CHANGED"] | [b"DELETED"]:
             return False
         case answer:
             raise unexpected("mark", answer)
 
 
-async def set_aside(cell: Cell, copy: str, keep_ms: int) -> None:
-    """Record that this copy, which is about to be saved, must be removed after this time."""
-    match await cell.run("archiving/set_aside", copy, keep_ms):
+async def set_aside(cell: Cell, session_id: SessionId, copy: str, keep_ms: int) -> None:
+    """Record that this copy of a session, which is about to be saved, must be removed after this time."""
+    match await cell.run("archiving/set_aside", session_id, copy, keep_ms):
         case [b"OK"]:
             return
         case answer:

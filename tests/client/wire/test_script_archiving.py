@@ -18,6 +18,7 @@ from antiphon.wire.archiving import (
     mark_archived,
     put_off,
     restore_session,
+    set_aside,
     take_work,
 )
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
@@ -470,6 +471,30 @@ async def test_a_deleted_session_is_remembered_for_a_minute_where_an_archive_is_
         await cell.wait(MINUTE)
         assert await take_work(cell) is None
         assert await cell.redis.get("ant:seq_floor") == b"7", "it went on from the seq of the first one"
+
+
+async def test_copies_beside_that_of_a_deleted_session_go_with_it(cell):
+    await talk(cell)
+    long = "s" * 100
+    for session, copy in (("s", "s\x1f1"), ("other", "other\x1f1"), (long, f"{long[:80]}\x1f1")):
+        await set_aside(cell, session, copy, DAY)
+    await delete_session(cell, "s")
+    await set_aside(cell, "s", "s\x1f2", DAY)
+    await cell.wait(MINUTE)
+    found = [await take_work(cell) for _ in range(3)]
+    assert {work.session_id for work in found} == {"s", "s\x1f1", "s\x1f2"}
+    assert await take_work(cell) is None
+
+
+async def test_what_is_saved_long_after_its_session_was_deleted_is_deleted_again(cell):
+    await talk(cell)
+    found = await take_work(cell)
+    await delete_session(cell, "s")
+    await cell.wait(MINUTE)
+    assert await take_work(cell) == Forget("s")
+    await forgotten(cell, "s")
+    assert not await mark_archived(cell, found)
+    assert await take_work(cell) == Forget("s")
 
 
 async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits_to_be_archived(cell):

@@ -5,8 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until, wait_until_async
+from support.leaks import CORE, dumped, holds
 from support.proxy import Proxy
 
 
@@ -30,6 +32,29 @@ async def test_a_stopped_worker_that_goes_on_changes_nothing(redis_url, tmp_path
         again = await ensemble.submit("s", "and again")
         await again.result(60)
         await ensemble.whole("s")
+
+
+async def test_a_worker_that_goes_on_after_its_session_was_deleted_brings_no_word_back(
+    redis_url, tmp_path, processes
+):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(processes=2, lease=1)
+        supervised.ready(2)
+        turn = await ensemble.submit("s", f"{CORE} go on tool:note words:20 gate:g words:20")
+        stopped = await ensemble.waits("g")
+        signal_process(stopped, signal.SIGSTOP)
+        await ensemble.waits("g", 2)
+        assert await ensemble.client.session("s").delete()
+        with Redis.from_url(redis_url) as redis:
+
+            def left():
+                return [key for key, data in dumped(redis).items() if holds(data)]
+
+            assert left() == []
+            ensemble.stage.open("g")
+            signal_process(stopped, signal.SIGCONT)
+            wait_until(lambda: f"turn {turn.id} of session s: superseded" in supervised.process.output, 10)
+            assert left() == []
 
 
 async def test_a_worker_cut_off_from_redis_freezes_and_changes_nothing(redis_url, redis_server, tmp_path):

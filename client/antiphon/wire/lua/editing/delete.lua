@@ -34,6 +34,9 @@ if redis.call('EXISTS', key_seq_floor()) == 1 then
   redis.call('ZREM', key_ending(), session)
   raise_floor(session)
   redis.call('ZADD', key_forget(), now_ms() + 60000, session) -- what is being saved now is saved by then
+  for _, copy in ipairs(redis.call('ZRANGE', key_forget(), 0, -1)) do
+    if is_copy_of(session, copy) then redis.call('ZADD', key_forget(), now_ms() + 60000, copy) end
+  end
 end
 forget_schedules(session)
 unlearn(session, now_ms())

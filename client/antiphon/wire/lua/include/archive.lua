@@ -6,6 +6,12 @@ local function raise_floor(session)
   if not floor or tonumber(seq) > tonumber(floor) then redis.call('SET', key_seq_floor(), seq) end
 end
 
+-- Whether a copy that the archiver keeps beside a session's own is that session's. Its name begins with 80 signs of the id.
+local function is_copy_of(session, copy)
+  local stem = string.match(copy, '^(.*)\31')
+  return stem == session or stem and #stem >= 80 and string.sub(session, 1, #stem) == stem
+end
+
 -- Keep all keys of an unused session for this time; its hash is kept for its own time.
 local function live_for(session, ms, hash_ms)
   redis.call('PEXPIRE', key_history(session), ms)
