@@ -95,6 +95,7 @@ def worker(argv: list[str]) -> int:
     Every option is also a variable: --lease is ANTIPHON_LEASE. An option takes precedence. Write durations in seconds,
     or as 500ms, 30s, 5m, 1h. SIGTERM and Ctrl-C drain: turns are finished or given back. A second signal gives them
     back at once. Set the keys of model services in the environment: OPENAI_API_KEY, ANTHROPIC_API_KEY.
+    With --reload, it starts again when a Python file in this folder changes: for development only.
     `antiphon worker check` shows which workers of this host are alive, and `antiphon worker check --app module:app`
     what the agents of an App lack on this machine.
     """
@@ -102,8 +103,16 @@ def worker(argv: list[str]) -> int:
 
     parser = command_parser(worker)
     parser.usage = "antiphon worker [OPTIONS]"
+    parser.add_argument(
+        "--reload", action="store_true", help="start again when a Python file in this folder changes"
+    )
     add_settings(parser, Settings)
-    settings = Settings.load(vars(parser.parse_args(argv)))
+    options = parser.parse_args(argv)
+    settings = Settings.load(vars(options))
+    if options.reload:
+        from antiphon_worker.supervisor.reload import run_and_reload
+
+        return run_and_reload([one for one in argv if one != "--reload"], Path.cwd())
     if not settings.app and not any(map(importlib.util.find_spec, ("openai", "anthropic"))):
         raise MissingPackage("Workers need the packages of model services: pip install 'antiphon[worker]'.")
 

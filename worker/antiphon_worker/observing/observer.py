@@ -112,7 +112,8 @@ def watch_redis(cell: Cell, observer: Observer | None) -> Cell:
 class Supervised(Protocol):
     """What a supervisor knows of its processes. Any thread may ask."""
 
-    deaths: Mapping[str, int]
+    @property
+    def deaths(self) -> Mapping[str, int]: ...
 
     def unhealthy(self) -> str: ...
     def unready(self) -> str: ...
