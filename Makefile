@@ -44,6 +44,8 @@ clients: $(VENV)/.clients $(VENV)/.dev ## Run the official JavaScript clients ag
 
 neighbours: $(VENV)/.dev ## Test the adapters on the frameworks' newest releases, with the suites that these publish
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade $(NEIGHBOURS)
+	@for name in $(NEIGHBOURS); do $(BIN)/python -m pip index versions "$$name" 2>/dev/null | awk -v name="$$name" \
+	  '/INSTALLED:/ {has = $$2} /LATEST:/ && $$2 != has {print "Not the newest release: " name " " has ", because its requirements exclude " $$2}'; done
 	@rm -f $(VENV)/.neighbours && $(MAKE) --no-print-directory $(VENV)/.neighbours
 	@$(BIN)/pytest -n $(JOBS) tests/ext tests/worker/memory tests/client/wire/test_script_conversations.py tests/test_packaging.py $(ARGS)
 
