@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -95,6 +96,40 @@ async def test_a_message_beside_a_piece_that_says_something_is_not_heard_twice()
     assert answer.message.text == "Hello"
 
 
+ANSWER: dict[str, Any] = {"type": "refund", "euros": 3.5, "text": "Zoë"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "content", [ANSWER, {"nested": {"list": [1, None, {}]}}, {"text": "no type"}, {}], ids=str
+)
+async def test_an_answer_that_a_service_has_decoded_is_its_json(content, streamed):
+    message = {"content": content}
+    heard_of = await heard(Reply([body_of("openai-chat", chat(message))]) if streamed else whole(message))
+    assert json.loads(heard_of.message.text) == content
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_content_that_is_one_part_outside_a_list_is_that_part(streamed):
+    message = {"content": {"type": "text", "text": "Hello"}}
+    heard_of = await heard(Reply([body_of("openai-chat", chat(message))]) if streamed else whole(message))
+    assert heard_of.message.parts == [Text("Hello")]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", ["anthropic", "openai-responses"])
+async def test_a_text_that_a_service_has_decoded_is_its_json_in_every_format(kind, streamed):
+    if kind == "anthropic":
+        deltas = [{"type": "text_delta", "text": ANSWER}] if streamed else []
+        events = message_events(({"type": "text", "text": "" if streamed else ANSWER}, deltas))
+    else:
+        item = {"type": "message", "content": [{"type": "output_text", "text": ANSWER}]}
+        deltas = [{"type": "response.output_text.delta", "delta": ANSWER}] if streamed else []
+        events = response_events((item, deltas))
+    answer = await heard(Reply([body_of(kind, events)]), kind)
+    assert json.loads(answer.message.text) == ANSWER
+
+
 def nameless(kind: str, arguments: str, text: str = "") -> Reply:
     """An answer that asks for a tool without a name."""
     if kind == "openai-chat":
@@ -150,6 +185,8 @@ def test_a_wait_of_nothing_is_no_wait_where_another_header_asks_for_one(headers,
     [
         ({"cost": 0.0125}, 0.0125),
         ({"cost": {"input_tokens_cost": 0.001, "total_cost": 0.006}}, 0.006),
+        ({"cost": {"usd": 0.0125, "currency": "USD"}}, 0.0125),
+        ({"cost": {"usd": {}}}, None),
         ({"cost_in_usd_ticks": 37_756_000}, 0.0037756),
         ({"cost": 0}, 0.0),
         ({"cost": "much"}, None),

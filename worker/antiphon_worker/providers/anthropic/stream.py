@@ -12,7 +12,7 @@ from antiphon.model import Item, Part, Reasoning, StopReason, Text, ToolCall
 from antiphon_worker.providers.base import Increments, ItemPart, StepResult, ToolCallPiece
 from antiphon_worker.providers.errors import error_of_body
 from antiphon_worker.providers.stream.decoder import Decoder, Growing, UsageNames
-from antiphon_worker.providers.stream.json_text import Torn, as_dict, as_dicts, as_text, read_any
+from antiphon_worker.providers.stream.json_text import Torn, as_dict, as_dicts, as_said, as_text, read_any
 
 _STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -146,7 +146,7 @@ class AnthropicDecoder(Decoder):
         block = self._blocks[index] = Growing(item)
         kind = item.get("type")
         if kind == "text" or kind == "thinking":
-            text = as_text(item.get(kind)) or ""
+            text = as_said(item.get(kind)) or ""
             item[kind] = ""
             self._say(block, _KINDS[kind], text, out)
             for citation in as_dicts(item.get("citations")):

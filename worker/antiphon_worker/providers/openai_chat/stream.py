@@ -22,6 +22,7 @@ from antiphon_worker.providers.stream.json_text import (
     Mending,
     Torn,
     as_dict,
+    as_said,
     as_text,
     is_list,
     is_object,
@@ -43,6 +44,8 @@ _STOP_REASONS: dict[str, StopReason] = {
     "stop_sequence": "stop_sequence",
     "refusal": "refusal",
 }
+_SAID = ("text", "refusal", "thinking", "reasoning")
+"""The types of parts that are text. A content object of another type is the answer itself, decoded."""
 PLAIN_TRIES = 4
 """After this many chunks that are not plain text, such as tool calls, chunks are no longer tried as plain text."""
 
@@ -65,9 +68,9 @@ class _Thought(Struct):
 
 
 class _Delta(Struct):
-    content: Torn | list[Any] | None = None
+    content: dict[str, Any] | Torn | list[Any] | None = None
     reasoning_content: Torn | None = None
-    reasoning: Torn | _Thought | None = None
+    reasoning: _Thought | Torn | None = None
     refusal: Torn | None = None
     tool_calls: list[_CallDelta] | None = None
     function_call: _Function | None = None
@@ -317,12 +320,9 @@ class ChatDecoder(Decoder):
     def _choice(self, choice: _Choice, delta: _Delta | None, out: Increments) -> None:
         if delta is not None:
             content = delta.content
-            if content:
+            if content is not None and content not in ("", []):
                 self._answered = True
-                if isinstance(content, str):
-                    self._text("text", content, out)
-                else:
-                    self._content(content, out)
+                self._content(content, out)
             for call in delta.tool_calls or ():
                 self._tool_call(call, out)
             self._others(delta, out)
@@ -356,13 +356,18 @@ class ChatDecoder(Decoder):
         if delta.extra_content and _filled(delta.extra_content):
             self._keep("extra_content", delta.extra_content)
 
-    def _content(self, content: list[Any], out: Increments) -> None:
-        """Read content that is a list of parts (Mistral)."""
-        for part in content:
-            if isinstance(part, str):
-                self._text("text", part, out)
-            elif is_object(part):
-                self._content_part(part, out)
+    def _content(self, content: dict[str, Any] | str | list[Any], out: Increments) -> None:
+        """Read content that is a text, a list of parts (Mistral), a part, or an answer in JSON that was decoded."""
+        if is_list(content):
+            for part in content:
+                if isinstance(part, str):
+                    self._text("text", part, out)
+                elif is_object(part):
+                    self._content_part(part, out)
+        elif is_object(content) and content.get("type") in _SAID:
+            self._content_part(content, out)
+        else:
+            self._text("text", as_said(content) or "", out)
 
     def _content_part(self, part: dict[str, Any], out: Increments) -> None:
         kind = part.get("type")

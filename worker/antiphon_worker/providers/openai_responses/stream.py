@@ -16,6 +16,7 @@ from antiphon_worker.providers.stream.json_text import (
     Torn,
     as_dict,
     as_dicts,
+    as_said,
     as_text,
     is_object,
     read_any,
@@ -195,7 +196,7 @@ def _texts(item: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _joined(parts: list[dict[str, Any]], name: str) -> str:
-    return "".join(as_text(part.get(name)) or "" for part in parts)
+    return "".join(as_said(part.get(name)) or "" for part in parts)
 
 
 def _reasoning_text(item: dict[str, Any]) -> str:
@@ -228,8 +229,8 @@ def _message_parts(provider: str, item: dict[str, Any]) -> list[Part]:
     if isinstance(content, str):
         content = [{"type": "output_text", "text": content}]
     for part in as_dicts(content):
-        text, annotations = part.get("text"), as_dicts(part.get("annotations"))
-        if isinstance(text, str):
+        text, annotations = as_said(part.get("text")), as_dicts(part.get("annotations"))
+        if text is not None:
             if text or annotations:
                 logprobs = {"logprobs": part["logprobs"]} if part.get("logprobs") else {}
                 parts.append(Text(text, annotations, {**phase, **logprobs} or None))

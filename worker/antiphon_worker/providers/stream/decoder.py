@@ -176,11 +176,11 @@ TICKS_PER_DOLLAR = 10_000_000_000
 def _cost_of(usage: dict[str, Any]) -> float | None:
     """Return the cost of a call in US dollars if the service reports it.
 
-    OpenRouter sends a number (``cost``), Perplexity an object (``cost.total_cost``), and x.ai units of 1e-10 dollars
-    (``cost_in_usd_ticks``).
+    OpenRouter sends a number (``cost``), others an object (``cost.total_cost``, ``cost.usd``), and x.ai units of 1e-10
+    dollars (``cost_in_usd_ticks``).
     """
     cost = usage.get("cost")
-    known = _number(cost.get("total_cost") if is_object(cost) else cost)
+    known = _number(cost.get("total_cost", cost.get("usd")) if is_object(cost) else cost)
     ticks = _number(usage.get("cost_in_usd_ticks"))
     return ticks / TICKS_PER_DOLLAR if known is None and ticks is not None else known
 

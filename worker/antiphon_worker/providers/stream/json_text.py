@@ -9,6 +9,7 @@ from math import isfinite
 from types import NoneType
 from typing import Any, NewType, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 S = TypeVar("S", bound=Struct)
@@ -76,6 +77,11 @@ def as_torn_text(value: object) -> str | None:
     return None
 
 
+def as_said(value: object) -> str | None:
+    """Do the same as ``as_torn_text``, and return an object as JSON: some services decode an answer that is JSON."""
+    return msgspec.json.encode(_clean(value)).decode() if is_object(value) else as_torn_text(value)
+
+
 def as_int(value: object) -> int | None:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = float(value)
@@ -101,7 +107,7 @@ def as_list(value: object) -> list[Any] | None:
 
 _READERS: dict[Any, Callable[[Any], Any]] = {
     str: as_text,
-    Torn: as_torn_text,
+    Torn: as_said,
     int: as_int,
     Any: lambda value: value,
     dict[str, Any]: as_dict,
