@@ -205,6 +205,20 @@ async def test_a_field_of_a_turn_in_the_clear_reaches_no_caller(redis_url, redis
                 await read()
 
 
+async def test_the_whole_record_of_another_sessions_turn_is_not_read_as_this_one(redis_url, redis):
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        mine = await client.submit("s", "Hello", agent=AGENT)
+        theirs = await client.submit("other", "Secret", agent=AGENT)
+        for turn in (mine, theirs):
+            await turn.result(timeout=20)
+        redis.delete(f"ant:turn:{mine.id}")
+        redis.copy(f"ant:turn:{theirs.id}", f"ant:turn:{mine.id}")
+        for read in (lambda: client.turn(mine.id), mine.info):
+            with pytest.raises(SealBroken, match="another session"):
+                await read()
+        assert (await (await client.turn(theirs.id)).result()).text == "You said: Secret"
+
+
 async def test_the_reason_of_a_turn_in_the_clear_is_not_shown(redis_url, redis):
     async with AsyncClient(redis_url) as client:
         turn = await client.submit("s", "Hello", agent=AGENT, delay=100)
@@ -382,6 +396,27 @@ async def test_a_graph_in_the_clear_is_refused(redis_url, monkeypatch):
     monkeypatch.setenv(KEYS_VARIABLE, new_key("k1"))
     with pytest.raises(NotEncrypted):
         await langgraph.AntiphonSaver(redis_url).aget_tuple(config)
+
+
+@pytest.mark.parametrize(
+    ("keys", "plaintext", "said"),
+    [
+        ("", "", "plain text"),
+        (new_key("k"), "", "encrypted"),
+        (new_key("k"), "yes", "encrypted, plain text accepted"),
+    ],
+    ids=["without keys", "with keys", "while moving to keys"],
+)
+async def test_a_worker_says_at_its_start_how_content_is_stored(
+    redis_url, monkeypatch, caplog, keys, plaintext, said
+):
+    caplog.set_level("INFO")
+    monkeypatch.setenv(KEYS_VARIABLE, keys)
+    monkeypatch.setenv(PLAINTEXT_VARIABLE, plaintext)
+    async with running_worker(redis_url):
+        await wait_until_async(lambda: "takes turns" in caplog.text, description="it has started")
+    [line] = [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "started"]
+    assert line.endswith(f"content {'in ' if not keys else ''}{said}")
 
 
 async def test_only_one_word_accepts_what_is_not_encrypted(monkeypatch):

@@ -13,7 +13,8 @@ import msgspec
 
 from antiphon.encryption.keyring import EncryptionSettings, Keyring, keyring_of_process
 from antiphon.encryption.values import MARK, RAW_MARK, Values
-from antiphon.errors import CorruptRecord
+from antiphon.errors import CorruptRecord, SealBroken
+from antiphon.input.ids import cell_hash
 from antiphon.text import text_of
 
 NEWER_THAN_UNSEALED = b'"version":1000,'
@@ -118,6 +119,11 @@ class Opened(bytes):
 class Sealer(Values):
     """Seals and opens values by the table of their forms."""
 
+    def __str__(self) -> str:
+        if not self.on:
+            return "content in plain text"
+        return "content encrypted" if self.strict else "content encrypted, plain text accepted"
+
     def seal(self, place: str, name: str, data: bytes) -> bytes:
         """Encrypt a value. Nothing stays nothing."""
         form = FORMS[name]
@@ -193,9 +199,13 @@ class Sealer(Values):
         opened.stored = data
         return opened
 
-    def open_turn(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Open the record of a turn, which names its session."""
+    def open_turn(self, turn_id: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Open the record of a turn, which names its session, and whose id begins with the hash of that."""
         session = text_of(fields.get("session"))
+        if self.strict and not turn_id.startswith(cell_hash(session)):
+            raise SealBroken(
+                "The record is one of another session's turn: it was copied from there.", turn_id=turn_id
+            )
         found = self.open_fields(session, TURN, fields)
         for name in [name for name in fields if name.startswith("decision:")]:
             call, _, decision = fields[name].partition(b" ")

@@ -273,7 +273,7 @@ def turn_record(turn_id: TurnId, raw: dict[bytes, bytes], seal: Sealer) -> TurnR
     """Read a turn from its hash. Raises ``CorruptRecord`` and ``TurnDeleted``."""
     with readable("The record of a turn", turn_id=turn_id):
         fields = {text_of(name): value for name, value in raw.items()}
-        return read_turn(turn_id, fields if "deleted" in fields else seal.open_turn(fields))
+        return read_turn(turn_id, fields if "deleted" in fields else seal.open_turn(turn_id, fields))
 
 
 CLAIMED = {
@@ -340,7 +340,7 @@ def open_snapshot(seal: Sealer, session_id: SessionId, found: Snapshot) -> Snaps
     turns, found.turns = found.turns, []
     for one in turns:
         with suppress(CorruptRecord):
-            found.turns.append(read_turn(one.turn_id, seal.open_turn(one.fields)))
+            found.turns.append(read_turn(one.turn_id, seal.open_turn(one.turn_id, one.fields)))
     return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from antiphon.encryption.records import sealer_of
 from antiphon.redis.cells import Cells, open_cells
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
@@ -130,7 +131,10 @@ class Worker:
         log.info("worker %s has stopped", self.name, extra={"action": "stopped"})
 
     def _say_that_it_begins(self) -> None:
-        log.info("worker %s takes turns: %s", self.name, describe(self.settings), extra={"action": "started"})
+        log.info(
+            "worker %s takes turns: %s, %s", self.name, describe(self.settings), sealer_of(),
+            extra={"action": "started"},
+        )  # fmt: skip
         for agent, lacking in self._app.lacking.items():
             for sentence in lacking:
                 log.warning(
