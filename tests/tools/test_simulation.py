@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
-from simulation.actors import FIRST_WEIGHTS, WEIGHTS, fewer_for
+from simulation.actors import FIRST_WEIGHTS, READERS, WEIGHTS, fewer_for
 from simulation.checks import Broken
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
@@ -45,7 +45,7 @@ SABOTAGE = [
     ("include/inbox", "redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session)", "G4"),
     (
         "include/life",
-        "if name ~= 'seq' and name ~= 'first' then redis.call('HDEL', fields, name) end",
+        "if name ~= 'seq' and name ~= 'first' and name ~= 'earlier' then redis.call('HDEL', fields, name) end",
         "G2 a life",
     ),
     ("include/damage", "redis.call('ZADD', key_active(), now + QUARANTINE_MS, session)", "G4"),
@@ -61,8 +61,8 @@ SABOTAGE = [
     ),
     (
         "editing/delete",
-        "withdraw(session, outside, 'The session was deleted.', now_ms(), KEPT_EVENTS)",
-        "seq",
+        "withdraw(session, outside, DELETED, now_ms(), KEPT_EVENTS)",
+        "G15",
     ),
     ("editing/delete", "for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end", "G15"),
     ("editing/edit", "cut(session, keep)", "G2 history"),
@@ -245,3 +245,18 @@ def sabotage(tmp_path: Path, file: str, statement: str) -> Path:
     assert statement in script.read_text()
     script.write_text(script.read_text().replace(statement, ""))
     return folder
+
+
+def test_readers_see_one_session_of_its_id(world):
+    failures = [play(world, make(seed, STEPS, READERS)) for seed in range(200)]
+    assert [str(failure.error) for failure in failures if failure] == []
+
+
+def test_a_reader_that_goes_on_with_a_later_session_is_noticed(world, monkeypatch):
+    monkeypatch.setattr("antiphon.redis.subscription.Subscription._check_life", _any_life)
+    failures = (play(world, make(seed, STEPS, READERS)) for seed in range(300))
+    assert any(failure and "G15 a reader sees one session" in str(failure.error) for failure in failures)
+
+
+def _any_life(events, created, life, tenant):
+    events._life = b"any"

@@ -46,6 +46,7 @@ WEIGHTS = FIRST_WEIGHTS | {
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
+READERS = {"client": 20, "life": 12, "readers": 40, "time": 6, "reaper": 4}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
@@ -98,6 +99,7 @@ class Actors:
             "tenants": self._tenants,
             "talker": self._talker,
             "people": self._people,
+            "readers": self._reader,
             "schedulers": self._schedule,
             "gate": self._gate,
             "apps": lambda random: random.choice(self._workers).lacks(random, self._workers),
@@ -291,6 +293,14 @@ class Actors:
 
     def _supervisor(self, random: Random) -> None:
         self._world.reap(holder=random.choice(self._dead) if self._dead else "nobody")
+
+    def _reader(self, random: Random) -> None:
+        session = random.choice([*self._world.model.sessions, *SESSIONS])
+        if random.random() < 0.4:
+            known = self._world.model.sessions.get(session)
+            self._world.readers.open(session, random.choice([None, 0, known.seq if known else 0]))
+        else:
+            self._world.readers.read(random.randrange(8), lost=random.random() < 0.2)
 
     def _rq(self, random: Random) -> None:
         model = self._world.model

@@ -114,6 +114,7 @@ class Session:
     edit_waits: bool = False
     over: bool = False  # its life: all but its hash has ended
     deleted: bool = False  # that is how it ended, and no event follows its last one
+    life: int = 0  # how many sessions had this id before
     usage: int = 0
     base: int = 0  # the seq of this life's first event, less one
     seq: int = 0
@@ -302,6 +303,7 @@ class Model:
         """Of the life that is over, the seq alone stays."""
         if session.over:
             session.seq += 0 if session.deleted else 1
+            session.life += 1
             session.base, session.over, session.deleted = session.seq, False, False
             session.kept, session.edit_waits = "", False
             session.untold, session.steer, session.usage, session.listed = "", "", 0, []

@@ -53,6 +53,7 @@ from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import Command, DirectRedis, Look, run
 from simulation.hooks import Hooks
 from simulation.model import ENDED, RQ_STATUS, Call, Model
+from simulation.readers import Readers
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, tokens
 from simulation.twin import TwinCell
@@ -87,7 +88,7 @@ class World:
     def reset(self) -> None:
         self.model = Model()
         self.checks = Checks(self.model)
-        self.beside, self.hooks = Beside(self), Hooks(self)
+        self.beside, self.hooks, self.readers = Beside(self), Hooks(self), Readers(self)
         self.model.also_moved = self.hooks.move_back
         self.executions: set[tuple[str, str]] = set()  # of RQ's own workers
         self.state = State()
@@ -129,6 +130,7 @@ class World:
         self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
         self.hooks.check(self.state)
+        self.readers.hear(self.state)
 
     def check_now(self) -> None:
         """What the last call has left behind, before something else happens than a call."""
@@ -163,7 +165,7 @@ class World:
     def end_life(self, session: str) -> None:
         """Nobody uses a session that came out of an archive for its `ttl`, while no worker is there to save it."""
         known = self.model.sessions[session]
-        if known.inbox or not known.seq or self.model.outside(known):
+        if known.inbox or not known.seq or known.deleted or self.model.outside(known):
             return
         keys = [f"ant:{kind}:{session}" for kind in ("history", "events", "turns")]
         record = f"ant:session:{session}"
@@ -194,6 +196,7 @@ class World:
                 self.damaged.pop(turn.id, None)
             self.checks.forget(known, ended)
             self.beside.forget(session)
+            self.readers.say(session, b"")
         self.done(f"delete {session}", getattr(answer, "turn_id", answer), expected)
 
     def damage(self, turn: str, field: str, junk: str) -> None:
@@ -566,6 +569,7 @@ class World:
         self.checks.check(self.state, self.executions)
         self.beside.check(self.state)
         self.hooks.check(self.state)
+        self.readers.hear(self.state)
 
     def _registered(self) -> dict[str, list[bool]]:
         return {
