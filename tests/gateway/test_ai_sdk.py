@@ -103,5 +103,5 @@ async def test_the_openai_provider_runs_tools_and_the_model_is_shown_its_reasoni
         thought = [part for message in seen[-1] for part in message.parts if isinstance(part, Reasoning)]
         assert [one.text for one in thought] == ["hm"]
         assert [one.item and one.item["signature"] for one in thought] == ["s"]
-        for turn in (await api.get("/waiting"))["turns"]:
-            await api.post(f"/turns/{turn['turn_id']}/cancel", {})
+        for one in (await api.get("/sessions"))["sessions"]:
+            await api.call("DELETE", f"/sessions/{one['session_id']}", 204)

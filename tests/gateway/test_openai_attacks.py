@@ -132,10 +132,11 @@ async def test_two_that_follow_one_response_at_once_get_a_conversation_each(redi
         assert again[0].id == again[1].id
 
 
-async def test_a_response_whose_session_was_deleted_can_be_read_and_not_followed(redis_url, tmp_path):
+async def test_a_response_whose_session_was_deleted_can_neither_be_read_nor_followed(redis_url, tmp_path):
     async with stand(redis_url, tmp_path) as (_, api, client):
         made = await client.responses.create(model=MODEL, input="one")
         await api.call("DELETE", f"/sessions/{made.conversation.id}", 204)
-        assert (await client.responses.retrieve(made.id)).output == made.output
-        with pytest.raises(openai.BadRequestError, match="no longer in its conversation"):
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(made.id)
+        with pytest.raises(openai.NotFoundError, match="Unknown response"):
             await client.responses.create(model=MODEL, input="x", previous_response_id=made.id)
