@@ -173,7 +173,12 @@ def _suspended(cell: Cell, turn: str, fields: Any) -> SuspendedTurn | None:
         calls = cell.seal.open(text_of(session), "call", calls)
         opened = msgspec.json.decode(calls, type=list[OpenCall])
         return SuspendedTurn(
-            turn, text_of(session), whole(since), opened, text_of(queue), text_of(tenant) if tenant else None
+            turn,
+            text_of(session),
+            whole(float(since)),
+            opened,
+            text_of(queue),
+            text_of(tenant) if tenant else None,
         )
     except (CorruptRecord, *DAMAGE):
         return None
