@@ -142,6 +142,32 @@ def test_a_call_id_that_comes_again_keeps_its_result(runtime, use):
     assert session.run("Again").text == "Done."
 
 
+@pytest.mark.parametrize(
+    ("details", "read", "written"),
+    [
+        ({"cache_read": 3, "cache_creation": 5}, 3, 5),
+        (
+            {
+                "cache_read": 3,
+                "cache_creation": 0,
+                "ephemeral_5m_input_tokens": 4,
+                "ephemeral_1h_input_tokens": 1,
+            },
+            3,
+            5,
+        ),
+        ({"priority_cache_read": 3, "priority_cache_creation": 5, "priority": 9}, 3, 5),
+        ({}, 0, 0),
+    ],
+)
+def test_what_a_service_read_from_and_wrote_to_its_cache_is_counted(runtime, use, details, read, written):
+    used: Any = {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10, "input_token_details": details}
+    graph = graph_of(a=says(AIMessage("Hello", usage_metadata=used)))
+    use(GraphRunner(graph.compile(checkpointer=InMemorySaver())))
+    usage = runtime.agent().session("s").run("Hi").usage
+    assert (usage.cached_input_tokens, usage.cache_write_tokens) == (read, written)
+
+
 def test_limits_hold(runtime, use):
     graph = StateGraph(MessagesState).add_node("ask", lambda state: {"messages": [asking("c", 100)]})
     graph.add_edge(START, "ask").add_edge("ask", "ask")

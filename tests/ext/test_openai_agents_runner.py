@@ -6,10 +6,24 @@ import asyncio
 
 import pytest
 from agents import Agent as SDKAgent
-from agents import FunctionTool, RunContextWrapper, RunHooks, function_tool
+from agents import (
+    FunctionTool,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    OutputGuardrail,
+    RunContextWrapper,
+    RunHooks,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolOutputGuardrail,
+    function_tool,
+    handoff,
+)
+from agents import Usage as SDKUsage
 from agents.testing import ScriptedModel, assistant_message, function_call
+from openai.types.responses.response_usage import InputTokensDetails
 
-from antiphon.errors import ProviderOverloaded, TurnFailed
+from antiphon.errors import ProviderOverloaded, TurnFailed, UsageError
 from antiphon.ext.openai_agents import AgentsRunner
 from antiphon.model import Retry
 from antiphon.tools import Context
@@ -138,3 +152,86 @@ async def test_outside_a_turn_the_agent_is_as_it_was(runtime, use):
     use(runner)
     await asyncio.to_thread(runtime.agent().session("s").run, "Go")
     assert (await Runner.run(agent, "Go")).final_output == "Two."
+
+
+def test_cache_writes_are_counted(runtime, use):
+    details = InputTokensDetails(cached_tokens=3, cache_write_tokens=5)
+    used = SDKUsage(
+        requests=1, input_tokens=9, output_tokens=2, total_tokens=11, input_tokens_details=details
+    )
+    model = scripted([assistant_message("Hello")])
+    model.set_default_usage(used)
+    use(AgentsRunner(SDKAgent(name="a", model=model)))
+    usage = runtime.agent().session("s").run("Hi").usage
+    assert (usage.cached_input_tokens, usage.cache_write_tokens) == (3, 5)
+
+
+@pytest.mark.parametrize("kind", ["input", "output", "tool input", "tool output"])
+def test_a_guardrail_fails_the_turn_with_its_own_code_and_details(runtime, use, kind):
+    async def homework(*_):
+        return GuardrailFunctionOutput({"topic": "algebra", "by": object}, tripwire_triggered=True)
+
+    async def of_tool(_):
+        return ToolGuardrailFunctionOutput.raise_exception({"topic": "algebra"})
+
+    tool = function_tool(lambda: "x", name_override="look", description_override="Look.")
+    if kind == "tool input":
+        tool.tool_input_guardrails = [ToolInputGuardrail(of_tool, name="homework")]
+    if kind == "tool output":
+        tool.tool_output_guardrails = [ToolOutputGuardrail(of_tool, name="homework")]
+    agent = SDKAgent(
+        name="a",
+        tools=[tool],
+        model=scripted(
+            *[[function_call("look", {}, call_id="c1")]] * kind.startswith("tool"),
+            [assistant_message("Hello")],
+        ),
+        input_guardrails=[InputGuardrail(homework)] if kind == "input" else [],
+        output_guardrails=[OutputGuardrail(homework)] if kind == "output" else [],
+    )
+    use(AgentsRunner(agent))
+    session = runtime.agent().session("s")
+    with pytest.raises(TurnFailed, match=f"The {kind} guardrail 'homework' .*algebra") as failed:
+        session.run("x + 1 = 2?")
+    assert failed.value.code == "guardrail_tripwire"
+    assert session.messages == []
+
+
+@pytest.mark.parametrize("made", [lambda agent: agent, handoff], ids=["agent", "handoff"])
+@pytest.mark.parametrize(
+    ("after_handoff", "answers"),
+    [
+        ("return", ["Second.", "First again.", "First at last."]),
+        ("stay", ["Second.", "Second again.", "First again."]),
+    ],
+)
+def test_after_a_handoff_the_agent_stays_or_returns(runtime, use, made, after_handoff, answers):
+    first, second = SDKAgent(name="first"), SDKAgent(name="second")
+    first.handoffs, second.handoffs = [made(second)], [made(first)]
+    back = [] if after_handoff == "return" else [[function_call("transfer_to_first", {}, call_id="c2")]]
+    first.model = scripted(
+        [function_call("transfer_to_second", {}, call_id="c1")],
+        [assistant_message("First again.")],
+        [assistant_message("First at last.")],
+    )
+    second.model = scripted([assistant_message("Second.")], [assistant_message("Second again.")], *back)
+    use(AgentsRunner(first, after_handoff=after_handoff))
+    session = runtime.agent().session("s")
+    assert [session.run(text).text for text in ("one", "two", "three")] == answers
+    if after_handoff == "stay":
+        assert session.run("four").text == "First at last.", "the one that took over again stays as well"
+
+
+def test_an_agent_that_is_no_longer_there_leaves_the_turn_to_the_first(runtime, use):
+    second = SDKAgent(name="second", model=scripted([assistant_message("Second.")]))
+    first = SDKAgent(name="first", handoffs=[second])
+    first.model = scripted(
+        [function_call("transfer_to_second", {}, call_id="c1")], [assistant_message("First.")]
+    )
+    use(AgentsRunner(first, after_handoff="stay"))
+    session = runtime.agent().session("s")
+    assert session.run("one").text == "Second."
+    first.handoffs = []
+    assert session.run("two").text == "First."
+    with pytest.raises(UsageError, match="after_handoff= must be"):
+        AgentsRunner(first, after_handoff="go")  # type: ignore[arg-type]

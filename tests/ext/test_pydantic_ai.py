@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelRetry, RunContext
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelRetry, RunContext
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from antiphon import Message
-from antiphon.errors import ProviderOverloaded
+from antiphon.errors import ProviderOverloaded, TurnFailed
 from antiphon.ext.pydantic_ai import PydanticAIRunner, messages_of, model_messages
 from antiphon.model import File, Image, Retry, Text, ToolCall, ToolResult
 
@@ -116,6 +116,23 @@ def test_an_output_type_and_a_retry(runtime, use):
     assert "Not zero." in results[0]
     assert results[1] == "seen"
     assert "not known" not in results[2]
+
+
+@pytest.mark.parametrize("deferred", [{"requires_approval": True}, {"external": True}], ids=str)
+def test_a_deferred_tool_fails_the_turn_and_is_no_answer(runtime, use, deferred):
+    model, _ = scripted([ToolCallPart("pay", {"euros": 3}, "c1")])
+    agent = Agent(model, output_type=[str, DeferredToolRequests])
+
+    @agent.tool_plain(requires_approval="requires_approval" in deferred)
+    def pay(euros: int) -> str:
+        raise CallDeferred
+
+    use(PydanticAIRunner(agent))
+    session = runtime.agent().session("s")
+    with pytest.raises(TurnFailed, match=r"deferred.*: pay") as failed:
+        session.run("Pay")
+    assert failed.value.code == "turn_function"
+    assert session.messages == []
 
 
 def test_histories_in_both_directions():

@@ -500,9 +500,17 @@ def _usage_of(message: AIMessage) -> Usage:
     used = message.usage_metadata
     if used is None:
         return Usage()
+    given = cast("dict[str, int]", used.get("input_token_details", {}))
+    made = cast("dict[str, int]", used.get("output_token_details", {}))
     return Usage(
         used["input_tokens"],
         used["output_tokens"],
-        cached_input_tokens=used.get("input_token_details", {}).get("cache_read", 0),
-        reasoning_tokens=used.get("output_token_details", {}).get("reasoning", 0),
+        cached_input_tokens=_counted(given, "cache_read"),
+        cache_write_tokens=_counted(given, "cache_creation", "_input_tokens"),
+        reasoning_tokens=_counted(made, "reasoning"),
     )
+
+
+def _counted(details: Mapping[str, int], *endings: str) -> int:
+    """Add up what services call ``priority_cache_creation``, ``ephemeral_5m_input_tokens`` and so on."""
+    return sum(count for name, count in details.items() if name.endswith(endings))

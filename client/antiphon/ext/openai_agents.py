@@ -10,10 +10,24 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
-from agents import Agent, FunctionTool, Model, ModelProvider, ModelResponse, RunConfig, RunHooks, Runner
+from agents import (
+    Agent,
+    FunctionTool,
+    Handoff,
+    InputGuardrailTripwireTriggered,
+    Model,
+    ModelProvider,
+    ModelResponse,
+    OutputGuardrailTripwireTriggered,
+    RunConfig,
+    RunHooks,
+    Runner,
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
+)
 from agents import Usage as SDKUsage
 from agents.models.multi_provider import MultiProvider
 from msgspec import UNSET, UnsetType
@@ -31,7 +45,7 @@ from openai.types.responses import (
 from pydantic import TypeAdapter
 
 from antiphon import agent as antiphon_agent
-from antiphon.errors import ProviderStreamBroken, TurnFailed
+from antiphon.errors import ProviderStreamBroken, TurnFailed, UsageError
 from antiphon.ext.histories import kept_by, outcome_of
 from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
 from antiphon.input.values import lifetime
@@ -81,10 +95,15 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
     return [message_of(group) for group in groups]
 
 
-def message_of(items: Sequence[Mapping[str, Any]], before: Message | None = None) -> Message:
-    """Return the message that holds these items, which have one role. It takes the place of ``before``."""
+def message_of(
+    items: Sequence[Mapping[str, Any]], before: Message | None = None, *, agent: str = ""
+) -> Message:
+    """Return the message that holds these items, which have one role, and the name of the agent that answered.
+
+    It takes the place of ``before``.
+    """
     parts = [part for item in items for part in _parts(item)]
-    parts.append(Item(PROVIDER, {"items": list(items)}))
+    parts.append(Item(PROVIDER, {"items": list(items)} | ({"agent": agent} if agent else {})))
     message = Message(_role(items[0]), parts, provider=PROVIDER)
     if before is not None:
         message.id, message.turn_id, message.created = before.id, before.turn_id, before.created
@@ -314,7 +333,16 @@ def _typed(items: list[dict[str, Any]]) -> list[TResponseInputItem]:
     return cast("list[TResponseInputItem]", items)
 
 
-_turn: ContextVar[FunctionTurn | None] = ContextVar("antiphon_turn", default=None)
+@dataclasses.dataclass
+class _Run:
+    """A run of the ``Runner`` in a turn. ``agent`` is in charge, if it is not the one with which turns begin."""
+
+    turn: FunctionTurn
+    agent: str = ""
+
+
+_run: ContextVar[_Run | None] = ContextVar("antiphon_run", default=None)
+_anything: TypeAdapter[Any] = TypeAdapter(Any)
 _outputs: TypeAdapter[list[Any]] = TypeAdapter(list[ResponseOutputItem])
 
 
@@ -337,8 +365,10 @@ class AgentsRunner(TurnFunction):
     ``Session`` of the SDK as well.
 
     ``context`` makes the SDK's context from our turn; by default it is ``turn.context``, so that tools change the
-    session's variables. ``run_config`` and ``hooks`` go to the ``Runner``. Turns begin with ``agent``, whichever one
-    has answered last. A tool of the SDK that needs an approval fails the turn (``turn_function``).
+    session's variables. ``run_config`` and ``hooks`` go to the ``Runner``. After a handoff, the next turn returns to
+    ``agent``; with ``after_handoff="stay"`` it begins with the agent that has answered last, found by its name. A tool
+    of the SDK that needs an approval fails the turn (``turn_function``), and so does a guardrail
+    (``guardrail_tripwire``, with its name and its ``output_info``).
     """
 
     def __init__(
@@ -348,11 +378,15 @@ class AgentsRunner(TurnFunction):
         run_config: RunConfig | None = None,
         hooks: RunHooks[Any] | None = None,
         context: Callable[[FunctionTurn], Any] | None = None,
+        after_handoff: Literal["return", "stay"] = "return",
         name: str = "openai-agents",
     ) -> None:
+        if after_handoff not in ("return", "stay"):
+            raise UsageError(f'after_handoff= must be "return" or "stay", not {after_handoff!r}.')
         super().__init__(self._run, name)
         self._agent = agent
-        self._hooks = _Hooks(hooks)
+        self._stays = after_handoff == "stay"
+        self._hooks = _Hooks(hooks, agent)
         config = run_config or RunConfig()
         model, models = config.model, config.model_provider
         self._config = dataclasses.replace(
@@ -363,19 +397,22 @@ class AgentsRunner(TurnFunction):
         self._context = context
 
     async def _run(self, turn: FunctionTurn) -> str | None:
-        _prepare(self._agent)
-        token = _turn.set(turn)
+        agent = self._first_agent(turn)
+        _prepare(agent)
+        token = _run.set(_Run(turn, _name_beside(self._agent, agent)))
         try:
             done = await Runner.run(
-                self._agent,
+                agent,
                 cast("Any", [item for message in turn.messages for item in items_of(message)]),
                 context=self._context(turn) if self._context else turn.context,
                 run_config=self._config,
                 hooks=self._hooks,
                 max_turns=None,
             )
+        except tuple(_TRIPWIRES) as exc:
+            raise TurnFailed(_tripped(exc), code="guardrail_tripwire") from exc
         finally:
-            _turn.reset(token)
+            _run.reset(token)
         if done.interruptions:
             raise TurnFailed(
                 "A tool of the Agents SDK needs an approval, which turns of the SDK do not support: use "
@@ -387,12 +424,50 @@ class AgentsRunner(TurnFunction):
         )
         return str(done.final_output) if ended_by_tool else None
 
+    def _first_agent(self, turn: FunctionTurn) -> Agent[Any]:
+        answers = [message for message in turn.messages if message.role == "assistant"]
+        kept = kept_by(PROVIDER, answers[-1]) if self._stays and answers else None
+        name = kept.get("agent") if kept else None
+        return next((one for one in _reachable(self._agent) if one.name == name), self._agent)
+
+
+def _reachable(first: Agent[Any]) -> list[Agent[Any]]:
+    """Return the agents to which handoffs may lead."""
+    found = [first]
+    for agent in found:
+        for one in agent.handoffs:
+            refer = getattr(one, "_agent_ref", None) if isinstance(one, Handoff) else None
+            other: Any = refer() if refer else one
+            if isinstance(other, Agent) and all(other is not known for known in found):
+                found.append(cast("Agent[Any]", other))
+    return found
+
+
+def _name_beside(first: Agent[Any], agent: Agent[Any]) -> str:
+    return "" if agent is first else agent.name
+
+
+_TRIPWIRES: dict[type[Exception], str] = {
+    InputGuardrailTripwireTriggered: "input",
+    OutputGuardrailTripwireTriggered: "output",
+    ToolInputGuardrailTripwireTriggered: "tool input",
+    ToolOutputGuardrailTripwireTriggered: "tool output",
+}
+
+
+def _tripped(exc: Any) -> str:
+    """Return which guardrail ended a run, and what it gave as the reason."""
+    found = getattr(exc, "guardrail_result", exc)
+    info = _anything.dump_json(found.output.output_info, fallback=str).decode()
+    return f"The {_TRIPWIRES[type(exc)]} guardrail {found.guardrail.get_name()!r} stopped the turn: {info}."
+
 
 class _Hooks(RunHooks[Any]):
-    """Prepares the agents that a handoff leads to, and calls the user's own hooks."""
+    """Prepares the agents that a handoff leads to, notes which one is in charge, and calls the user's own hooks."""
 
-    def __init__(self, own: RunHooks[Any] | None) -> None:
+    def __init__(self, own: RunHooks[Any] | None, first: Agent[Any]) -> None:
         self._own = own or RunHooks[Any]()
+        self._first = first
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_") and name != "on_handoff":
@@ -401,6 +476,8 @@ class _Hooks(RunHooks[Any]):
 
     async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
         _prepare(to_agent)
+        if run := _run.get():
+            run.agent = _name_beside(self._first, to_agent)
         await self._own.on_handoff(context, from_agent, to_agent)
 
 
@@ -412,7 +489,7 @@ def _prepare(agent: Agent[Any]) -> None:
 
     async def get_all_tools(run_context: Any) -> list[Any]:
         tools = await listed(run_context)
-        if _turn.get() is None:
+        if _run.get() is None:
             return tools
         return [_journalled(tool) if isinstance(tool, FunctionTool) else tool for tool in tools]
 
@@ -426,10 +503,10 @@ def _prepare(agent: Agent[Any]) -> None:
 
 def _journalled(tool: FunctionTool) -> FunctionTool:
     async def invoke(context: ToolContext[Any], arguments: str) -> Any:
-        turn = _turn.get()
-        assert turn is not None
+        run = _run.get()
+        assert run is not None
         return (
-            await turn.tool_call(context.tool_call_id, lambda _: tool.on_invoke_tool(context, arguments))
+            await run.turn.tool_call(context.tool_call_id, lambda _: tool.on_invoke_tool(context, arguments))
         ).text
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)
@@ -476,18 +553,19 @@ class _JournalledModel(Model):
         **options: Any,
     ) -> ModelResponse:
         request = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
-        turn = _turn.get()
-        if turn is None:
+        run = _run.get()
+        if run is None:
             return await self._model.get_response(*request, **options)
-        await turn.settle(_results(input))
-        answer = await turn.model_call(
-            lambda: _streamed(turn, self._model.stream_response(*request, **options))
+        await run.turn.settle(_results(input))
+        answer = await run.turn.model_call(
+            lambda: _streamed(run, self._model.stream_response(*request, **options))
         )
         return _response_of(answer)
 
 
-async def _streamed(turn: FunctionTurn, events: AsyncIterator[Any]) -> ModelAnswer:
+async def _streamed(run: _Run, events: AsyncIterator[Any]) -> ModelAnswer:
     """Publish the events of a model call as they come, and return its answer."""
+    turn = run.turn
     response: Response | None = None
     names: dict[str, tuple[str, str]] = {}  # of calls whose arguments come, by the ids of their items
     async for event in events:
@@ -508,12 +586,12 @@ async def _streamed(turn: FunctionTurn, events: AsyncIterator[Any]) -> ModelAnsw
                 pass
     if response is None:
         raise ProviderStreamBroken("The model's answer ended without a result.")
-    return _answer_of(response)
+    return _answer_of(response, run.agent)
 
 
-def _answer_of(response: Response) -> ModelAnswer:
+def _answer_of(response: Response, agent: str) -> ModelAnswer:
     items = [item.model_dump(mode="json", exclude_unset=True) for item in response.output]
-    message = message_of(items) if items else Message.assistant("")
+    message = message_of(items, agent=agent) if items else Message.assistant("")
     usage, reason = response.usage, response.incomplete_details and response.incomplete_details.reason
     return ModelAnswer(
         message,
@@ -523,6 +601,7 @@ def _answer_of(response: Response) -> ModelAnswer:
             usage.input_tokens,
             usage.output_tokens,
             cached_input_tokens=usage.input_tokens_details.cached_tokens or 0,
+            cache_write_tokens=usage.input_tokens_details.cache_write_tokens or 0,
             reasoning_tokens=usage.output_tokens_details.reasoning_tokens or 0,
         ),
         "tool_use" if message.tool_calls else "max_tokens" if reason == "max_output_tokens" else "end",

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 from pydantic import TypeAdapter
-from pydantic_ai import Agent, RunContext, UsageLimits
+from pydantic_ai import Agent, DeferredToolRequests, RunContext, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -45,7 +45,7 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json
 
 from antiphon.encryption.keyring import keyring_of_process
-from antiphon.errors import UsageError
+from antiphon.errors import TurnFailed, UsageError
 from antiphon.ext.histories import kept_by, outcome_of
 from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
 from antiphon.input.values import lifetime
@@ -207,7 +207,8 @@ class PydanticAIRunner(TurnFunction):
     instructions, its tools with their retries, and its output type: an output that is no text is the answer as JSON.
     Each model request is a step, and each result of a tool is in the journal as text or JSON. After a crash the agent
     begins again, and is given what it has had. ``deps`` makes the agent's dependencies from our turn, by default
-    ``turn.context``.
+    ``turn.context``. A deferred tool, which waits for an approval or for a result from outside, fails the turn
+    (``turn_function``).
     """
 
     def __init__(
@@ -230,6 +231,15 @@ class PydanticAIRunner(TurnFunction):
             event_stream_handler=journal.publish,
             usage_limits=UsageLimits(request_limit=None),
         )
+        if isinstance(done.output, DeferredToolRequests):
+            names = ", ".join(
+                sorted({call.tool_name for call in [*done.output.calls, *done.output.approvals]})
+            )
+            raise TurnFailed(
+                f"Tools of pydantic-ai are deferred, which its turns do not support: {names}. Use approval= or "
+                "caller_tools= of an Antiphon agent.",
+                code="turn_function",
+            )
         await turn.settle(_results(done.new_messages()))
         if not journal.called_tools and isinstance(done.output, str):
             return None
