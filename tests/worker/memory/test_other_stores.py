@@ -1,8 +1,10 @@
 """Elasticsearch, Pinecone, pgvector, Redis' search module and a store in memory, through LangChain's packages."""
 
+import asyncio
 import logging
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
 from redis import Redis
 from support.cells import open_cell
@@ -17,6 +19,7 @@ from antiphon.memory import Memory, WordEmbeddings
 from antiphon.testing import script
 from antiphon_worker.app import App
 from antiphon_worker.memory import indexer
+from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.recall import NOTE
 from antiphon_worker.providers.scripted import ScriptedProvider
 
@@ -134,3 +137,19 @@ async def test_turns_are_indexed_recalled_in_their_tenant_and_forgotten(redis_ur
             await client.session("s1").delete()
             await wait_until_async(lambda: settled(cell))
             assert len(server.documents) == 2, "one of s2 and one of s3"
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_concurrent_recalls_and_writes_disturb_each_other_in_no_store(kind):
+    serve, open_store = STORES[kind]
+
+    def about(name):
+        return Document("My cat is called Mia.", id=name, metadata={"scope": "mine"})
+
+    with serve() as server:
+        index = Index(Memory(open_store(server)))
+        await index.add([about("d0")])
+        for _ in range(3):
+            searches = [index.search("cat", "mine", 5) for _ in range(8)]
+            *found, _, _ = await asyncio.gather(*searches, index.add([about("d1")]), index.delete(["absent"]))
+            assert [one[0].page_content for one in found] == ["My cat is called Mia."] * 8

@@ -23,7 +23,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.lists.memories import Remembered, has_taken_over, read_facts, tenant_of
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.toolbox import is_stop
+from antiphon_worker.loop.toolbox import is_stop, text_of
 from antiphon_worker.loop.visible_history import LoadedHistory
 from antiphon_worker.memory.index import Index
 from antiphon_worker.memory.memories import Memories
@@ -133,6 +133,7 @@ class _Recall:
                 "memory %s did not answer a turn of session %s: %s", self._memory.name, reader.session_id,
                 type(exc).__name__, extra={"action": "memory_silent", "session": reader.session_id},
             )  # fmt: skip
+            log.debug("memory %s: %s", self._memory.name, text_of(exc))
             return None
 
     async def _facts(self, reader: _Reader) -> str:
