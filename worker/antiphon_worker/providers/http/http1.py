@@ -130,7 +130,7 @@ class Exchange(httpx2.AsyncByteStream):
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
         self._parse: Callable[[bytes], object] = self._parse_all
-        self._framing_bytes = 0  # since the last piece of the body
+        self._framing_bytes = 1  # since the last piece of the body; 0 when one has just come
         self._take: Callable[[bytes], bool] | None = None
         self._pieces: deque[bytes] = deque()
         self._held = 0  # bytes in them
@@ -291,8 +291,11 @@ class Exchange(httpx2.AsyncByteStream):
 
     def _parse_all(self, data: bytes) -> None:
         """Parse it. Of headers, extensions of chunks and trailers, no more than a limit comes in a row."""
-        self._framing_bytes += len(data)
         self._parser.feed_data(data)
+        if not self._framing_bytes:
+            self._framing_bytes = 1
+            return
+        self._framing_bytes += len(data)
         if self._framing_bytes > MOST_HEAD_BYTES and not self._over:
             raise httptools.HttpParserError(f"its headers are longer than {MOST_HEAD_BYTES} bytes")
 
