@@ -64,6 +64,7 @@ from antiphon.model import (
     Usage,
 )
 from antiphon.session.runtime import Edit, SessionRef
+from antiphon.text import text_of
 
 if TYPE_CHECKING:
     from agents import SessionSettings, TResponseInputItem
@@ -458,7 +459,7 @@ _TRIPWIRES: dict[type[Exception], str] = {
 def _tripped(exc: Any) -> str:
     """Return which guardrail ended a run, and what it gave as the reason."""
     found = getattr(exc, "guardrail_result", exc)
-    info = _anything.dump_json(found.output.output_info, fallback=str).decode()
+    info = text_of(_anything.dump_json(found.output.output_info, fallback=str))
     return f"The {_TRIPWIRES[type(exc)]} guardrail {found.guardrail.get_name()!r} stopped the turn: {info}."
 
 
