@@ -30,6 +30,7 @@ __all__ = [
     "ModelChanged",
     "OutputDelta",
     "ReasoningDelta",
+    "RecallFailed",
     "RefusalDelta",
     "SessionClosed",
     "SessionForked",
@@ -211,6 +212,14 @@ class ModelChanged(EventBase, tag="model_changed"):
     code: str = ""
 
 
+class RecallFailed(EventBase, tag="recall_failed"):
+    """A memory did not answer, and the turn continues without it. ``error`` is the type of what its store raised."""
+
+    type: ClassVar[Literal["recall_failed"]] = "recall_failed"
+    memory: str = ""
+    error: str = ""
+
+
 class TurnSuspended(EventBase, tag="turn_suspended"):
     """The turn waits, without a worker, for what people or the caller decide about these calls."""
 
@@ -353,6 +362,7 @@ KnownEvent: TypeAlias = (
     | StepFinished
     | TurnRetrying
     | ModelChanged
+    | RecallFailed
     | TurnSuspended
     | TurnResumed
     | TurnSteered

@@ -14,6 +14,7 @@ from antiphon.client import AsyncClient
 from antiphon.events import (
     Event,
     ModelChanged,
+    RecallFailed,
     StepFinished,
     ToolCallEvent,
     ToolResultEvent,
@@ -160,6 +161,9 @@ class _Teller:
     def changed(self, event: ModelChanged) -> None:
         self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
 
+    def recall_failed(self, event: RecallFailed) -> None:
+        self._say(f"The memory {event.memory} did not answer ({event.error}).", "yellow")
+
     def retried(self, event: TurnRetrying) -> None:
         said = (
             f" The service answered {event.service.status}." if event.service and event.service.status else ""
@@ -209,6 +213,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolCallEvent: _Teller.called,
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
+    RecallFailed: _Teller.recall_failed,
     TurnRetrying: _Teller.retried,
     TurnSuspended: _Teller.suspended,
     TurnResumed: _Teller.resumed,

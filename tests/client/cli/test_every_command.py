@@ -25,6 +25,7 @@ from antiphon.cli.terminal import EventLines, Paint, counted, printable, safe_js
 from antiphon.client import Client
 from antiphon.events import (
     ModelChanged,
+    RecallFailed,
     StepFinished,
     TextDelta,
     ToolCallEvent,
@@ -223,6 +224,7 @@ HOSTILE = [
     ToolProgress(call_id=ATTACK, name=ATTACK, text=ATTACK),
     ToolResultEvent(call_id=ATTACK, name=ATTACK, result=ATTACK, is_error=True),
     ModelChanged(source=ATTACK, target=ATTACK, code=ATTACK),
+    RecallFailed(memory=ATTACK, error=ATTACK),
     TurnRetrying(attempt=1, code=ATTACK, reason=ATTACK),
     TurnCancelledEvent(reason=ATTACK, kept=1),
     TurnFailedEvent(code=ATTACK, message=ATTACK),

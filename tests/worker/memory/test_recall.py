@@ -169,11 +169,15 @@ async def test_passages_keep_to_their_budget(redis_url, store):
 async def test_a_store_that_hangs_or_fails_fails_no_turn(redis_url, store, recall, caplog):
     memory = Memory(store, recall=recall, timeout=0.05)
     answers = ["Yes."] if recall == "start" else [[ToolCall("c1", "recall", {"query": "cat"})], "Yes."]
-    for broken in (_away, _hang, _cancelled):
+    errors = {_away: "ConnectionError", _hang: "TimeoutError", _cancelled: "CancelledError"}
+    for broken, raised in errors.items():
         store.asimilarity_search = broken
         lines = script(*answers)
         async with AsyncClient(redis_url) as client, running_worker(redis_url, app_of(memory, lines)):
-            response = await said(client, "cat?", f"s{broken.__name__}")
+            turn = await client.submit(f"s{broken.__name__}", "cat?", agent="host")
+            response = await turn.result(20)
+            failed = [event async for event in turn.stream() if event.type == "recall_failed"]
+        assert [(one.memory, one.error) for one in failed] == [("memory", raised)]
         assert response.text == "Yes."
         if recall == "tool":
             assert response.tool_calls[0].is_error

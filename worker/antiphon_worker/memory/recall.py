@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from antiphon.errors import ToolError
+from antiphon.events import Event, RecallFailed
 from antiphon.input.request import AgentSpec
 from antiphon.model import Message
 from antiphon.redis.cells import Cells
@@ -45,13 +46,14 @@ MOST_DOCUMENTS = 200
 
 
 class _Reader(NamedTuple):
-    """The turn that recalls: its scope, and the turns that the model is shown anyway."""
+    """The turn that recalls: its scope, the turns that the model is shown anyway, and where its events go."""
 
     scope: str
     whose: tuple[str | None, str | None]  # the tenant and the agent
     session_id: str
     shown: frozenset[str]
     whole: bool  # of its own session, it is shown all
+    publish: Callable[[Event], None]
 
 
 class Recalls:
@@ -63,7 +65,10 @@ class Recalls:
         self._memories = memories
         self._of = {memory.name: _Recall(cell, memory, cells) for memory in memories}
 
-    async def offer(self, inp: LoopInput, turn: ClaimedTurn, agent: AgentSpec, history: LoadedHistory) -> str:
+    async def offer(
+        self, inp: LoopInput, turn: ClaimedTurn, agent: AgentSpec, history: LoadedHistory,
+        publish: Callable[[Event], None],
+    ) -> str:  # fmt: skip
         """Give the turn its passages, or the tool to ask for them, where its agent has a memory.
 
         A memory that another one is to replace answers until that one has all of it. Returns the names of the memories
@@ -72,7 +77,7 @@ class Recalls:
         memory = self._memories.of(agent) if self._of else None
         if memory is None:
             return ""
-        await self._of[memory.name].offer(inp, turn, agent, history)
+        await self._of[memory.name].offer(inp, turn, agent, history, publish)
         return self._memories.names(agent)
 
 
@@ -85,10 +90,11 @@ class _Recall:
         self._former = None if memory.replaces is None else _Recall(cell, memory.replaces, cells)
 
     async def offer(
-        self, inp: LoopInput, turn: ClaimedTurn, agent: AgentSpec, history: LoadedHistory
-    ) -> None:
+        self, inp: LoopInput, turn: ClaimedTurn, agent: AgentSpec, history: LoadedHistory,
+        publish: Callable[[Event], None],
+    ) -> None:  # fmt: skip
         if self._former is not None and not await has_taken_over(self._cell, self._memory.name):
-            await self._former.offer(inp, turn, agent, history)
+            await self._former.offer(inp, turn, agent, history, publish)
             return
         self._former = None
         start = window_start(history.messages, inp.window, new=inp.new_messages, reported=history.counted)
@@ -96,7 +102,8 @@ class _Recall:
         shown = frozenset(one.turn_id for one in visible if one.turn_id)
         tenant = await tenant_of(self._cell, turn.session_id, turn.turn_id)
         scope = self._memory.scope_key(self._cell.keys.prefix, tenant, agent.name, turn.session_id)
-        reader = _Reader(scope, (tenant, agent.name), turn.session_id, shown, agent.window is None)
+        whole = agent.window is None
+        reader = _Reader(scope, (tenant, agent.name), turn.session_id, shown, whole, publish)
         if self._memory.recall == "tool":
             inp.tools = [*inp.tools, self._tool(reader)]
             return
@@ -134,6 +141,7 @@ class _Recall:
                 type(exc).__name__, extra={"action": "memory_silent", "session": reader.session_id},
             )  # fmt: skip
             log.debug("memory %s: %s", self._memory.name, text_of(exc))
+            reader.publish(RecallFailed(memory=self._memory.name, error=type(exc).__name__))
             return None
 
     async def _facts(self, reader: _Reader) -> str:

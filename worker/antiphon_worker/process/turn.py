@@ -276,7 +276,9 @@ class _Run:
                 inp.new_messages = [*self._revision.question, *request.messages]
             history = loaded_history(self._cell, turn, agent)
             offer = self._runner.recalls.offer
-            self._memories = await patiently(self._lease, lambda: offer(inp, turn, agent, history))
+            self._memories = await patiently(
+                self._lease, lambda: offer(inp, turn, agent, history, self._sink.put)
+            )
             done = await run_turn(
                 provider, inp, history, app.toolbox, self._journal, self._sink, context, decisions
             )
