@@ -36,8 +36,8 @@ class _Statement:
 
     @property
     def bare(self) -> str:
-        """Without strings, so that words in them do not count."""
-        return _STRING.sub("''", self.text)
+        """Without strings and comments, so that words in them do not count."""
+        return _STRING.sub("''", self.text).partition("--")[0]
 
     @property
     def depth(self) -> int:

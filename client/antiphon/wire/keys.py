@@ -294,6 +294,9 @@ class Keys:
     def schedule(self, schedule: str) -> str:
         return self._key("schedule", schedule)
 
+    def tenant_schedules(self, tenant: str) -> str:
+        return self._key("tenant_schedules", tenant)
+
     def scheduled(self, session_id: str) -> str:
         return self._key("scheduled", session_id)
 
