@@ -21,7 +21,10 @@ async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(cell):
         "turn_suspended", "t1", 1, 1, 1,
     )  # fmt: skip
     assert event["calls"] == [
-        {"call_id": "c1", "name": "pay", "arguments": {"amount": 3}, "kind": "approval", "until": START_MS + 30 * DAY_MS},
+        {
+            "call_id": "c1", "name": "pay", "arguments": {"amount": 3}, "kind": "approval",
+            "until": START_MS + 30 * DAY_MS,
+        },
         {
             "call_id": "c2", "name": "look", "arguments": {}, "kind": "tool", "seconds": 20.0, "at_limit": "approve",
             "until": START_MS + 20_000,
