@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
@@ -176,6 +177,36 @@ def test_limits_hold(runtime, use):
         runtime.agent(max_steps=3).session("s").run("Go")
     with pytest.raises(LimitReached, match="tokens"):
         runtime.agent(limits=Limits(tokens=150)).session("s").run("Go")
+
+
+@pytest.mark.parametrize("saver", [lambda url: InMemorySaver(), AntiphonSaver], ids=["memory", "redis"])
+def test_state_beside_the_messages_goes_from_turn_to_turn_and_back_with_the_history(
+    runtime, use, redis_url, saver
+):
+    class State(MessagesState):
+        seen: Annotated[list[str], operator.add]
+        count: int
+
+    def hear(state):
+        text = state["messages"][-1].text
+        if text == "fail":
+            raise KeyError(text)
+        count = state.get("count", 0) + 1
+        answer = f"{count}: {', '.join([*state['seen'], text])} of {len(state['messages'])}"
+        return {"messages": [("assistant", answer)], "seen": [text], "count": count}
+
+    graph = StateGraph(State).add_node("hear", hear).add_edge(START, "hear")
+    use(GraphRunner(graph.compile(checkpointer=saver(redis_url))))
+    session = runtime.agent().session("s")
+    assert session.run("a").text == "1: a of 1"
+    assert session.run("b").text == "2: a, b of 3"
+    with pytest.raises(TurnFailed):
+        session.run("fail")
+    assert session.run("c").text == "3: a, b, c of 5", "a failed turn leaves nothing"
+    session.fork("other")
+    session.rewind(session.messages[1].id)
+    assert session.run("d").text == "2: a, d of 3", "the state is that of the history"
+    assert runtime.agent().session("other").run("e").text == "4: a, b, c, e of 7"
 
 
 def test_a_state_of_its_own_has_its_own_input_and_answer(runtime, use):

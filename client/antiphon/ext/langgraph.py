@@ -28,8 +28,8 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.encryption.records import sealer_of
 from antiphon.errors import TurnFailed, UsageError
-from antiphon.ext.histories import outcome_of
-from antiphon.ext.langchain import langchain_messages, messages_of
+from antiphon.ext.histories import kept_by, outcome_of
+from antiphon.ext.langchain import PROVIDER, langchain_messages, messages_of
 from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
 from antiphon.input.ids import SessionId
 from antiphon.input.values import lifetime
@@ -364,8 +364,9 @@ class GraphRunner(TurnFunction):
     >>> Agent(provider=GraphRunner(graph), model="any").session().run("Hi").text
     'Hello'
 
-    The state has ``messages``, as ``MessagesState`` does. A run is given the session's history, and each run of a turn
-    has a thread of its own in the checkpointer: a failed turn leaves nothing in the history. After a crash the graph
+    The state has ``messages``, as ``MessagesState`` does. A run is given the session's history and the other values of
+    the state after the last answer, as far as its input takes them. Each run of a turn has a thread of its own in the
+    checkpointer: a failed turn leaves nothing. After a crash the graph
     goes on from its last checkpoint, on any worker that reaches the same checkpointer. A node that had not finished
     runs again. Messages enter the journal when they are in a checkpoint.
 
@@ -399,11 +400,11 @@ class GraphRunner(TurnFunction):
 
     async def _run(self, turn: FunctionTurn) -> str | None:
         config = self._config_of(turn)
-        told = _Told(turn)
+        told = _Told(turn, config["configurable"]["thread_id"])
         before = await self._graph.aget_state(config)
         begun = before.created_at is not None
         if not begun or before.tasks:  # also those that ran, and whose checkpoint was not written
-            given = None if begun else self._input(turn)
+            given = None if begun else await self._given(turn)
             await self._follow(told, self._events(turn, given, config))
         state = await self._graph.aget_state(config)
         await told.messages(state.values)
@@ -428,6 +429,18 @@ class GraphRunner(TurnFunction):
             given, config, context=turn.context, stream_mode=["messages", "values"], durability="sync"
         )
 
+    async def _given(self, turn: FunctionTurn) -> Mapping[str, Any]:
+        """Return the input of the run, with the values of the state that the last answer left."""
+        answers = [message for message in turn.messages if message.role == "assistant"]
+        kept = kept_by(PROVIDER, answers[-1]) if answers else None
+        thread = str(kept.get("thread")) if kept else ""
+        if (
+            not answers or f":{answers[-1].turn_id}:" not in thread
+        ):  # no caller names the thread of another turn
+            return self._input(turn)
+        former = await self._graph.aget_state(self._config_with(thread))
+        return {**former.values, **self._input(turn)}
+
     def _input(self, turn: FunctionTurn) -> Mapping[str, Any]:
         if self._make_input is not None:
             return self._make_input(turn)
@@ -438,16 +451,19 @@ class GraphRunner(TurnFunction):
         return {"messages": given}
 
     def _config_of(self, turn: FunctionTurn) -> dict[str, Any]:
+        return self._config_with(f"{turn.context.session_id}:{turn.context.turn_id}:{turn.context.run}")
+
+    def _config_with(self, thread: str) -> dict[str, Any]:
         own = cast("dict[str, Any]", self._config or {})
-        place = f"{turn.context.session_id}:{turn.context.turn_id}:{turn.context.run}"
-        return {**own, "configurable": {**own.get("configurable", {}), "thread_id": place}}
+        return {**own, "configurable": {**own.get("configurable", {}), "thread_id": thread}}
 
 
 class _Told:
     """The input of the turn."""
 
-    def __init__(self, turn: FunctionTurn) -> None:
+    def __init__(self, turn: FunctionTurn, thread: str) -> None:
         self._turn = turn
+        self._thread = thread
         self._seen: set[str] = set()  # messages
         self._calls: dict[str, str] = {}  # the ids that the turn gave to calls of the last answer
         self._names: dict[tuple[str | None, Any], str] = {}  # calls whose arguments come
@@ -467,7 +483,7 @@ class _Told:
 
     async def _step(self, message: AIMessage) -> None:
         async def ask() -> ModelAnswer:
-            return _answer_of(message)
+            return _answer_of(message, self._thread)
 
         kept = await self._turn.model_call(ask)
         calls = zip(message.tool_calls, kept.message.tool_calls, strict=False)
@@ -488,8 +504,10 @@ class _Told:
             await self._turn.call_delta(self._names[place], chunk["name"] or "", chunk["args"] or "")
 
 
-def _answer_of(message: AIMessage) -> ModelAnswer:
+def _answer_of(message: AIMessage, thread: str) -> ModelAnswer:
     (ours,) = messages_of([message])
+    if kept := kept_by(PROVIDER, ours):
+        kept["thread"] = thread  # where later turns find the rest of the state
     said = cast("dict[str, Any]", message.response_metadata)
     cut = said.get("finish_reason", said.get("stop_reason")) in ("length", "max_tokens")
     reason: StopReason = "tool_use" if ours.tool_calls else "max_tokens" if cut else "end"
