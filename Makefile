@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 NODE := client/node
 ARGS ?=
 # How many processes the tests use: more than there are cores, because most tests wait. `make test JOBS=0` runs them in one.
-JOBS ?= 3
+JOBS ?= 4
 # Frameworks that our adapters are tested with, always their newest release.
 NEIGHBOURS := openai-agents langchain-core langchain-tests langgraph langgraph-checkpoint-conformance llama-index-core pydantic-ai-slim
 
