@@ -124,7 +124,7 @@ async def test_a_piece_that_is_no_text_fails_its_turn_alone(piece, redis_url, tm
     async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, working(ensemble.url, app):
         spec = agent_spec(provider="says", tools=[])
         turn = await ensemble.submit("s", "hello", agent=spec)
-        with pytest.raises(TurnFailed, match="The worker's code failed"):
+        with pytest.raises(TurnFailed, match=r"The worker's code failed: (Attribute|Type)Error"):
             await turn.result(30)
         assert await ensemble.field(turn, "attempt") == "1"
         assert (await (await ensemble.submit("t", "and you?", agent=spec)).result(30)).text == "Said."
