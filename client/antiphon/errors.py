@@ -54,6 +54,73 @@ __all__ = [
     "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
+_BUSY = "The assistant is very busy at the moment. Please try again in a few minutes."
+_SLOW = "The answer took too long. Please try again."
+_AWAY = "The assistant is not available at the moment. Please try again later."
+_BROKEN = "The answer broke off. Please try again."
+_REFUSED = "The assistant cannot answer this message. Please change it and try again."
+_SHORTER = "This is more than the assistant can handle at once. Please ask for less."
+_WAIT = "The assistant is still busy with this conversation. Please wait a moment."
+_RELOAD = "The conversation has changed in the meantime. Please reload it."
+_GONE = "This is no longer available."
+_FORBIDDEN = "You do not have access to this."
+_TOO_MANY = "You have sent too many messages. Please wait before you send another one."
+_FAILED = "Something went wrong. Please try again."
+
+USER_MESSAGES = {
+    "provider": _AWAY,
+    "provider_rate_limited": _BUSY,
+    "provider_overloaded": _BUSY,
+    "provider_timed_out": _SLOW,
+    "provider_first_token_timed_out": _SLOW,
+    "provider_silent": _SLOW,
+    "provider_step_timed_out": _SLOW,
+    "provider_unreachable": _AWAY,
+    "provider_stream_broken": _BROKEN,
+    "provider_rejected": _REFUSED,
+    "provider_unauthorized": _AWAY,
+    "turn_timed_out": _SLOW,
+    "result_timeout": _SLOW,
+    "worker_died": _BROKEN,
+    "worker_crashed": _BROKEN,
+    "loop_stalled": _BROKEN,
+    "turn_cancelled": "The answer was stopped.",
+    "step_limit": _SHORTER,
+    "limit_reached": _SHORTER,
+    "body_too_large": _SHORTER,
+    "guardrail_tripwire": _REFUSED,
+    "invalid_message": _REFUSED,
+    "session_busy": _WAIT,
+    "already_decided": "This was decided before.",
+    "not_suspended": "This no longer waits for a decision.",
+    "session_changed": _RELOAD,
+    "message_not_found": _RELOAD,
+    "stream_gap": _RELOAD,
+    "not_found": _GONE,
+    "session_not_found": _GONE,
+    "turn_not_found": _GONE,
+    "turn_deleted": _GONE,
+    "wrong_tenant": _FORBIDDEN,
+    "not_allowed": _FORBIDDEN,
+    "forbidden": _FORBIDDEN,
+    "unauthorized": "Please sign in again.",
+    "tenant_limit": _TOO_MANY,
+    "too_many_requests": _TOO_MANY,
+    "too_many_streams": "Too many pages are open. Please close some of them.",
+    "draining": _AWAY,
+    "unknown_agent": _AWAY,
+    "unknown_provider": _AWAY,
+    "unknown_price": _AWAY,
+    "settings": _AWAY,
+    "missing_package": _AWAY,
+    "store": _AWAY,
+    "store_unavailable": _AWAY,
+    "store_full": _AWAY,
+    "store_read_only": _AWAY,
+    "store_unsupported": _AWAY,
+}
+"""What end users read of an error, by its code. Translate these sentences by their codes."""
+
 _LIMIT = re.compile(r"(?:is over|exceeds) the limit (\w+), which is |\(limit (\w+)\)")
 
 
@@ -88,6 +155,24 @@ class AgentError(Exception):
         'The client is closed: open a new one.'
         """
         return str(self.args[0])
+
+    @property
+    def user_message(self) -> str:
+        """A sentence for end users: it names no key, address, setting or tenant. ``message`` is for operators.
+
+        >>> ProviderUnauthorized().user_message
+        'The assistant is not available at the moment. Please try again later.'
+        """
+        return user_message(str(self.code))
+
+
+def user_message(code: str) -> str:
+    """Return the sentence for end users about an error with this code.
+
+    >>> user_message("provider_silent")
+    'The answer took too long. Please try again.'
+    """
+    return USER_MESSAGES.get(code, _FAILED)
 
 
 class UsageError(AgentError):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached
+from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached, user_message
 from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
 from antiphon.model.suspension import NO_ARGUMENTS, Arguments
 
@@ -272,7 +272,8 @@ class TurnFinished(EventBase, tag="turn_finished"):
 
 class TurnFailedEvent(EventBase, tag="turn_failed"):
     """``raw`` is the answer that did not match its schema, ``service`` what the model service returned with its error,
-    and ``limit`` the name of the limit that the turn has reached, where that is why the turn failed.
+    and ``limit`` the name of the limit that the turn has reached, where that is why the turn failed. ``message`` is for
+    operators, ``user_message`` for end users.
     """
 
     type: ClassVar[Literal["turn_failed"]] = "turn_failed"
@@ -281,6 +282,11 @@ class TurnFailedEvent(EventBase, tag="turn_failed"):
     raw: str = ""
     service: ServiceAnswer | None = None
     limit: str = ""
+    user_message: str = ""
+
+    def __post_init__(self) -> None:
+        if self.code and not self.user_message:
+            self.user_message = user_message(self.code)
 
     @classmethod
     def of(cls, error: AgentError) -> TurnFailedEvent:

@@ -28,6 +28,7 @@ from antiphon.errors import (
     TurnError,
     UsageError,
     WrongTenant,
+    user_message,
 )
 from antiphon.telemetry import log_fault
 
@@ -46,20 +47,24 @@ STORE_RETRY_SECONDS = 1.0
 class Problem(Struct, omit_defaults=True, kw_only=True):
     """Why a request was refused.
 
-    ``code`` is stable; ``detail`` says what to do. ``retry_after`` is in seconds. ``cursor`` and ``oldest`` belong to
-    the code ``stream_gap``: events between them are no longer kept.
+    ``code`` is stable; ``detail`` says what to do, and ``user_message`` is a sentence for end users. ``retry_after`` is
+    in seconds. ``cursor`` and ``oldest`` belong to the code ``stream_gap``: events between them are no longer kept.
     """
 
     title: str
     status: int
     code: str
     detail: str = ""
+    user_message: str = ""
     retry_after: float | None = None
     session_id: str | None = None
     turn_id: str | None = None
     limit: str | None = None
     cursor: int | None = None
     oldest: int | None = None
+
+    def __post_init__(self) -> None:
+        self.user_message = self.user_message or user_message(self.code)
 
 
 class Refused(Exception):

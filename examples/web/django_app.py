@@ -32,7 +32,7 @@ async def send(request: HttpRequest, chat: str) -> HttpResponse:
     try:
         turn = await client.submit(chat, text, agent="assistant", key=key, tenant=user_of(request))
     except WrongTenant as error:
-        return JsonResponse({"message": error.message}, status=403)
+        return JsonResponse({"message": error.user_message}, status=403)
     return JsonResponse({"turn": turn.id})
 
 
@@ -42,7 +42,7 @@ async def events(request: HttpRequest, chat: str) -> HttpResponse | StreamingHtt
     try:
         await found.start()  # raises before the response begins
     except WrongTenant as error:
-        return JsonResponse({"message": error.message}, status=403)
+        return JsonResponse({"message": error.user_message}, status=403)
     return StreamingHttpResponse(sse.stream(found), headers=sse.HEADERS)
 
 

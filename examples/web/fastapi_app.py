@@ -53,4 +53,4 @@ async def events(chat: str, request: Request, after: str = "0") -> StreamingResp
 
 @app.exception_handler(WrongTenant)
 async def forbidden(_request: Request, error: WrongTenant) -> JSONResponse:
-    return JSONResponse({"message": error.message}, 403)
+    return JSONResponse({"message": error.user_message}, 403)

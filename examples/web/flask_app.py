@@ -42,4 +42,4 @@ def events(chat: str) -> Response:
 
 @app.errorhandler(WrongTenant)
 def forbidden(error: WrongTenant) -> tuple[dict[str, str], int]:
-    return {"message": error.message}, 403
+    return {"message": error.user_message}, 403

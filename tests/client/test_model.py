@@ -1,6 +1,7 @@
 """The JSON forms of messages and events, and how readers bear what they do not know."""
 
 import inspect
+import re
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from antiphon import errors, events, model
 from antiphon.errors import AgentError, CorruptRecord
-from antiphon.events import EventBase, Heartbeat, TextDelta, TurnFinished, UnknownEvent, decode_event
+from antiphon.events import (
+    EventBase,
+    Heartbeat,
+    TextDelta,
+    TurnFailedEvent,
+    TurnFinished,
+    UnknownEvent,
+    decode_event,
+)
 from antiphon.model import Message, Response, Text, ToolCall, ToolResult, Usage, decode_message
 
 
@@ -110,3 +119,32 @@ def test_every_error_has_a_code_a_sentence_and_its_place_in_the_tree():
         assert str(known()).strip()
     codes = [getattr(errors, name).code for name in errors.__all__]
     assert len(codes) == len(set(codes))
+
+
+INTERNAL = re.compile(
+    r"api|key|token|address|network|tenant|worker|app\b|redis|server|gateway|\w+_\w+|[=()`{}]|https?:",
+    re.IGNORECASE,
+)
+
+
+def test_no_sentence_for_end_users_names_anything_internal():
+    offenders = [text for text in {*errors.USER_MESSAGES.values(), errors.user_message("no such code")}
+                 if INTERNAL.search(text) or not text.endswith(".")]  # fmt: skip
+    assert offenders == []
+    assert [code for code in errors.USER_MESSAGES if not re.fullmatch("[a-z_]+", code)] == []
+
+
+def test_every_error_of_a_model_service_has_a_sentence_for_end_users():
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    spoken = [kind for kind in kinds if issubclass(kind, errors.ProviderError | errors.NotFound)]
+    assert [kind.code for kind in spoken if kind.code not in errors.USER_MESSAGES] == []
+
+
+def test_an_event_of_a_failure_has_a_sentence_for_end_users_also_if_an_older_release_wrote_it():
+    written = b'{"type":"turn_failed","code":"provider_unauthorized","message":"check the API key"}'
+    event = decode_event(written)
+    assert event.user_message == errors.ProviderUnauthorized().user_message
+    assert decode_event(event.to_json()) == event
+    assert (
+        TurnFailedEvent(code="provider_silent", user_message="Bitte warten.").user_message == "Bitte warten."
+    )

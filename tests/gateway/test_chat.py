@@ -9,6 +9,7 @@ import pytest
 from support.gateway import keys, open_gateway
 from support.gateway import stand as gateway_with_worker
 
+from antiphon.errors import user_message
 from antiphon.events import (
     ReasoningDelta,
     StepFinished,
@@ -45,7 +46,8 @@ def test_everything_that_is_opened_is_closed_and_a_retry_is_told():
     ]  # fmt: skip
     assert parts[0] == {"type": "start", "messageId": "t"}
     assert parts[-1] == {"type": "finish", "finishReason": "length"}
-    assert UiStream("t").of(TurnFailedEvent(message="no"))[-1] == {"type": "error", "errorText": "no"}
+    failed = TurnFailedEvent(code="provider_silent", message="no")
+    assert UiStream("t").of(failed)[-1] == {"type": "error", "errorText": user_message("provider_silent")}
 
 
 def test_a_history_is_one_message_for_each_turn():

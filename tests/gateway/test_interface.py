@@ -16,6 +16,7 @@ from support.serving import serving
 from support.stage import FIRST_WORDS
 
 from antiphon.client import AsyncClient
+from antiphon.errors import user_message
 from antiphon.events import decode_event
 from antiphon.input.request import WAITS
 from antiphon_gateway import gateway
@@ -111,7 +112,7 @@ async def test_a_long_poll_answers_when_its_time_is_over_and_a_stop_keeps_what_w
         ended = await waiting
         assert (ended["status"], ended["error"]) == (
             "cancelled",
-            {"code": "turn_cancelled", "message": "enough"},
+            {"code": "turn_cancelled", "message": "enough", "user_message": user_message("turn_cancelled")},
         )
         last = (await api.get("/sessions/s/messages?start=-1"))["messages"][0]
         assert (last["interrupted"], last["parts"][0]["text"]) == (True, FIRST_WORDS)
@@ -124,7 +125,8 @@ async def test_a_failed_turn_tells_why_and_runs_again(redis_url, tmp_path):
         turn = await api.submit("s", "go fail:rejected*1")
         failed = await api.result(turn)
         assert failed["status"] == "failed"
-        assert failed["error"] == {"code": "provider_rejected", "message": "The stage refuses: rejected."}
+        said = {"code": "provider_rejected", "message": "The stage refuses: rejected."}
+        assert failed["error"] == {**said, "user_message": user_message("provider_rejected")}
         await api.post(f"/turns/{turn}/requeue", status=204)
         assert (await api.result(turn))["status"] == "finished"
         assert [run["status"] for run in await api.get(f"/turns/{turn}/runs")] == ["failed", "finished"]

@@ -80,10 +80,10 @@ class Message(Struct, omit_defaults=True):
     ``id`` names a message of a history, as long as the history has it: pass it to ``session.rewind``, ``fork`` and
     ``edit``. ``created`` is when it was said, in ms since 1970. A message that was never stored has neither.
 
-    ``interrupted`` marks the last message of a turn that was stopped and kept what it had said. ``status`` and
-    ``error`` are those of its turn where a page of history also shows turns that have not ended, or that failed; a
-    message of the history has neither. ``decisions``, of a message with results of tools, say who decided about these
-    calls, and when.
+    ``interrupted`` marks the last message of a turn that was stopped and kept what it had said. ``status``, ``error``
+    and ``user_error``, the sentence for end users, are those of its turn where a page of history also shows turns that
+    have not ended, or that failed; a message of the history has none of them. ``decisions``, of a message with results
+    of tools, say who decided about these calls, and when.
 
     >>> Message.user("What's the capital of France?").text
     "What's the capital of France?"
@@ -101,6 +101,7 @@ class Message(Struct, omit_defaults=True):
     status: Status | None = None
     error: str | None = None
     decisions: list[Decision] = field(default_factory=list)
+    user_error: str | None = None
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from antiphon.errors import user_message
 from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage
 
 
@@ -38,6 +39,7 @@ class TurnInfo(Struct, omit_defaults=True):
     ``input`` is what was submitted. ``agent`` is the name of the agent that the turn asked for, None where it asked for
     none. ``key`` is the key that it was submitted with; one of more than 1,000 bytes is not kept. ``run``, ``attempt``,
     ``started``, ``ended``, ``code``, ``error`` and ``service`` are those of the turn's last run, as in ``TurnRun``.
+    ``user_error`` is the error of a failed turn in a sentence for end users; ``error`` is for operators.
 
     ``created`` is when the turn was submitted, ``due`` when a delayed turn starts, both in ms since 1970. ``messages``
     is what the turn has said and what its tools returned, once it has ended, and ``usage`` what that took; also of a
@@ -75,6 +77,10 @@ class TurnInfo(Struct, omit_defaults=True):
     service: ServiceAnswer | None = None
     steered_into: str | None = None
     tenant: str | None = None
+    user_error: str | None = None
+
+    def __post_init__(self) -> None:
+        self.user_error = user_message(self.code or "") if self.status == "failed" else None
 
     @property
     def cost(self) -> float | None:
@@ -223,6 +229,7 @@ def shown(turn: TurnInfo) -> list[Message]:
             created=one.created or turn.created,
             status=turn.status,
             error=turn.error,
+            user_error=turn.user_error,
         )
         for one in [*turn.input, *said]
     ]

@@ -227,7 +227,7 @@ async def _run_events(events: AsyncIterator[Event], turn: AsyncTurn, run: RunEve
                 return
     except AgentError as exc:
         if not exc.retryable:
-            yield written(run.failed(str(exc.code), exc.message))
+            yield written(run.failed(str(exc.code)))
 
 
 OPERATIONS = [run_agent]

@@ -12,6 +12,7 @@ from typing import Any
 from ag_ui.core import events as ag
 from ag_ui.core import types as shapes
 
+from antiphon.errors import user_message
 from antiphon.events import Event, StepFinished, ToolResultEvent, TurnRetrying
 from antiphon.model import OpenCall, Response
 from antiphon_gateway.turn_stream import Part, TurnStream
@@ -56,9 +57,9 @@ class RunEvents(TurnStream[ag.BaseEvent]):
         )
         return self._finished(outcome)
 
-    def failed(self, code: str, message: str) -> list[ag.BaseEvent]:
-        """The end of a run that failed."""
-        return [*self.close(), ag.RunErrorEvent(message=message or code, code=code)]
+    def failed(self, code: str) -> list[ag.BaseEvent]:
+        """The end of a run that failed, in a sentence for end users."""
+        return [*self.close(), ag.RunErrorEvent(message=user_message(code), code=code)]
 
     def began(self, part: Part) -> list[ag.BaseEvent]:
         name = f"{self._turn}.{part.seq}"
@@ -139,7 +140,7 @@ class RunEvents(TurnStream[ag.BaseEvent]):
             case "turn_finished":
                 return self._finished(ag.RunFinishedSuccessOutcome(), _usage(event.response))
             case "turn_failed":
-                return self.failed(event.code, event.message)
+                return self.failed(event.code)
             case "turn_cancelled":
                 return self._finished(ag.RunFinishedCancelledOutcome())
             case _:

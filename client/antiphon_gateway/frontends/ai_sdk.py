@@ -138,7 +138,7 @@ class UiStream(TurnStream[dict[str, Any]]):
                 reason = FINISH.get(event.response.stop_reason if event.response else "end", "other")
                 return [*self.close(), *self.step_ended(), {"type": "finish", "finishReason": reason}]
             case "turn_failed":
-                return [*self.close(), {"type": "error", "errorText": event.message}]
+                return [*self.close(), {"type": "error", "errorText": event.user_message}]
             case "turn_cancelled":
                 return [*self.close(), {"type": "abort", "reason": event.reason}]
             case _:
@@ -348,7 +348,7 @@ async def _parts(events: AsyncIterator[Event], turn: AsyncTurn) -> AsyncGenerato
     except AgentError as exc:
         if exc.retryable:
             return
-        yield encode({"type": "error", "errorText": exc.message})
+        yield encode({"type": "error", "errorText": exc.user_message})
     yield DONE
 
 

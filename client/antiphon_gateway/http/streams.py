@@ -16,12 +16,13 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from antiphon import sse
 from antiphon.errors import AgentError
-from antiphon.events import Heartbeat
+from antiphon.events import Heartbeat, TurnFailedEvent, TurnRetrying, decode_event
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import Published
 from antiphon_gateway.problems import Draining
@@ -257,15 +258,17 @@ class PublishedEvents(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def messages_of(events: PublishedEvents, types: frozenset[str] | None) -> AsyncGenerator[bytes]:
+async def messages_of(
+    events: PublishedEvents, types: frozenset[str] | None, *, for_users: bool = False
+) -> AsyncGenerator[bytes]:
     """Yield events as messages, all that have come in one piece, perhaps only those of some types.
 
-    An event is sent as it stands in the log: nobody decodes or encodes it here, however many readers it has.
+    An event is sent as it stands in the log: only failures are decoded here. ``for_users`` is that of ``json_of``.
     """
     yield sse.BEGIN
     try:
         while found := await events.published():
-            shown = [message_of(one) for one in found if types is None or one.type in types]
+            shown = [message_of(one, for_users) for one in found if types is None or one.type in types]
             if shown:
                 yield b"".join(shown)
     except AgentError as exc:
@@ -275,6 +278,18 @@ async def messages_of(events: PublishedEvents, types: frozenset[str] | None) -> 
         yield sse.END
 
 
-def message_of(event: Published) -> bytes:
+def message_of(event: Published, for_users: bool = False) -> bytes:
     """Return an event as one message."""
-    return b"id: %d\ndata: %b\n\n" % (event.seq, event.json)
+    return b"id: %d\ndata: %b\n\n" % (event.seq, json_of(event, for_users))
+
+
+def json_of(event: Published, for_users: bool = False) -> bytes:
+    """Return the JSON of an event. A failure has its sentence for end users; ``for_users`` leaves out all others."""
+    if event.type not in ("turn_failed", "turn_retrying"):
+        return event.json
+    found = decode_event(event.json)
+    if for_users and isinstance(found, TurnFailedEvent):
+        found = replace(found, message=found.user_message, raw="", service=None)
+    elif for_users and isinstance(found, TurnRetrying):
+        found = replace(found, reason="", service=None)
+    return found.to_json()

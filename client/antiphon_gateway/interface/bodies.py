@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta, Struct, field
 
+from antiphon.errors import user_message
 from antiphon.input.options import LIST_OPTIONS, SESSION_OPTIONS, PageSize, Positive, json_fields
 from antiphon.model import Message, Part, Response, Status
 from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
@@ -251,10 +252,14 @@ class WaitQuery(Struct, kw_only=True):
 
 
 class TurnFailure(Struct):
-    """Why a turn failed or was cancelled. ``code`` is stable."""
+    """Why a turn failed or was cancelled. ``code`` is stable. ``message`` is for operators, the other for end users."""
 
     code: str
     message: str
+    user_message: str = ""
+
+    def __post_init__(self) -> None:
+        self.user_message = self.user_message or user_message(self.code)
 
 
 class TurnResult(Struct, omit_defaults=True):

@@ -19,7 +19,7 @@ from antiphon.session.runtime import SessionRef
 from antiphon.wire.records import Published
 from antiphon_gateway.access.cursors import opened, sealed
 from antiphon_gateway.http.operations import Call, operation
-from antiphon_gateway.http.streams import PublishedEvents, messages_of
+from antiphon_gateway.http.streams import PublishedEvents, json_of, messages_of
 from antiphon_gateway.interface.bodies import EventsQuery, MakeToken, ManyQuery, NewToken
 from antiphon_gateway.problems import Refused
 
@@ -51,8 +51,8 @@ async def make_token(call: Call[None, MakeToken]) -> NewToken:
     """Make a short-lived token for the streams of this session and of its turns
 
     A browser's `EventSource` cannot send headers: it puts the token into the query, `?token=…`. The token may only
-    read events. The streams that it opened end when it does. It is for this session alone, and not for a later one with
-    the same id.
+    read events, and of a failure only the sentence for end users. The streams that it opened end when it does. It is
+    for this session alone, and not for a later one with the same id.
     """
     if call.services.access.streams is None:
         raise Refused(
@@ -98,7 +98,8 @@ def last_event_id(call: Call[Any, None]) -> str | None:
 
 
 def _stream(call: Call[EventsQuery, None], events: PublishedEvents) -> Response:
-    return call.stream(events, messages_of(events, types_shown(call)))
+    for_users = call.caller.session is not None  # a stream token, which a browser has
+    return call.stream(events, messages_of(events, types_shown(call), for_users=for_users))
 
 
 MOST_SESSIONS = 100
@@ -215,7 +216,7 @@ class _Many:
             self._news.set()
 
     def _add(self, event: Published) -> None:
-        message = b"id: %b\ndata: %b\n\n" % (".".join(map(str, self._places)).encode(), event.json)
+        message = b"id: %b\ndata: %b\n\n" % (".".join(map(str, self._places)).encode(), json_of(event))
         self._ready.append(message)
         self._bytes += len(message)
         self._news.set()

@@ -306,10 +306,10 @@ export class Turn {
   }
 }
 
-/** @param {{ status: Status, error: { code: string, message: string }, turn_id: string, session_id: string }} found */
+/** @param {{ status: Status, error: { code: string, message: string, user_message?: string }, turn_id: string, session_id: string }} found */
 function failure({ status, error, turn_id, session_id }) {
   const Kind = status === "cancelled" ? TurnCancelled : TurnFailed;
-  return new Kind(error.message, { code: error.code, turnId: turn_id, sessionId: session_id });
+  return new Kind(error.message, { code: error.code, userMessage: error.user_message, turnId: turn_id, sessionId: session_id });
 }
 
 /** A key under which a request can be repeated. */

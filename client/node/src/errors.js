@@ -3,6 +3,7 @@
 /**
  * @typedef {object} Where
  * @property {string} [code]
+ * @property {string} [userMessage] a sentence for end users, if a gateway answered; the message is for operators
  * @property {number} [status] of HTTP, if a gateway answered
  * @property {number} [retryAfter] seconds after which trying again may help
  * @property {string} [sessionId]
@@ -13,10 +14,11 @@
 /** A session, a turn or a call failed. */
 export class AntiphonError extends Error {
   /** @param {string} message @param {Where} [where] */
-  constructor(message, { code = "error", status, retryAfter, sessionId, turnId, cause } = {}) {
+  constructor(message, { code = "error", userMessage, status, retryAfter, sessionId, turnId, cause } = {}) {
     super(message, cause === undefined ? undefined : { cause });
     this.name = new.target.name;
     this.code = code;
+    this.userMessage = userMessage;
     this.status = status;
     this.retryAfter = retryAfter;
     this.sessionId = sessionId;
@@ -137,7 +139,7 @@ export function errorOfResponse(status, body, retryAfter = null) {
   const seconds = typeof problem.retry_after === "number" ? problem.retry_after : secondsIn(retryAfter);
   const message = problem.detail || problem.title || `The gateway answered with the status ${status}.`;
   return new (kindOf(code, status))(String(message), {
-    code, status, retryAfter: seconds, sessionId: problem.session_id, turnId: problem.turn_id,
+    code, userMessage: problem.user_message, status, retryAfter: seconds, sessionId: problem.session_id, turnId: problem.turn_id,
     cursor: problem.cursor, oldest: problem.oldest,
   });
 }

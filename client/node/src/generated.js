@@ -24,7 +24,7 @@ export const EVENT_DEFAULTS = {
   turn_resumed: {"decisions": []},
   turn_steered: {"steered_id": "", "input": [], "input_omitted": false},
   turn_finished: {"response": null, "steered_into": ""},
-  turn_failed: {"code": "", "message": "", "raw": "", "service": null, "limit": ""},
+  turn_failed: {"code": "", "message": "", "raw": "", "service": null, "limit": "", "user_message": ""},
   turn_cancelled: {"reason": "", "kept": 0, "keep": "steps"},
   message_added: {"message": null},
   history_cleared: {},

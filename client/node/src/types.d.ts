@@ -129,6 +129,7 @@ export interface Message {
   status?: Status | null;
   error?: string | null;
   decisions?: Decision[];
+  user_error?: string | null;
 }
 /** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
 export interface TextPart {
@@ -224,6 +225,7 @@ export interface TurnInfo {
   service?: ServiceAnswer | null;
   steered_into?: string | null;
   tenant?: string | null;
+  user_error?: string | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -452,10 +454,11 @@ export interface ToolOutcome {
   result: string | null;
   is_error: boolean;
 }
-/** Why a turn failed or was cancelled. ``code`` is stable. */
+/** Why a turn failed or was cancelled. ``code`` is stable. ``message`` is for operators, the other for end users. */
 export interface TurnFailure {
   code: string;
   message: string;
+  user_message?: string;
 }
 /** How many to list at most, perhaps of one tenant. */
 export interface PageQuery {
@@ -529,6 +532,7 @@ export interface FailedTurn {
   service?: ServiceAnswer | null;
   steered_into?: string | null;
   tenant?: string | null;
+  user_error?: string | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -771,7 +775,7 @@ export interface EventFields {
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };
-  turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string };
+  turn_failed: { code: string; message: string; raw: string; service: ServiceAnswer | null; limit: string; user_message: string };
   turn_cancelled: { reason: string; kept: number; keep: Keep };
   message_added: { message: Message | null };
   history_cleared: {  };

@@ -3,6 +3,10 @@
 export type Where = {
     code?: string;
     /**
+     * a sentence for end users, if a gateway answered; the message is for operators
+     */
+    userMessage?: string;
+    /**
      * of HTTP, if a gateway answered
      */
     status?: number;
@@ -17,6 +21,7 @@ export type Where = {
 /**
  * @typedef {object} Where
  * @property {string} [code]
+ * @property {string} [userMessage] a sentence for end users, if a gateway answered; the message is for operators
  * @property {number} [status] of HTTP, if a gateway answered
  * @property {number} [retryAfter] seconds after which trying again may help
  * @property {string} [sessionId]
@@ -26,12 +31,13 @@ export type Where = {
 /** A session, a turn or a call failed. */
 export declare class AntiphonError extends Error {
     code: string;
+    userMessage: string | undefined;
     status: number | undefined;
     retryAfter: number | undefined;
     sessionId: string | undefined;
     turnId: string | undefined;
     /** @param {string} message @param {Where} [where] */
-    constructor(message: string, { code, status, retryAfter, sessionId, turnId, cause }?: Where);
+    constructor(message: string, { code, userMessage, status, retryAfter, sessionId, turnId, cause }?: Where);
     /** Whether the same call may be made again later, without a change. */
     get retryable(): boolean;
 }

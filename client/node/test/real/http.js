@@ -161,7 +161,7 @@ test("a turn is cancelled, and a failed one says why", async () => {
   await assert.rejects(turn.result(), (error) => error instanceof TurnCancelled && error.code === "turn_cancelled" && error.turnId === turn.id);
   assert.equal((await all(turn.events())).at(-1).reason, "enough");
   const failed = await client.submit(id, "fail:rejected", { agent });
-  await assert.rejects(failed.result(), (error) => error instanceof TurnFailed && error.code === "provider_rejected");
+  await assert.rejects(failed.result(), (error) => error instanceof TurnFailed && error.code === "provider_rejected" && error.userMessage.endsWith("try again."));
   assert.equal(await failed.cancel(), "failed");
   await assert.rejects(client.turn("0".repeat(32)).info(), NotFound);
 });

@@ -1,0 +1,41 @@
+"""What end users read of an error: in streams for browsers, in histories and in refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.gateway import keys, programs, stand
+
+from antiphon.errors import ProviderUnauthorized, WrongTenant
+from antiphon_gateway import Access
+
+pytestmark = pytest.mark.one_server
+
+SENTENCE = ProviderUnauthorized().user_message
+INTERNAL = "API key"
+
+
+async def test_a_browser_reads_only_the_sentence_for_end_users(redis_url, tmp_path):
+    known, secrets = keys(shop={"tenant": "acme"}, other={"tenant": "b"})
+    access = Access(known, secret="a secret that every replica has, 32 bytes")
+    async with (
+        stand(redis_url, tmp_path, access=access) as (_, api, _),
+        programs(api, secrets) as callers,
+    ):
+        shop = callers["shop"]
+        turn = await shop.submit("s", "fail:unauthorized now")
+        await shop.result(turn)
+        failed = await shop.get(f"/turns/{turn}")
+        assert INTERNAL in failed["error"]
+        assert failed["user_error"] == SENTENCE
+        page = await shop.get("/sessions/s/messages?failed=true")
+        assert page["messages"][-1]["user_error"] == SENTENCE
+        made = await shop.post("/sessions/s/tokens", {"seconds": 60}, 201)
+        for caller, query in ((shop, ""), (api, f"?token={made['token']}")):
+            streamed = await caller.http.get(f"/turns/{turn}/events{query}")
+            (event,) = [json.loads(one[6:]) for one in streamed.text.split("\n") if '"turn_failed"' in one]
+            assert event["user_message"] == SENTENCE
+            assert (INTERNAL in event["message"]) == (caller is shop)
+        refused = await callers["other"].post("/sessions/s/turns", {"input": "Hello", "agent": "a"}, 403)
+        assert refused["user_message"] == WrongTenant().user_message
