@@ -29,6 +29,7 @@ from support.limits import limited
 from support.network import forbid_other_machines
 from support.postgres import PostgresServer
 from support.processes import Processes
+from support.proxy import Proxy
 from support.servers import Kind, RedisServer, installed_kinds
 
 from antiphon.client import AsyncClient
@@ -200,9 +201,10 @@ def cell(redis_url: str) -> Any:
 
 
 @pytest.fixture
-def ensemble(redis_url: str, tmp_path: Path) -> Any:
-    """A client and a stage on this Redis, for workers on the loop of the test."""
-    return open_ensemble(redis_url, tmp_path / "stage")
+def ensemble(redis_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """A client and a stage on this Redis: for workers on the loop of the test, and in ``processes`` if it has them."""
+    processes = request.getfixturevalue("processes") if "processes" in request.fixturenames else None
+    return open_ensemble(redis_url, tmp_path / "stage", processes)
 
 
 @pytest.fixture
@@ -215,6 +217,20 @@ def client(redis_url: str) -> Any:
             yield client
 
     return opened()
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    """A plain connection to this Redis."""
+    with Redis.from_url(redis_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    """A network in front of the server, which the test disturbs."""
+    with Proxy(redis_server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

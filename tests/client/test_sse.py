@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
-from support.ensemble import open_ensemble
 from support.event_source import EventSource
 from support.eventually import wait_until_async
 from support.proxy import Proxy
@@ -119,12 +118,8 @@ def same(messages, events):
 
 
 @pytest.mark.parametrize("kind", APPS)
-async def test_a_turn_is_read_to_its_end(kind, redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        served(kind, redis_url) as (url, _),
-    ):
+async def test_a_turn_is_read_to_its_end(kind, redis_url, ensemble):
+    async with ensemble.worker(), served(kind, redis_url) as (url, _):
         turn = await ensemble.submit("s", "go on words:20")
         source = EventSource(f"{url}/turns/{turn.id}")
         messages, _, end = await asyncio.wait_for(read(source), 20)
@@ -136,12 +131,8 @@ async def test_a_turn_is_read_to_its_end(kind, redis_url, tmp_path):
 
 
 @pytest.mark.parametrize("kind", APPS)
-async def test_a_reader_whose_connection_is_cut_comes_back_and_misses_nothing(kind, redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        served(kind, redis_url) as (url, proxy),
-    ):
+async def test_a_reader_whose_connection_is_cut_comes_back_and_misses_nothing(kind, redis_url, ensemble):
+    async with ensemble.worker(), served(kind, redis_url) as (url, proxy):
         turn = await ensemble.submit("s", "go on words:10 gate:g1 words:10 gate:g2 words:10")
         source = EventSource(f"{url}/turns/{turn.id}")
         reading = asyncio.create_task(read(source))
@@ -157,12 +148,8 @@ async def test_a_reader_whose_connection_is_cut_comes_back_and_misses_nothing(ki
 
 
 @pytest.mark.parametrize("kind", APPS)
-async def test_a_session_is_followed_with_heartbeats_over_its_turns(kind, redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        served(kind, redis_url) as (url, proxy),
-    ):
+async def test_a_session_is_followed_with_heartbeats_over_its_turns(kind, redis_url, ensemble):
+    async with ensemble.worker(), served(kind, redis_url) as (url, proxy):
         await (await ensemble.submit("s", "one")).result(60)
         source, seen, comments = EventSource(f"{url}/sessions/s?after=0"), [], 0
         async with aclosing(source.messages()) as messages:
@@ -187,12 +174,8 @@ async def nobody_listens(url):
         return await redis.pubsub_channels("ant:live:*") == []
 
 
-async def test_a_cursor_that_is_no_longer_kept_ends_the_stream_with_its_code(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        served("fastapi", redis_url) as (url, _),
-    ):
+async def test_a_cursor_that_is_no_longer_kept_ends_the_stream_with_its_code(redis_url, ensemble):
+    async with ensemble.worker(), served("fastapi", redis_url) as (url, _):
         await (await ensemble.submit("s", "one words:3")).result(60)
         async with Redis.from_url(redis_url) as redis:
             await redis.xtrim("ant:events:s", maxlen=2, approximate=False)
@@ -200,12 +183,8 @@ async def test_a_cursor_that_is_no_longer_kept_ends_the_stream_with_its_code(red
         assert await asyncio.wait_for(read(source), 20) == ([], 0, {"code": "stream_gap"})
 
 
-async def test_another_tenant_is_refused_before_the_stream_begins(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        served("fastapi", redis_url) as (url, _),
-    ):
+async def test_another_tenant_is_refused_before_the_stream_begins(redis_url, ensemble):
+    async with ensemble.worker(), served("fastapi", redis_url) as (url, _):
         await (await ensemble.submit("s", "one", tenant="acme")).result(60)
         with pytest.raises(Exception, match="403"):
             await read(EventSource(f"{url}/sessions/s?tenant=other"))

@@ -5,7 +5,6 @@ import re
 from contextlib import asynccontextmanager
 
 import pytest
-from redis import Redis
 from support.archives import OwnStore
 from support.eventually import wait_until_async
 from support.here import running_worker
@@ -47,12 +46,6 @@ PLAIN = {
 @pytest.fixture(autouse=True)
 def keys(monkeypatch):
     monkeypatch.setenv(KEYS_VARIABLE, new_key("k1"))
-
-
-@pytest.fixture
-def redis(redis_url):
-    with Redis.from_url(redis_url) as redis:
-        yield redis
 
 
 async def said(client, text, session="s"):
@@ -166,8 +159,8 @@ def test_reasons_that_scripts_write_are_shown_and_no_others():
 # Turns, histories and logs.
 
 
-async def test_a_message_in_the_clear_reaches_no_model_and_harms_only_its_session(redis_url, redis):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_message_in_the_clear_reaches_no_model_and_harms_only_its_session(redis_url, redis, client):
+    async with running_worker(redis_url):
         await said(client, "Hello")
         history = redis.lrange("ant:history:s", 0, -1)
         redis.lset("ant:history:s", 0, BARE.seal("s", "message", b'{"role":"user","parts":[]}'))
@@ -181,22 +174,21 @@ async def test_a_message_in_the_clear_reaches_no_model_and_harms_only_its_sessio
         assert await said(client, "From the beginning") == "You said: From the beginning"
 
 
-async def test_a_turn_in_the_clear_fails_and_the_next_one_runs(redis_url, redis, monkeypatch):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "Hello", agent=AGENT)
-        redis.hset(f"ant:turn:{turn.id}", "request", PLAIN["request"])
-        async with running_worker(redis_url):
-            with pytest.raises(NotEncrypted, match=KEYS_VARIABLE):
-                await turn.result(timeout=20)
-            assert await said(client, "Still there?") == "You said: Still there?"
-            assert [one.text for one in (await client.snapshot("s")).messages] == [
-                "Still there?", "You said: Still there?",
-            ]  # fmt: skip
+async def test_a_turn_in_the_clear_fails_and_the_next_one_runs(redis_url, redis, monkeypatch, client):
+    turn = await client.submit("s", "Hello", agent=AGENT)
+    redis.hset(f"ant:turn:{turn.id}", "request", PLAIN["request"])
+    async with running_worker(redis_url):
+        with pytest.raises(NotEncrypted, match=KEYS_VARIABLE):
+            await turn.result(timeout=20)
+        assert await said(client, "Still there?") == "You said: Still there?"
+        assert [one.text for one in (await client.snapshot("s")).messages] == [
+            "Still there?", "You said: Still there?",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [name for name, form in TURN.items() if form != "reason"])
-async def test_a_field_of_a_turn_in_the_clear_reaches_no_caller(redis_url, redis, field):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_field_of_a_turn_in_the_clear_reaches_no_caller(redis_url, redis, field, client):
+    async with running_worker(redis_url):
         turn = await client.submit("s", "Hello", agent=AGENT)
         assert (await turn.result(timeout=20)).text == "You said: Hello"
         redis.hset(f"ant:turn:{turn.id}", field, PLAIN.get(TURN[field], b'{"text":"Forged!"}'))
@@ -205,8 +197,8 @@ async def test_a_field_of_a_turn_in_the_clear_reaches_no_caller(redis_url, redis
                 await read()
 
 
-async def test_the_whole_record_of_another_sessions_turn_is_not_read_as_this_one(redis_url, redis):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_the_whole_record_of_another_sessions_turn_is_not_read_as_this_one(redis_url, redis, client):
+    async with running_worker(redis_url):
         mine = await client.submit("s", "Hello", agent=AGENT)
         theirs = await client.submit("other", "Secret", agent=AGENT)
         for turn in (mine, theirs):
@@ -219,17 +211,18 @@ async def test_the_whole_record_of_another_sessions_turn_is_not_read_as_this_one
         assert (await (await client.turn(theirs.id)).result()).text == "You said: Secret"
 
 
-async def test_the_reason_of_a_turn_in_the_clear_is_not_shown(redis_url, redis):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "Hello", agent=AGENT, delay=100)
-        await turn.cancel("Never mind.")
-        assert (await turn.info()).error == "Never mind."
-        redis.hset(f"ant:turn:{turn.id}", "error", FORGED)
-        assert (await turn.info()).error == NOT_SHOWN
+async def test_the_reason_of_a_turn_in_the_clear_is_not_shown(redis, client):
+    turn = await client.submit("s", "Hello", agent=AGENT, delay=100)
+    await turn.cancel("Never mind.")
+    assert (await turn.info()).error == "Never mind."
+    redis.hset(f"ant:turn:{turn.id}", "error", FORGED)
+    assert (await turn.info()).error == NOT_SHOWN
 
 
-async def test_a_reader_of_the_log_learns_which_event_is_in_the_clear_and_goes_on_behind_it(redis_url, redis):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_reader_of_the_log_learns_which_event_is_in_the_clear_and_goes_on_behind_it(
+    redis_url, redis, client
+):
+    async with running_worker(redis_url):
         await said(client, "Hello")
         log = [(name, fields[b"e"]) for name, fields in redis.xrange("ant:events:s")]
         whole = await events(client)
@@ -247,8 +240,8 @@ async def test_a_reader_of_the_log_learns_which_event_is_in_the_clear_and_goes_o
         assert await events(client, after=at + 1) == whole[at + 1 :]
 
 
-async def test_an_event_in_the_clear_on_the_channel_is_passed_over(redis_url, redis):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_an_event_in_the_clear_on_the_channel_is_passed_over(redis_url, redis, client):
+    async with running_worker(redis_url):
         await said(client, "Hello")
         last = len(redis.xrange("ant:events:s"))
         subscription = client.subscribe("s", after=last)
@@ -338,8 +331,8 @@ async def test_a_time_limit_decides_as_the_worker_has_said_whatever_the_record_s
 # What else a deployment keeps.
 
 
-async def test_a_schedule_in_the_clear_submits_nothing_and_delays_no_other_one(redis_url, redis):
-    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+async def test_a_schedule_in_the_clear_submits_nothing_and_delays_no_other_one(redis_url, redis, client):
+    async with running_worker(redis_url):
         for session in ("s", "t"):
             await client.schedules(session).set("daily", "Hello", agent=AGENT, every=3600)
         plan = b'{"request":"{}","every_ms":3600000}'
@@ -351,22 +344,20 @@ async def test_a_schedule_in_the_clear_submits_nothing_and_delays_no_other_one(r
         assert not redis.exists("ant:session:s")
 
 
-async def test_a_webhook_in_the_clear_is_sent_nothing(redis_url, redis):
-    async with AsyncClient(redis_url) as client:
-        await client.webhooks().set("billing", "https://example.com/hooks")
-        redis.hset("ant:webhook:billing", "url", "https://attacker.example.com/")
-        [found] = [one async for one in client.webhooks()]
-        assert "attacker" not in str(found)
+async def test_a_webhook_in_the_clear_is_sent_nothing(redis, client):
+    await client.webhooks().set("billing", "https://example.com/hooks")
+    redis.hset("ant:webhook:billing", "url", "https://attacker.example.com/")
+    [found] = [one async for one in client.webhooks()]
+    assert "attacker" not in str(found)
 
 
-async def test_a_fact_in_the_clear_is_not_recalled(redis_url, redis):
-    async with AsyncClient(redis_url) as client:
-        cell = client.connections.cell_of_session("s")
-        redis.hset(cell.keys.facts("user-1"), "f", b'{"id":"f","created":1,"wordings":[{"text":"x","at":1}]}')
-        redis.expire(cell.keys.facts("user-1"), 600)
-        book = await read_book(cell, "user-1")
-        assert not book.facts
-        assert isinstance(book.damaged["f"], NotEncrypted)
+async def test_a_fact_in_the_clear_is_not_recalled(redis, client):
+    cell = client.connections.cell_of_session("s")
+    redis.hset(cell.keys.facts("user-1"), "f", b'{"id":"f","created":1,"wordings":[{"text":"x","at":1}]}')
+    redis.expire(cell.keys.facts("user-1"), 600)
+    book = await read_book(cell, "user-1")
+    assert not book.facts
+    assert isinstance(book.damaged["f"], NotEncrypted)
 
 
 def test_an_archived_session_in_the_clear_is_refused_unless_that_is_allowed(monkeypatch):

@@ -14,7 +14,6 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import DeferredToolRequests
-from support.proxy import Proxy
 
 from antiphon.errors import StoreUnavailable
 from antiphon.ext.pydantic_ai import AntiphonConversationStore
@@ -67,32 +66,30 @@ async def test_an_error_of_the_server_is_ours():
         await AntiphonConversationStore("redis://127.0.0.1:1/0").load("c")
 
 
-async def test_a_deletion_whose_reply_is_lost_is_no_conflict(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        store = AntiphonConversationStore(proxy.url)
-        conversation = Conversation(messages=[ModelResponse(parts=[TextPart("Hi.")])], conversation_id="c")
-        await store.save(conversation)
-        with pytest.raises(ConversationConflict):
-            await store.delete_record("c", expected_revision="another")
-        proxy.drop_reply(load_script("conversations/delete").sha.encode())
+async def test_a_deletion_whose_reply_is_lost_is_no_conflict(redis_url, proxy):
+    store = AntiphonConversationStore(proxy.url)
+    conversation = Conversation(messages=[ModelResponse(parts=[TextPart("Hi.")])], conversation_id="c")
+    await store.save(conversation)
+    with pytest.raises(ConversationConflict):
+        await store.delete_record("c", expected_revision="another")
+    proxy.drop_reply(load_script("conversations/delete").sha.encode())
+    await store.delete_record("c", expected_revision=conversation.revision)
+    assert proxy.lost_replies == 1
+    assert await store.load("c") is None
+    with pytest.raises(ConversationConflict):
         await store.delete_record("c", expected_revision=conversation.revision)
-        assert proxy.lost_replies == 1
-        assert await store.load("c") is None
-        with pytest.raises(ConversationConflict):
-            await store.delete_record("c", expected_revision=conversation.revision)
-        await store.aclose()
+    await store.aclose()
 
 
-async def test_a_save_whose_reply_is_lost_is_no_conflict(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        store = AntiphonConversationStore(proxy.url)
-        conversation = Conversation(messages=[ModelResponse(parts=[TextPart("Hi.")])], conversation_id="c")
-        await store.save(conversation)
-        conversation.messages.append(ModelResponse(parts=[TextPart("Anything else?")]))
-        proxy.drop_reply(load_script("conversations/write").sha.encode())
-        await store.save(conversation)
-        assert proxy.lost_replies == 1
-        conversation.messages.append(ModelResponse(parts=[TextPart("Bye.")]))
-        await store.save(conversation)
-        assert len((await store.load("c")).messages) == 3
-        await store.aclose()
+async def test_a_save_whose_reply_is_lost_is_no_conflict(redis_url, proxy):
+    store = AntiphonConversationStore(proxy.url)
+    conversation = Conversation(messages=[ModelResponse(parts=[TextPart("Hi.")])], conversation_id="c")
+    await store.save(conversation)
+    conversation.messages.append(ModelResponse(parts=[TextPart("Anything else?")]))
+    proxy.drop_reply(load_script("conversations/write").sha.encode())
+    await store.save(conversation)
+    assert proxy.lost_replies == 1
+    conversation.messages.append(ModelResponse(parts=[TextPart("Bye.")]))
+    await store.save(conversation)
+    assert len((await store.load("c")).messages) == 3
+    await store.aclose()

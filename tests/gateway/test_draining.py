@@ -53,9 +53,8 @@ async def test_a_request_that_waits_is_refused_and_its_repetition_gets_the_resul
             assert (await api.result(turn))["status"] == "finished", "and its answer is where the error says"
 
 
-async def test_the_official_client_gets_the_answer_from_another_gateway(redis_url, tmp_path):
+async def test_the_official_client_gets_the_answer_from_another_gateway(redis_url, ensemble):
     async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
         open_gateway(redis_url) as (api, app),
         open_gateway(redis_url) as (other, _),
         openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none", max_retries=3) as client,
@@ -75,17 +74,16 @@ async def test_the_official_client_gets_the_answer_from_another_gateway(redis_ur
         assert (made.status, "I was shown 1 messages" in made.output_text) == ("completed", True)
 
 
-async def test_requests_of_our_own_interface_that_wait_are_refused_too(redis_url, tmp_path):
-    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble:
-        for method, path in (("GET", "/turns/{turn}/result?wait=30"), ("POST", "/sessions/s/close")):
-            async with open_gateway(redis_url) as (api, app):
-                turn = await api.submit("s", "Hello", key="one")
-                asks = api.http.request(method, path.format(turn=turn))
-                refused = await drained(app, asks)
-            told = refused.status_code, refused.json()["code"], refused.headers["retry-after"]
-            assert told == (503, "draining", "1"), path
+async def test_requests_of_our_own_interface_that_wait_are_refused_too(redis_url, ensemble):
+    for method, path in (("GET", "/turns/{turn}/result?wait=30"), ("POST", "/sessions/s/close")):
         async with open_gateway(redis_url) as (api, app):
-            app.drain()
-            assert (await api.get(f"/turns/{turn}/result", 202))["status"] == "queued", "it does not wait"
-        async with ensemble.worker(), open_gateway(redis_url) as (api, _):
-            await api.result(turn)
+            turn = await api.submit("s", "Hello", key="one")
+            asks = api.http.request(method, path.format(turn=turn))
+            refused = await drained(app, asks)
+        told = refused.status_code, refused.json()["code"], refused.headers["retry-after"]
+        assert told == (503, "draining", "1"), path
+    async with open_gateway(redis_url) as (api, app):
+        app.drain()
+        assert (await api.get(f"/turns/{turn}/result", 202))["status"] == "queued", "it does not wait"
+    async with ensemble.worker(), open_gateway(redis_url) as (api, _):
+        await api.result(turn)

@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import pytest
 from fastapi import FastAPI
-from support.ensemble import open_ensemble
 from support.event_source import EventSource
 from support.eventually import wait_until_async
 from support.gateway import STAGE, Api, follow, open_gateway, stand
@@ -307,12 +306,8 @@ async def test_a_busy_session_says_when_to_come_back(redis_url, tmp_path):
         await api.post(f"/turns/{turn}/cancel", {})
 
 
-async def test_it_can_be_mounted_in_an_application(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        AsyncClient(redis_url) as client,
-    ):
+async def test_it_can_be_mounted_in_an_application(redis_url, ensemble):
+    async with ensemble.worker(), AsyncClient(redis_url) as client:
         app = FastAPI()
         app.mount("/ai", gateway(client))
         async with serving(app) as port:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from openapi_spec_validator import validate
-from support.ensemble import open_ensemble
 from support.gateway import STAGE, open_gateway
 from support.schemas import Schemas
 
@@ -25,12 +24,8 @@ def test_the_document_is_valid_and_has_every_operation():
 
 
 @pytest.mark.one_server
-async def test_answers_fit_the_document(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        open_gateway(redis_url) as (api, _),
-    ):
+async def test_answers_fit_the_document(redis_url, ensemble):
+    async with ensemble.worker(), open_gateway(redis_url) as (api, _):
         document = await api.get("/openapi.json")
         schemas = Schemas(document)
 

@@ -13,7 +13,6 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until_async
-from support.proxy import Proxy
 
 from antiphon.errors import StreamGap
 from antiphon.redis.cells import open_cells
@@ -89,35 +88,34 @@ class Reader:
 
 
 async def test_it_submits_follows_over_killed_connections_and_reads_the_result(
-    redis_url, redis_server, tmp_path, processes
+    redis_url, tmp_path, processes, proxy
 ):
-    with Proxy(redis_server.port) as proxy:
-        async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
-            text = "go on words:20 gate:one words:20 tool:note gate:two words:20"
-            reader = Reader(processes, "run", proxy.url, "s", text, OPTIONS)
-            await ensemble.waits("one")
-            await reader.prints("event", 3)
-            proxy.cut()
-            ensemble.stage.open("one")
-            await ensemble.waits("two")
-            with Redis.from_url(redis_url) as redis:
-                redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-            proxy.refuse()
-            ensemble.stage.open("two")
-            await ensemble.seen("s", "turn_finished")
-            proxy.heal()
-            await reader.end()
-            events = [msgspec.to_builtins(event) for event in await ensemble.events("s")]
-            assert [event["seq"] for event in reader.printed("event")] == [event["seq"] for event in events]
-            assert reader.printed("event")[-1]["type"] == "turn_finished"
-            turn = await ensemble.client.turn(reader.printed("submitted")[0])
-            result, response = reader.printed("result")[0], await turn.result(1)
-            assert (result["status"], result["response"]["text"]) == ("finished", response.text)
-            assert [
-                (one["role"], one["text"]) for one in reader.printed("history")[0]
-            ] == await ensemble.texts("s")
-            assert reader.printed("cursor") == [0, len(events)]
-            await ensemble.whole("s")
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, ensemble.worker():
+        text = "go on words:20 gate:one words:20 tool:note gate:two words:20"
+        reader = Reader(processes, "run", proxy.url, "s", text, OPTIONS)
+        await ensemble.waits("one")
+        await reader.prints("event", 3)
+        proxy.cut()
+        ensemble.stage.open("one")
+        await ensemble.waits("two")
+        with Redis.from_url(redis_url) as redis:
+            redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        proxy.refuse()
+        ensemble.stage.open("two")
+        await ensemble.seen("s", "turn_finished")
+        proxy.heal()
+        await reader.end()
+        events = [msgspec.to_builtins(event) for event in await ensemble.events("s")]
+        assert [event["seq"] for event in reader.printed("event")] == [event["seq"] for event in events]
+        assert reader.printed("event")[-1]["type"] == "turn_finished"
+        turn = await ensemble.client.turn(reader.printed("submitted")[0])
+        result, response = reader.printed("result")[0], await turn.result(1)
+        assert (result["status"], result["response"]["text"]) == ("finished", response.text)
+        assert [(one["role"], one["text"]) for one in reader.printed("history")[0]] == await ensemble.texts(
+            "s"
+        )
+        assert reader.printed("cursor") == [0, len(events)]
+        await ensemble.whole("s")
 
 
 async def test_a_bell_that_is_rung_by_hand_wakes_an_idle_worker(redis_url, tmp_path, processes, monkeypatch):

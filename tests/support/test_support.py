@@ -26,7 +26,6 @@ from support.limits import limited
 from support.models import ModelProcess
 from support.offenders import for_each
 from support.processes import COMMAND
-from support.proxy import Proxy
 from support.servers import RedisServer, Sentinel
 
 pytestmark = pytest.mark.main_path
@@ -129,8 +128,8 @@ def test_a_server_does_not_outlive_a_killed_test_process(processes):
     wait_until(lambda: gone(pid), 10, "the server is gone")
 
 
-def test_a_cut_connection_breaks_and_the_next_one_is_served(redis_server):
-    with Proxy(redis_server.port) as proxy, client(proxy.url) as redis:
+def test_a_cut_connection_breaks_and_the_next_one_is_served(proxy):
+    with client(proxy.url) as redis:
         redis.ping()
         proxy.cut()
         assert proxy.connections == 0
@@ -138,8 +137,8 @@ def test_a_cut_connection_breaks_and_the_next_one_is_served(redis_server):
         assert proxy.accepted == 2
 
 
-def test_a_refusing_proxy_serves_again_after_heal(redis_server):
-    with Proxy(redis_server.port) as proxy, client(proxy.url) as redis:
+def test_a_refusing_proxy_serves_again_after_heal(proxy):
+    with client(proxy.url) as redis:
         proxy.refuse()
         with pytest.raises(RedisConnectionError):
             redis.ping()
@@ -147,8 +146,8 @@ def test_a_refusing_proxy_serves_again_after_heal(redis_server):
         assert redis.ping()
 
 
-def test_a_lost_reply_is_one_whose_command_was_done(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy, client(proxy.url) as redis, client(redis_url) as direct:
+def test_a_lost_reply_is_one_whose_command_was_done(redis_url, proxy):
+    with client(proxy.url) as redis, client(redis_url) as direct:
         proxy.drop_reply(b"INCR")
         redis.ping()
         with pytest.raises(RedisConnectionError):
@@ -158,8 +157,8 @@ def test_a_lost_reply_is_one_whose_command_was_done(redis_url, redis_server):
         assert redis.incr("counter") == 2
 
 
-def test_a_blackhole_holds_back_until_it_is_healed(redis_server):
-    with Proxy(redis_server.port) as proxy, client(proxy.url, socket_timeout=0.2) as redis:
+def test_a_blackhole_holds_back_until_it_is_healed(proxy):
+    with client(proxy.url, socket_timeout=0.2) as redis:
         redis.ping()
         proxy.blackhole()
         with pytest.raises(RedisTimeoutError):
@@ -168,16 +167,15 @@ def test_a_blackhole_holds_back_until_it_is_healed(redis_server):
         assert redis.ping()
 
 
-async def test_delayed_replies_arrive_late_and_in_order(redis_server):
-    with Proxy(redis_server.port) as proxy:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
-        proxy.delay(0.15)
-        began = asyncio.get_running_loop().time()
-        writer.write(b"PING one\r\nPING two\r\n")
-        assert await reader.readuntil(b"two\r\n") == b"$3\r\none\r\n$3\r\ntwo\r\n"
-        assert asyncio.get_running_loop().time() - began >= 0.15
-        writer.close()
-        await writer.wait_closed()
+async def test_delayed_replies_arrive_late_and_in_order(proxy):
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    proxy.delay(0.15)
+    began = asyncio.get_running_loop().time()
+    writer.write(b"PING one\r\nPING two\r\n")
+    assert await reader.readuntil(b"two\r\n") == b"$3\r\none\r\n$3\r\ntwo\r\n"
+    assert asyncio.get_running_loop().time() - began >= 0.15
+    writer.close()
+    await writer.wait_closed()
 
 
 def test_a_task_left_behind_fails_its_test_and_is_named():

@@ -10,7 +10,6 @@ from mutation.__main__ import FILES, script_tests
 from mutation.accepted import read_accepted
 from mutation.hook import SCRIPTS
 from mutation.statements import mutants_of
-from redis import Redis
 
 PYTHON = '''
 def f(x):
@@ -90,11 +89,10 @@ def test_a_living_function_is_given_the_changed_code():
 
 
 @pytest.mark.one_server
-def test_what_is_left_is_still_a_script(redis_url):
+def test_what_is_left_is_still_a_script(redis):
     """It can be compiled: what fails then, fails for what it does."""
-    with Redis.from_url(redis_url) as redis:
-        for mutant in all_mutants():
-            redis.script_load(f"local function whole()\n{mutant.source}\nend")
+    for mutant in all_mutants():
+        redis.script_load(f"local function whole()\n{mutant.source}\nend")
 
 
 def test_the_accepted_deletions_are_statements_of_the_scripts():

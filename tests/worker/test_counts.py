@@ -66,12 +66,6 @@ def counted(redis: Redis) -> Iterator[dict[str, int]]:
 
 
 @pytest.fixture
-def redis(redis_url):
-    with Redis.from_url(redis_url) as connection:
-        yield connection
-
-
-@pytest.fixture
 def way(redis_server):
     with CountingProxy(redis_server.port) as proxy:
         yield proxy

@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 from support.cells import open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
-from support.proxy import Proxy
 from support.servers import RedisServer
 
 from antiphon import Agent, tool
@@ -68,24 +67,22 @@ async def test_a_turn_that_waits_for_somebody_is_told_with_its_calls(redis_url):
     assert (waiting.event.type, call.name, end.event.type) == ("turn_suspended", "pay", "turn_finished")
 
 
-async def test_from_any_cursor_each_event_comes_once(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        async with client.subscribe_all() as events:
-            beginning = events.cursor
-            for number in range(6):
-                await cell.put(f"t{number}", f"s{number}")
-                await cell.cancel(f"t{number}", "enough")
-            found = await take(events, 6)
-        for number, cursor in enumerate([beginning, *(one.cursor for one in found)][:6]):
-            async with client.subscribe_all(after=cursor) as again:
-                assert await take(again, 6 - number) == found[number:]
-        async with client.subscribe_all(after=0) as everything:
-            assert await take(everything, 6) == found
+async def test_from_any_cursor_each_event_comes_once(cell, client):
+    async with client.subscribe_all() as events:
+        beginning = events.cursor
+        for number in range(6):
+            await cell.put(f"t{number}", f"s{number}")
+            await cell.cancel(f"t{number}", "enough")
+        found = await take(events, 6)
+    for number, cursor in enumerate([beginning, *(one.cursor for one in found)][:6]):
+        async with client.subscribe_all(after=cursor) as again:
+            assert await take(again, 6 - number) == found[number:]
+    async with client.subscribe_all(after=0) as everything:
+        assert await take(everything, 6) == found
 
 
-async def test_a_tenant_an_agent_and_types_are_selected(redis_url):
+async def test_a_tenant_an_agent_and_types_are_selected(redis_url, client):
     async with (
-        AsyncClient(redis_url) as client,
         running_worker(redis_url),
         client.subscribe_all(tenant="acme") as of_tenant,
         client.subscribe_all(agent="parrot") as of_agent,
@@ -107,33 +104,31 @@ async def test_a_tenant_an_agent_and_types_are_selected(redis_url):
         assert named(await take(failures, 1)) == [("turn_failed", "b", refused.id)]
 
 
-async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        async with client.subscribe_all() as events:
-            await cell.put("t1")
-            await cell.end(await cell.take_one(), response=b'{"text":"one"}')
-            await cell.put("t2", "s2")
-            await cell.cancel("t2", "enough")
-            await cell.put("t3", "s3")
-            await cell.cancel("t3", "enough")
-            await cell.redis.delete("ant:events:s", "ant:events:s2", "ant:turn:t2")
-            found = await take(events, 2)
-        assert [(one.event.turn_id, one.event.seq) for one in found] == [("t1", 3), ("t3", 2)]
-        assert found[0].event.response.text == "one"
+async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(cell, client):
+    async with client.subscribe_all() as events:
+        await cell.put("t1")
+        await cell.end(await cell.take_one(), response=b'{"text":"one"}')
+        await cell.put("t2", "s2")
+        await cell.cancel("t2", "enough")
+        await cell.put("t3", "s3")
+        await cell.cancel("t3", "enough")
+        await cell.redis.delete("ant:events:s", "ant:events:s2", "ant:turn:t2")
+        found = await take(events, 2)
+    assert [(one.event.turn_id, one.event.seq) for one in found] == [("t1", 3), ("t3", 2)]
+    assert found[0].event.response.text == "one"
 
 
-async def test_a_cursor_that_is_no_longer_kept_is_a_gap(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        async with client.subscribe_all() as events:
-            cursor = events.cursor
-        await cell.put()
-        await cell.cancel("t1", "enough")
-        await cell.redis.xtrim("ant:notices", maxlen=1, approximate=False)
-        with pytest.raises(StreamGap, match="no longer kept"):
-            await anext(client.subscribe_all(after=cursor))
-        await cell.redis.delete("ant:notices")
-        with pytest.raises(StreamGap):
-            await anext(client.subscribe_all(after=cursor))
+async def test_a_cursor_that_is_no_longer_kept_is_a_gap(cell, client):
+    async with client.subscribe_all() as events:
+        cursor = events.cursor
+    await cell.put()
+    await cell.cancel("t1", "enough")
+    await cell.redis.xtrim("ant:notices", maxlen=1, approximate=False)
+    with pytest.raises(StreamGap, match="no longer kept"):
+        await anext(client.subscribe_all(after=cursor))
+    await cell.redis.delete("ant:notices")
+    with pytest.raises(StreamGap):
+        await anext(client.subscribe_all(after=cursor))
 
 
 @pytest.mark.parametrize("after", ["x", "a:b", -1, "a:1-2-3", "a:1"])
@@ -146,33 +141,31 @@ async def test_what_is_no_cursor_is_refused(after):
 
 
 @pytest.mark.one_server
-async def test_a_cut_connection_loses_nothing_and_doubles_nothing(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        async with open_cell(redis_url) as cell, AsyncClient(proxy.url) as client:
-            found = []
-            async with client.subscribe_all() as events:
-                for number in range(12):
-                    await cell.put(f"t{number}", f"s{number}")
-                    await cell.cancel(f"t{number}", "enough")
-                    if number % 4 == 2:
-                        proxy.cut()
-                    if number % 3 == 2:
-                        found += await take(events, 3)
-            assert [one.event.turn_id for one in found] == [f"t{number}" for number in range(12)]
+async def test_a_cut_connection_loses_nothing_and_doubles_nothing(redis_url, proxy):
+    async with open_cell(redis_url) as cell, AsyncClient(proxy.url) as client:
+        found = []
+        async with client.subscribe_all() as events:
+            for number in range(12):
+                await cell.put(f"t{number}", f"s{number}")
+                await cell.cancel(f"t{number}", "enough")
+                if number % 4 == 2:
+                    proxy.cut()
+                if number % 3 == 2:
+                    found += await take(events, 3)
+        assert [one.event.turn_id for one in found] == [f"t{number}" for number in range(12)]
 
 
-async def test_an_impatient_reader_loses_nothing_and_gets_its_heartbeat(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        events = client.subscribe_all(heartbeat=0.02)
-        async with events:
-            assert (await anext(events)).event.type == "heartbeat"
-            await cell.put()
-            waiting = asyncio.create_task(anext(events))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await cell.cancel("t1", "enough")
-            found = [one async for one in _until(events, "turn_cancelled")]
-            assert found[-1].event.turn_id == "t1"
+async def test_an_impatient_reader_loses_nothing_and_gets_its_heartbeat(cell, client):
+    events = client.subscribe_all(heartbeat=0.02)
+    async with events:
+        assert (await anext(events)).event.type == "heartbeat"
+        await cell.put()
+        waiting = asyncio.create_task(anext(events))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await cell.cancel("t1", "enough")
+        found = [one async for one in _until(events, "turn_cancelled")]
+        assert found[-1].event.turn_id == "t1"
 
 
 async def _until(events, kind):
@@ -183,16 +176,15 @@ async def _until(events, kind):
 
 
 @pytest.mark.one_server
-async def test_the_first_heartbeat_has_a_cursor_even_if_redis_is_slow(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        proxy.delay(0.05)
-        async with AsyncClient(proxy.url) as client, AsyncClient(redis_url) as submitter:
-            event, cursor = await anext(client.subscribe_all(heartbeat=0.001))
-            proxy.heal()
-            assert event.type == "heartbeat"
-            turn = await submitter.submit("s", "x", queue="nowhere")
-            await turn.cancel()
-            assert (await anext(client.subscribe_all(after=cursor))).event.turn_id == turn.id
+async def test_the_first_heartbeat_has_a_cursor_even_if_redis_is_slow(redis_url, proxy):
+    proxy.delay(0.05)
+    async with AsyncClient(proxy.url) as client, AsyncClient(redis_url) as submitter:
+        event, cursor = await anext(client.subscribe_all(heartbeat=0.001))
+        proxy.heal()
+        assert event.type == "heartbeat"
+        turn = await submitter.submit("s", "x", queue="nowhere")
+        await turn.cancel()
+        assert (await anext(client.subscribe_all(after=cursor))).event.turn_id == turn.id
 
 
 @pytest.mark.one_server

@@ -24,88 +24,80 @@ async def listed(client, **which):
     return [one.turn_id async for one in client.failed(**which)]
 
 
-async def test_a_failed_turn_is_listed_with_its_request_its_error_and_its_runs(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fail(cell, "t1", agent=b'"support"', tenant="acme")
-        await client.requeue("t1")
-        await cell.wait(1000)
-        await cell.end(await cell.take_one(), "failed", error_code="again", error="once more")
-        (found,) = [one async for one in client.failed()]
-        assert (found.turn_id, found.session_id, found.queue, found.tenant) == ("t1", "s", "antiphon", "acme")
-        assert (found.input[0].text, found.agent, found.code, found.error) == (
-            "Hello",
-            "support",
-            "again",
-            "once more",
-        )
-        assert [(run.run, run.code, run.error) for run in found.runs] == [
-            (1, "provider", "no t1"), (2, "again", "once more"),
-        ]  # fmt: skip
-        await cell.put("t2", "s", REQUEST)
-        await cell.cancel("t2", "enough")
+async def test_a_failed_turn_is_listed_with_its_request_its_error_and_its_runs(cell, client):
+    await fail(cell, "t1", agent=b'"support"', tenant="acme")
+    await client.requeue("t1")
+    await cell.wait(1000)
+    await cell.end(await cell.take_one(), "failed", error_code="again", error="once more")
+    (found,) = [one async for one in client.failed()]
+    assert (found.turn_id, found.session_id, found.queue, found.tenant) == ("t1", "s", "antiphon", "acme")
+    assert (found.input[0].text, found.agent, found.code, found.error) == (
+        "Hello",
+        "support",
+        "again",
+        "once more",
+    )
+    assert [(run.run, run.code, run.error) for run in found.runs] == [
+        (1, "provider", "no t1"), (2, "again", "once more"),
+    ]  # fmt: skip
+    await cell.put("t2", "s", REQUEST)
+    await cell.cancel("t2", "enough")
 
 
-async def test_filters_select_by_every_property(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fail(cell, "t1", "a", agent=b'"one"', tenant="acme")
-        await cell.wait(10_000)
-        await fail(
-            cell, "t2", "b", "limit", agent=b'{"provider":"x","model":"y","name":"two"}', queue="other"
-        )
-        await cell.wait(10_000)
-        await fail(cell, "t3", "a")
-        assert await listed(client) == ["t3", "t2", "t1"]
-        assert await listed(client, tenant="acme") == ["t3", "t1"]
-        assert await listed(client, agent="one") == ["t3", "t1"], "the session's agent is the third one's too"
-        assert await listed(client, agent="two") == ["t2"]
-        assert await listed(client, code="limit") == await listed(client, queue="other") == ["t2"]
-        between = datetime.fromtimestamp((START_MS + 5_000) / 1000, UTC)
-        assert await listed(client, since=between) == ["t3", "t2"]
-        assert await listed(client, since=START_MS + 10_000, until=START_MS + 20_000) == ["t2"]
-        assert await listed(client, until=START_MS) == []
+async def test_filters_select_by_every_property(cell, client):
+    await fail(cell, "t1", "a", agent=b'"one"', tenant="acme")
+    await cell.wait(10_000)
+    await fail(cell, "t2", "b", "limit", agent=b'{"provider":"x","model":"y","name":"two"}', queue="other")
+    await cell.wait(10_000)
+    await fail(cell, "t3", "a")
+    assert await listed(client) == ["t3", "t2", "t1"]
+    assert await listed(client, tenant="acme") == ["t3", "t1"]
+    assert await listed(client, agent="one") == ["t3", "t1"], "the session's agent is the third one's too"
+    assert await listed(client, agent="two") == ["t2"]
+    assert await listed(client, code="limit") == await listed(client, queue="other") == ["t2"]
+    between = datetime.fromtimestamp((START_MS + 5_000) / 1000, UTC)
+    assert await listed(client, since=between) == ["t3", "t2"]
+    assert await listed(client, since=START_MS + 10_000, until=START_MS + 20_000) == ["t2"]
+    assert await listed(client, until=START_MS) == []
 
 
-async def test_many_are_listed_in_pages_and_requeued_while_they_are(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        for number in range(230):
-            await fail(cell, f"t{number}", f"s{number}")
-        assert len(set(await listed(client))) == 230
-        told = await client.requeue_many(code="provider")
-        assert len({one.id for one in told}) == 230
-        assert await listed(client) == []
-        assert await client.requeue_many(since=0) == []
+async def test_many_are_listed_in_pages_and_requeued_while_they_are(cell, client):
+    for number in range(230):
+        await fail(cell, f"t{number}", f"s{number}")
+    assert len(set(await listed(client))) == 230
+    told = await client.requeue_many(code="provider")
+    assert len({one.id for one in told}) == 230
+    assert await listed(client) == []
+    assert await client.requeue_many(since=0) == []
 
 
-async def test_each_is_requeued_or_refused_by_itself(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fail(cell, "t1", "a")
-        await cell.put("t2", "b")
-        told = await client.requeue_many(["t2", "none", await client.turn("t1")])
-        assert [type(one) for one in told[:2]] == [UsageError, TurnNotFound]
-        assert (told[2].id, told[2].session_id) == ("t1", "a")
-        assert await cell.status("t1") == "queued"
+async def test_each_is_requeued_or_refused_by_itself(cell, client):
+    await fail(cell, "t1", "a")
+    await cell.put("t2", "b")
+    told = await client.requeue_many(["t2", "none", await client.turn("t1")])
+    assert [type(one) for one in told[:2]] == [UsageError, TurnNotFound]
+    assert (told[2].id, told[2].session_id) == ("t1", "a")
+    assert await cell.status("t1") == "queued"
 
 
-async def test_another_tenant_requeues_nothing(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fail(cell, "t1", tenant="acme")
-        with pytest.raises(WrongTenant):
-            await client.requeue("t1", tenant="other")
-        with pytest.raises(WrongTenant):
-            await client.requeue(await client.turn("t1"), tenant="other")
-        assert await client.requeue_many(tenant="other") == []
-        assert await cell.status("t1") == "failed"
-        assert (await client.requeue("t1", tenant="acme")).id == "t1"
+async def test_another_tenant_requeues_nothing(cell, client):
+    await fail(cell, "t1", tenant="acme")
+    with pytest.raises(WrongTenant):
+        await client.requeue("t1", tenant="other")
+    with pytest.raises(WrongTenant):
+        await client.requeue(await client.turn("t1"), tenant="other")
+    assert await client.requeue_many(tenant="other") == []
+    assert await cell.status("t1") == "failed"
+    assert (await client.requeue("t1", tenant="acme")).id == "t1"
 
 
-async def test_a_damaged_turn_hides_no_other(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fail(cell, "t1", "a")
-        await fail(cell, "t2", "b")
-        await cell.redis.hset("ant:turn:t2", "run", "junk")
-        await cell.redis.zadd("rq:failed:antiphon", {"a-job-of-somebody": START_MS})
-        assert await listed(client) == ["t1"]
-        await cell.redis.hset("ant:turn:t2", "run", "1")
+async def test_a_damaged_turn_hides_no_other(cell, client):
+    await fail(cell, "t1", "a")
+    await fail(cell, "t2", "b")
+    await cell.redis.hset("ant:turn:t2", "run", "junk")
+    await cell.redis.zadd("rq:failed:antiphon", {"a-job-of-somebody": START_MS})
+    assert await listed(client) == ["t1"]
+    await cell.redis.hset("ant:turn:t2", "run", "1")
 
 
 @pytest.mark.parametrize(

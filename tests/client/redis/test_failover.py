@@ -183,13 +183,12 @@ async def test_a_live_connection_that_answers_no_ping_is_opened_anew(redis_url, 
 
 
 @pytest.mark.one_server
-async def test_a_subscription_given_up_as_its_connection_is_lost_leaves_none_open(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        redis = open_redis(proxy.url)
-        feed = LiveFeed(redis)
-        async with feed.listen("ant:live:0:s") as listener:
-            assert await listener.get(5) == RESYNC
-            feed.reconnect()
-        await feed.aclose()
-        await redis.aclose()
-        await wait_until_async(lambda: not proxy.connections, 5, "no connection is open")
+async def test_a_subscription_given_up_as_its_connection_is_lost_leaves_none_open(redis_url, proxy):
+    redis = open_redis(proxy.url)
+    feed = LiveFeed(redis)
+    async with feed.listen("ant:live:0:s") as listener:
+        assert await listener.get(5) == RESYNC
+        feed.reconnect()
+    await feed.aclose()
+    await redis.aclose()
+    await wait_until_async(lambda: not proxy.connections, 5, "no connection is open")

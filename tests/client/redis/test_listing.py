@@ -29,13 +29,12 @@ async def pages_of(client, **options):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
-async def test_sessions_that_end_at_the_same_moment_come_once_each(cell, redis_url, limit):
-    async with AsyncClient(redis_url) as client:
-        await fill(cell, "s", 7, apart_ms=0)
-        assert await cell.redis.zcount(cell.keys.sessions, "-inf", "+inf") == 7
-        pages = await pages_of(client, limit=limit)
-        assert [one for page in pages for one in page] == [f"s{number}" for number in reversed(range(7))]
-        assert all(len(page) == limit for page in pages[:-1])
+async def test_sessions_that_end_at_the_same_moment_come_once_each(cell, limit, client):
+    await fill(cell, "s", 7, apart_ms=0)
+    assert await cell.redis.zcount(cell.keys.sessions, "-inf", "+inf") == 7
+    pages = await pages_of(client, limit=limit)
+    assert [one for page in pages for one in page] == [f"s{number}" for number in reversed(range(7))]
+    assert all(len(page) == limit for page in pages[:-1])
 
 
 async def test_the_sessions_of_several_cells_are_one_list(redis_url):
@@ -52,40 +51,36 @@ async def test_the_sessions_of_several_cells_are_one_list(redis_url):
             await redis.flushdb()
 
 
-async def test_a_page_reads_no_more_than_it_needs(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fill(cell, "s", 9)
-        before = (await cell.redis.info("commandstats"))["cmdstat_hmget"]["calls"]
-        assert [one.session_id async for one in client.sessions(limit=2)] == ["s8", "s7"]
-        assert (await cell.redis.info("commandstats"))["cmdstat_hmget"]["calls"] - before == 3
+async def test_a_page_reads_no_more_than_it_needs(cell, client):
+    await fill(cell, "s", 9)
+    before = (await cell.redis.info("commandstats"))["cmdstat_hmget"]["calls"]
+    assert [one.session_id async for one in client.sessions(limit=2)] == ["s8", "s7"]
+    assert (await cell.redis.info("commandstats"))["cmdstat_hmget"]["calls"] - before == 3
 
 
-async def test_what_has_ended_is_passed_over(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fill(cell, "s", 6)
-        await cell.redis.delete(*[cell.keys.session(f"s{number}") for number in (1, 4, 5)])
-        assert await pages_of(client, limit=2) == [["s3", "s2"], ["s0"]]
+async def test_what_has_ended_is_passed_over(cell, client):
+    await fill(cell, "s", 6)
+    await cell.redis.delete(*[cell.keys.session(f"s{number}") for number in (1, 4, 5)])
+    assert await pages_of(client, limit=2) == [["s3", "s2"], ["s0"]]
 
 
-async def test_metadata_that_cannot_be_read_hides_no_session(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await fill(cell, "s", 2)
-        await cell.redis.hset(cell.keys.session("s0"), mapping={"metadata": "{", "agent": '{"name": "x"}'})
-        found = [one async for one in client.sessions()]
-        assert [(one.session_id, one.metadata, one.agent) for one in found] == [
-            ("s1", {}, None),
-            ("s0", {}, "x"),
-        ]
+async def test_metadata_that_cannot_be_read_hides_no_session(cell, client):
+    await fill(cell, "s", 2)
+    await cell.redis.hset(cell.keys.session("s0"), mapping={"metadata": "{", "agent": '{"name": "x"}'})
+    found = [one async for one in client.sessions()]
+    assert [(one.session_id, one.metadata, one.agent) for one in found] == [
+        ("s1", {}, None),
+        ("s0", {}, "x"),
+    ]
 
 
-async def test_a_session_says_whether_it_runs_waits_or_is_done(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await cell.put("t1", "runs")
-        turn = await cell.take_one()
-        await cell.put("t2", "waits")
-        await cell.put("t3", "waits")
-        await cell.put("t4", "delayed", due_in_ms=1000)
-        found = {one.session_id: (one.status, one.turns) async for one in client.sessions()}
-        assert found == {"runs": ("running", 1), "waits": ("waiting", 2), "delayed": ("delayed", 0)}
-        await cell.end(turn)
-        assert {one.status async for one in client.sessions() if one.session_id == "runs"} == {"done"}
+async def test_a_session_says_whether_it_runs_waits_or_is_done(cell, client):
+    await cell.put("t1", "runs")
+    turn = await cell.take_one()
+    await cell.put("t2", "waits")
+    await cell.put("t3", "waits")
+    await cell.put("t4", "delayed", due_in_ms=1000)
+    found = {one.session_id: (one.status, one.turns) async for one in client.sessions()}
+    assert found == {"runs": ("running", 1), "waits": ("waiting", 2), "delayed": ("delayed", 0)}
+    await cell.end(turn)
+    assert {one.status async for one in client.sessions() if one.session_id == "runs"} == {"done"}

@@ -76,63 +76,60 @@ async def test_results_come_in_order_with_their_errors_as_values(client, redis_u
         assert [one.text for one in found[22:]] == ["You said: text 3"] * 2
 
 
-async def test_turns_come_as_they_end_and_bring_their_outcome(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        for n in range(3):
-            await cell.put(f"t{n}", f"s{n}")
-        turns = [await client.turn(f"t{n}") for n in range(3)]
-        done = client.as_completed([turns[0], turns[1], "t2", UsageError()])
-        claimed = {turn.turn_id: turn for turn in (await cell.take()).turns}
-        await cell.end(claimed["t1"], response=b'{"text":"one"}')
-        assert await asyncio.wait_for(anext(done), 10) is turns[1]
-        await cell.end(claimed["t2"], "failed", error_code="provider", error="no")
-        second = await asyncio.wait_for(anext(done), 10)
-        assert second.id == "t2"
-        await cell.end(claimed["t0"])
-        assert await asyncio.wait_for(anext(done), 10) is turns[0]
-        with pytest.raises(StopAsyncIteration):
-            await anext(done)
-        await cell.redis.delete("ant:turn:t1")
-        assert (await turns[1].result()).text == "one"
-        await second.requeue()
-        assert await second.status() == "queued"
+async def test_turns_come_as_they_end_and_bring_their_outcome(cell, client):
+    for n in range(3):
+        await cell.put(f"t{n}", f"s{n}")
+    turns = [await client.turn(f"t{n}") for n in range(3)]
+    done = client.as_completed([turns[0], turns[1], "t2", UsageError()])
+    claimed = {turn.turn_id: turn for turn in (await cell.take()).turns}
+    await cell.end(claimed["t1"], response=b'{"text":"one"}')
+    assert await asyncio.wait_for(anext(done), 10) is turns[1]
+    await cell.end(claimed["t2"], "failed", error_code="provider", error="no")
+    second = await asyncio.wait_for(anext(done), 10)
+    assert second.id == "t2"
+    await cell.end(claimed["t0"])
+    assert await asyncio.wait_for(anext(done), 10) is turns[0]
+    with pytest.raises(StopAsyncIteration):
+        await anext(done)
+    await cell.redis.delete("ant:turn:t1")
+    assert (await turns[1].result()).text == "one"
+    await second.requeue()
+    assert await second.status() == "queued"
 
 
-async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await cell.put("t1")
-        running = await cell.take_one()
-        steering = [await client.submit("s", text, if_busy="steer", agent=AGENT) for text in ("2", "3")]
-        await cell.put("t4", "other")
-        await cell.steer(running, length=0, step=1)
-        assert [await one.status() for one in steering] == ["finished"] * 2
-        outcomes = client.results([steering[0], "t4", steering[1].id])
-        done = client.as_completed(["t4", steering[0]])
-        first, ended = asyncio.create_task(anext(outcomes)), asyncio.create_task(anext(done))
-        (other,) = (await cell.take()).turns
-        await cell.end(other, response=b'{"text":"four"}')
-        assert (await asyncio.wait_for(ended, 10)).id == "t4"
-        assert not first.done()
-        await cell.end(running, response=b'{"text":"one","turn_id":"t1"}')
-        assert (await asyncio.wait_for(first, 10)).text == "one"
-        assert [one.text async for one in outcomes] == ["four", "one"]
-        last = await asyncio.wait_for(anext(done), 10)
-        assert last is steering[0]
-        assert (await last.result()).turn_id == "t1"
-        assert (await last.info()).steered_into == "t1"
-        with pytest.raises(StopAsyncIteration):
-            await anext(done)
+async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell, client):
+    await cell.put("t1")
+    running = await cell.take_one()
+    steering = [await client.submit("s", text, if_busy="steer", agent=AGENT) for text in ("2", "3")]
+    await cell.put("t4", "other")
+    await cell.steer(running, length=0, step=1)
+    assert [await one.status() for one in steering] == ["finished"] * 2
+    outcomes = client.results([steering[0], "t4", steering[1].id])
+    done = client.as_completed(["t4", steering[0]])
+    first, ended = asyncio.create_task(anext(outcomes)), asyncio.create_task(anext(done))
+    (other,) = (await cell.take()).turns
+    await cell.end(other, response=b'{"text":"four"}')
+    assert (await asyncio.wait_for(ended, 10)).id == "t4"
+    assert not first.done()
+    await cell.end(running, response=b'{"text":"one","turn_id":"t1"}')
+    assert (await asyncio.wait_for(first, 10)).text == "one"
+    assert [one.text async for one in outcomes] == ["four", "one"]
+    last = await asyncio.wait_for(anext(done), 10)
+    assert last is steering[0]
+    assert (await last.result()).turn_id == "t1"
+    assert (await last.info()).steered_into == "t1"
+    with pytest.raises(StopAsyncIteration):
+        await anext(done)
 
 
-async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await cell.put("t1")
-        running = await cell.take_one()
-        steering = await client.submit("s", "2", if_busy="steer", agent=AGENT)
-        await cell.steer(running, length=0, step=1)
-        await cell.end(running, "failed", error_code="provider_rejected", error="no")
-        (outcome,) = [one async for one in client.results([steering])]
-        assert (type(outcome).__name__, outcome.turn_id) == ("ProviderRejected", "t1")
+async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(cell, client):
+    await cell.put("t1")
+    running = await cell.take_one()
+    steering = await client.submit("s", "2", if_busy="steer", agent=AGENT)
+    await cell.steer(running, length=0, step=1)
+    await cell.end(running, "failed", error_code="provider_rejected", error="no")
+    (outcome,) = [one async for one in client.results([steering])]
+    assert (type(outcome).__name__, outcome.turn_id) == ("ProviderRejected", "t1")
 
 
 async def test_an_end_that_no_notice_tells_is_found_at_the_next_look(redis_url, monkeypatch):
@@ -150,22 +147,21 @@ async def test_an_end_that_no_notice_tells_is_found_at_the_next_look(redis_url, 
         assert (await asyncio.wait_for(found, 10)).text == "done"
 
 
-async def test_a_log_of_notices_that_is_gone_hides_no_end(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await cell.put("t1")
-        await cell.put("t2", "s2")
-        done = client.as_completed(["t1", "t2"])
-        first = asyncio.create_task(anext(done))
-        await wait_until_async(lambda: cell.redis.exists("ant:notices"), 10)
-        turns = {turn.turn_id: turn for turn in (await cell.take()).turns}
-        await cell.end(turns["t1"])
-        assert (await asyncio.wait_for(first, 10)).id == "t1"
-        await cell.redis.delete("ant:notices")
-        await cell.end(turns["t2"])
-        await cell.redis.xadd("ant:notices", {"kind": "began"})
-        await cell.redis.publish("ant:live:0:", "99999999999999-0")
-        await cell.redis.expire("ant:notices", 60)
-        assert (await asyncio.wait_for(anext(done), 10)).id == "t2"
+async def test_a_log_of_notices_that_is_gone_hides_no_end(cell, client):
+    await cell.put("t1")
+    await cell.put("t2", "s2")
+    done = client.as_completed(["t1", "t2"])
+    first = asyncio.create_task(anext(done))
+    await wait_until_async(lambda: cell.redis.exists("ant:notices"), 10)
+    turns = {turn.turn_id: turn for turn in (await cell.take()).turns}
+    await cell.end(turns["t1"])
+    assert (await asyncio.wait_for(first, 10)).id == "t1"
+    await cell.redis.delete("ant:notices")
+    await cell.end(turns["t2"])
+    await cell.redis.xadd("ant:notices", {"kind": "began"})
+    await cell.redis.publish("ant:live:0:", "99999999999999-0")
+    await cell.redis.expire("ant:notices", 60)
+    assert (await asyncio.wait_for(anext(done), 10)).id == "t2"
 
 
 async def test_a_turn_that_is_gone_is_told(client):
@@ -175,12 +171,8 @@ async def test_a_turn_that_is_gone_is_told(client):
 
 
 @pytest.mark.one_server
-async def test_waiting_for_many_turns_takes_one_connection_and_few_commands(redis_url):
-    async with (
-        AsyncClient(redis_url) as client,
-        running_worker(redis_url),
-        Redis.from_url(redis_url) as redis,
-    ):
+async def test_waiting_for_many_turns_takes_one_connection_and_few_commands(redis_url, client):
+    async with running_worker(redis_url), Redis.from_url(redis_url) as redis:
         turns = await client.submit_many(batch(300))
         before = (await redis.info("commandstats")).get("cmdstat_subscribe", {}).get("calls", 0)
         assert len([one async for one in client.as_completed(turns)]) == 300

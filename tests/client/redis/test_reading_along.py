@@ -107,18 +107,17 @@ def test_the_synchronous_client_gives_heartbeats(redis_url):
         turn.cancel()
 
 
-async def test_heartbeats_go_on_while_redis_is_away(redis_url, redis_server):
-    with Proxy(redis_server.port) as proxy:
-        async with AsyncClient(redis_url) as writer, AsyncClient(proxy.url) as client:
-            turn = await writer.submit("s", "x", queue="nowhere")
-            events = client.subscribe("s", 0, heartbeat=0.05)
-            assert (await after_heartbeats(events)).turn_id == turn.id
-            proxy.refuse()
-            assert [(await anext(events)).type for _ in range(5)] == ["heartbeat"] * 5
-            await turn.cancel()
-            proxy.heal()
-            assert (await after_heartbeats(events)).type == "turn_cancelled"
-            await events.aclose()
+async def test_heartbeats_go_on_while_redis_is_away(redis_url, proxy):
+    async with AsyncClient(redis_url) as writer, AsyncClient(proxy.url) as client:
+        turn = await writer.submit("s", "x", queue="nowhere")
+        events = client.subscribe("s", 0, heartbeat=0.05)
+        assert (await after_heartbeats(events)).turn_id == turn.id
+        proxy.refuse()
+        assert [(await anext(events)).type for _ in range(5)] == ["heartbeat"] * 5
+        await turn.cancel()
+        proxy.heal()
+        assert (await after_heartbeats(events)).type == "turn_cancelled"
+        await events.aclose()
 
 
 async def after_heartbeats(events):

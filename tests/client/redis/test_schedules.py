@@ -41,20 +41,19 @@ async def due(cell):
     return (await stored(cell, ["tick:s"]))[0].due
 
 
-async def test_each_due_time_submits_one_turn(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
+async def test_each_due_time_submits_one_turn(cell, client):
+    await scheduled(client, cell)
+    assert await submit_due(cell) == 0
+    for number in range(1, 4):
+        await cell.wait(10_000)
+        assert await submit_due(cell) == 1
         assert await submit_due(cell) == 0
-        for number in range(1, 4):
-            await cell.wait(10_000)
-            assert await submit_due(cell) == 1
-            assert await submit_due(cell) == 0
-            assert len(await turns(cell)) == number
-            assert await due(cell) == START_MS + 10_000 * (number + 1)
-        (shown,) = [one async for one in client.schedules("s")]
-        assert (shown.last_turn, shown.error, shown.every) == ((await turns(cell))[-1], None, 10)
-        assert (await (await client.turn(shown.last_turn)).info()).input[0].text == "Tick"
-        await client.schedules("s").delete("tick")
+        assert len(await turns(cell)) == number
+        assert await due(cell) == START_MS + 10_000 * (number + 1)
+    (shown,) = [one async for one in client.schedules("s")]
+    assert (shown.last_turn, shown.error, shown.every) == ((await turns(cell))[-1], None, 10)
+    assert (await (await client.turn(shown.last_turn)).info()).input[0].text == "Tick"
+    await client.schedules("s").delete("tick")
 
 
 async def test_a_tenant_has_a_limited_number_of_schedules(cell, redis_url, monkeypatch):
@@ -91,183 +90,171 @@ async def test_a_tenant_has_a_limited_number_of_schedules(cell, redis_url, monke
         assert not [one async for one in client.schedules()]
 
 
-async def test_the_tenant_of_a_schedule_may_change(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        for tenant in ("a", "b", "b"):
-            await client.schedules("s").set("tick", "Tick", every=10, agent=AGENT, tenant=tenant)
-        counted = {key.decode() for key in await cell.redis.keys("ant:tenant_schedules:*")}
-        assert counted == {"ant:tenant_schedules:b"}
-        await client.schedules("s").delete("tick")
-        assert not await cell.redis.keys("ant:tenant_schedules:*")
+async def test_the_tenant_of_a_schedule_may_change(cell, client):
+    for tenant in ("a", "b", "b"):
+        await client.schedules("s").set("tick", "Tick", every=10, agent=AGENT, tenant=tenant)
+    counted = {key.decode() for key in await cell.redis.keys("ant:tenant_schedules:*")}
+    assert counted == {"ant:tenant_schedules:b"}
+    await client.schedules("s").delete("tick")
+    assert not await cell.redis.keys("ant:tenant_schedules:*")
 
 
-async def test_several_workers_submit_it_once(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await cell.wait(10_000)
-        assert sum(await asyncio.gather(*(submit_due(cell) for _ in range(8)))) == 1
-        assert len(await turns(cell)) == 1
-        await client.schedules("s").delete("tick")
+async def test_several_workers_submit_it_once(cell, client):
+    await scheduled(client, cell)
+    await cell.wait(10_000)
+    assert sum(await asyncio.gather(*(submit_due(cell) for _ in range(8)))) == 1
+    assert len(await turns(cell)) == 1
+    await client.schedules("s").delete("tick")
 
 
 async def test_a_worker_that_dies_between_turn_and_schedule_costs_and_doubles_nothing(
-    cell, redis_url, monkeypatch
+    cell, monkeypatch, client
 ):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await cell.wait(10_000)
+    await scheduled(client, cell)
+    await cell.wait(10_000)
 
-        async def dies(*_):
-            raise StoreUnavailable
+    async def dies(*_):
+        raise StoreUnavailable
 
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "advance", dies)
-            with pytest.raises(StoreUnavailable):
-                await submit_due(cell)
-        await cell.end(await cell.take_one())
-        assert await submit_due(cell) == 1
-        assert len(await turns(cell)) == 1
-        await client.schedules("s").delete("tick")
-
-
-async def test_times_that_were_missed_make_one_turn(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await cell.wait(57_000)
-        assert await submit_due(cell) == 1
-        assert await due(cell) == START_MS + 60_000, "it keeps its rhythm"
-        await client.schedules("s").delete("tick")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "advance", dies)
+        with pytest.raises(StoreUnavailable):
+            await submit_due(cell)
+    await cell.end(await cell.take_one())
+    assert await submit_due(cell) == 1
+    assert len(await turns(cell)) == 1
+    await client.schedules("s").delete("tick")
 
 
-async def test_what_is_paused_or_deleted_submits_nothing(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        ours = client.schedules("s")
-        await scheduled(client, cell)
-        await ours.pause("tick")
-        await cell.wait(10_000)
-        assert await submit_due(cell) == 0
-        assert [one.due async for one in ours] == [None]
-        assert not await advance(cell, "tick:s", START_MS + 10_000, START_MS + 20_000, "t", "")
-        await ours.resume("tick")
-        assert [one.due is not None async for one in ours] == [True]
-        await ours.delete("tick")
-        assert [one async for one in ours] == []
-        assert not await write_schedule(cell, "s", "tick", "5", {})
-        assert await cell.redis.keys("ant:schedule*") == []
-        for act in (ours.pause, ours.resume, ours.delete):
-            with pytest.raises(NotFound):
-                await act("tick")
+async def test_times_that_were_missed_make_one_turn(cell, client):
+    await scheduled(client, cell)
+    await cell.wait(57_000)
+    assert await submit_due(cell) == 1
+    assert await due(cell) == START_MS + 60_000, "it keeps its rhythm"
+    await client.schedules("s").delete("tick")
 
 
-async def test_the_schedules_of_a_session_go_with_it(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await client.schedules("s").set("paused", "x", every=60, agent=AGENT)
-        await client.schedules("s").pause("paused")
-        await client.schedules("other:s").set("tick", "x", every=60, agent=AGENT)
-        await client.schedules("other:s").pause("tick")
-        await cell.wait(10_000)
-        assert await client.session("s").delete() is False, "it had not begun"
-        assert await submit_due(cell) == 0
-        assert [one async for one in client.schedules("s")] == []
-        assert [(one.session_id, one.name) async for one in client.schedules()] == [("other:s", "tick")]
-        await client.schedules("other:s").delete("tick")
-        assert await cell.redis.keys("ant:schedule*") == []
+async def test_what_is_paused_or_deleted_submits_nothing(cell, client):
+    ours = client.schedules("s")
+    await scheduled(client, cell)
+    await ours.pause("tick")
+    await cell.wait(10_000)
+    assert await submit_due(cell) == 0
+    assert [one.due async for one in ours] == [None]
+    assert not await advance(cell, "tick:s", START_MS + 10_000, START_MS + 20_000, "t", "")
+    await ours.resume("tick")
+    assert [one.due is not None async for one in ours] == [True]
+    await ours.delete("tick")
+    assert [one async for one in ours] == []
+    assert not await write_schedule(cell, "s", "tick", "5", {})
+    assert await cell.redis.keys("ant:schedule*") == []
+    for act in (ours.pause, ours.resume, ours.delete):
+        with pytest.raises(NotFound):
+            await act("tick")
 
 
-async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(cell, redis_url, monkeypatch):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await cell.wait(10_000)
-        submit = cell.submit
-
-        async def submit_late(*given, **options):
-            await client.session("s").delete()
-            return await submit(*given, **options)
-
-        monkeypatch.setattr(cell, "submit", submit_late)
-        assert await submit_due(cell) == 0
-        assert [await (await client.turn(turn)).status() for turn in await turns(cell)] == ["cancelled"]
-
-
-async def test_turns_of_a_schedule_have_its_priority(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell, priority="low")
-        await cell.wait(10_000)
-        assert await submit_due(cell) == 1
-        assert await cell.redis.hget(f"ant:turn:{(await turns(cell))[0]}", "priority") == b"low"
-        await client.schedules("s").delete("tick")
-        await cell.redis.flushdb()
+async def test_the_schedules_of_a_session_go_with_it(cell, client):
+    await scheduled(client, cell)
+    await client.schedules("s").set("paused", "x", every=60, agent=AGENT)
+    await client.schedules("s").pause("paused")
+    await client.schedules("other:s").set("tick", "x", every=60, agent=AGENT)
+    await client.schedules("other:s").pause("tick")
+    await cell.wait(10_000)
+    assert await client.session("s").delete() is False, "it had not begun"
+    assert await submit_due(cell) == 0
+    assert [one async for one in client.schedules("s")] == []
+    assert [(one.session_id, one.name) async for one in client.schedules()] == [("other:s", "tick")]
+    await client.schedules("other:s").delete("tick")
+    assert await cell.redis.keys("ant:schedule*") == []
 
 
-async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        await client.session("s", agent="any").close()
-        await cell.wait(10_000)
-        assert await submit_due(cell) == 1
-        (shown,) = [one async for one in client.schedules()]
-        assert "closed" in shown.error
-        assert await due(cell) == START_MS + 20_000
-        await client.schedules("s").delete("tick")
+async def test_a_turn_of_a_schedule_that_is_deleted_meanwhile_does_not_run(cell, monkeypatch, client):
+    await scheduled(client, cell)
+    await cell.wait(10_000)
+    submit = cell.submit
+
+    async def submit_late(*given, **options):
+        await client.session("s").delete()
+        return await submit(*given, **options)
+
+    monkeypatch.setattr(cell, "submit", submit_late)
+    assert await submit_due(cell) == 0
+    assert [await (await client.turn(turn)).status() for turn in await turns(cell)] == ["cancelled"]
 
 
-async def test_a_turn_that_is_refused_for_now_is_submitted_when_there_is_room(cell, redis_url, caplog):
+async def test_turns_of_a_schedule_have_its_priority(cell, client):
+    await scheduled(client, cell, priority="low")
+    await cell.wait(10_000)
+    assert await submit_due(cell) == 1
+    assert await cell.redis.hget(f"ant:turn:{(await turns(cell))[0]}", "priority") == b"low"
+    await client.schedules("s").delete("tick")
+    await cell.redis.flushdb()
+
+
+async def test_a_turn_that_is_refused_is_told_and_the_next_time_comes(cell, client):
+    await scheduled(client, cell)
+    await client.session("s", agent="any").close()
+    await cell.wait(10_000)
+    assert await submit_due(cell) == 1
+    (shown,) = [one async for one in client.schedules()]
+    assert "closed" in shown.error
+    assert await due(cell) == START_MS + 20_000
+    await client.schedules("s").delete("tick")
+
+
+async def test_a_turn_that_is_refused_for_now_is_submitted_when_there_is_room(cell, caplog, client):
     """Until the next time at which the schedule is due, which is then tried itself."""
-    async with AsyncClient(redis_url) as client:
-        await client.set_tenant_limits("acme", waiting=1)
-        await cell.put("blocks", "other", tenant="acme")
-        await cell.put("waits", "another", tenant="acme")
-        await scheduled(client, cell, tenant="acme")
-        await client.schedules("t").set("beside", "Tick", every=10, agent=AGENT)
-        await cell.redis.zadd("ant:schedules", {"beside:t": START_MS + 10_000})
-        scheduler = DueSchedules(cell)
-        await cell.wait(10_000)
-        assert await scheduler.submit() == 1, "of the other schedule"
-        await cell.wait(9_999)
-        assert (await scheduler.submit(), await due(cell)) == (0, START_MS + 10_000)
-        assert caplog.text.count("tick:s stays due") == 1
-        await cell.wait(1)
-        await scheduler.submit()
-        assert (await turns(cell), await due(cell)) == ([], START_MS + 20_000)
-        assert "limit waiting" in (await anext(aiter(client.schedules("s")))).error
-        for turn in (await cell.take()).turns:
-            await cell.end(turn)
-        await cell.wait(5_000)
-        assert (await scheduler.submit(), len(await turns(cell))) == (1, 1)
-        assert await due(cell) == START_MS + 30_000
-        for name, where in (("tick", "s"), ("beside", "t")):
-            await client.schedules(where).delete(name)
-        await cell.redis.flushdb()
+    await client.set_tenant_limits("acme", waiting=1)
+    await cell.put("blocks", "other", tenant="acme")
+    await cell.put("waits", "another", tenant="acme")
+    await scheduled(client, cell, tenant="acme")
+    await client.schedules("t").set("beside", "Tick", every=10, agent=AGENT)
+    await cell.redis.zadd("ant:schedules", {"beside:t": START_MS + 10_000})
+    scheduler = DueSchedules(cell)
+    await cell.wait(10_000)
+    assert await scheduler.submit() == 1, "of the other schedule"
+    await cell.wait(9_999)
+    assert (await scheduler.submit(), await due(cell)) == (0, START_MS + 10_000)
+    assert caplog.text.count("tick:s stays due") == 1
+    await cell.wait(1)
+    await scheduler.submit()
+    assert (await turns(cell), await due(cell)) == ([], START_MS + 20_000)
+    assert "limit waiting" in (await anext(aiter(client.schedules("s")))).error
+    for turn in (await cell.take()).turns:
+        await cell.end(turn)
+    await cell.wait(5_000)
+    assert (await scheduler.submit(), len(await turns(cell))) == (1, 1)
+    assert await due(cell) == START_MS + 30_000
+    for name, where in (("tick", "s"), ("beside", "t")):
+        await client.schedules(where).delete(name)
+    await cell.redis.flushdb()
 
 
 @pytest.mark.parametrize("damage", ["wrong type", "no hash", "not UTF-8"])
-async def test_a_damaged_schedule_delays_no_other_one(cell, redis_url, damage):
-    async with AsyncClient(redis_url) as client:
-        await scheduled(client, cell)
-        if damage == "wrong type":
-            await cell.redis.set("ant:schedule:bad:s", "x")
-        await cell.redis.zadd("ant:schedules", {b"\xff" if damage == "not UTF-8" else "bad:s": float("-inf")})
-        scheduler = DueSchedules(cell)
-        for number in range(1, 3):
-            await cell.wait(10_000)
-            assert await scheduler.submit(count=1) == 1
-            assert len(await turns(cell)) == number
-        await cell.redis.flushdb()
+async def test_a_damaged_schedule_delays_no_other_one(cell, damage, client):
+    await scheduled(client, cell)
+    if damage == "wrong type":
+        await cell.redis.set("ant:schedule:bad:s", "x")
+    await cell.redis.zadd("ant:schedules", {b"\xff" if damage == "not UTF-8" else "bad:s": float("-inf")})
+    scheduler = DueSchedules(cell)
+    for number in range(1, 3):
+        await cell.wait(10_000)
+        assert await scheduler.submit(count=1) == 1
+        assert len(await turns(cell)) == number
+    await cell.redis.flushdb()
 
 
-async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(cell, redis_url, caplog):
-    async with AsyncClient(redis_url) as client:
-        for number in range(7):
-            await client.schedules("s").set(f"broken{number}", "Tick", every=10, agent=AGENT)
-            await cell.redis.hset(f"ant:schedule:broken{number}:s", "plan", "{")
-            await cell.redis.zadd("ant:schedules", {f"broken{number}:s": START_MS})
-        await scheduled(client, cell)
-        due = DueSchedules(cell)
-        for _ in range(3):
-            await cell.wait(10_000)
-            assert await due.submit(count=2) == 1
-        assert sum("cannot be read" in line for line in caplog.messages) == 7
+async def test_schedules_that_cannot_be_read_hold_up_no_other_one_and_are_told_once(cell, caplog, client):
+    for number in range(7):
+        await client.schedules("s").set(f"broken{number}", "Tick", every=10, agent=AGENT)
+        await cell.redis.hset(f"ant:schedule:broken{number}:s", "plan", "{")
+        await cell.redis.zadd("ant:schedules", {f"broken{number}:s": START_MS})
+    await scheduled(client, cell)
+    due = DueSchedules(cell)
+    for _ in range(3):
+        await cell.wait(10_000)
+        assert await due.submit(count=2) == 1
+    assert sum("cannot be read" in line for line in caplog.messages) == 7
 
 
 async def test_a_tenant_sees_and_changes_its_own(client):

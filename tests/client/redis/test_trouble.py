@@ -90,39 +90,37 @@ async def test_a_reply_that_is_lost_after_the_script_ran_does_no_harm(
 
 
 @our_side
-async def test_a_lost_reply_to_a_submit_submits_once(redis_url, redis_server, tmp_path):
-    with Proxy(redis_server.port) as proxy:
-        async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, AsyncClient(proxy.url) as client:
-            await client.submit("s", "one", agent=agent_spec())
-            proxy.drop_reply(load_script("submit").sha.encode())
-            turn = await client.submit("s", "two", agent=agent_spec())
-            assert proxy.lost_replies == 1
-            async with ensemble.worker():
-                await turn.result(60)
-            await ensemble.whole("s")
-            assert [text for role, text in await ensemble.texts("s") if role == "user"] == ["one", "two"]
+async def test_a_lost_reply_to_a_submit_submits_once(redis_url, tmp_path, proxy):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, AsyncClient(proxy.url) as client:
+        await client.submit("s", "one", agent=agent_spec())
+        proxy.drop_reply(load_script("submit").sha.encode())
+        turn = await client.submit("s", "two", agent=agent_spec())
+        assert proxy.lost_replies == 1
+        async with ensemble.worker():
+            await turn.result(60)
+        await ensemble.whole("s")
+        assert [text for role, text in await ensemble.texts("s") if role == "user"] == ["one", "two"]
 
 
 @our_side
 async def test_a_black_hole_longer_than_the_lease_does_not_start_a_lonely_worker_again(
-    redis_url, redis_server, tmp_path
+    redis_url, tmp_path, proxy
 ):
     """Nobody else wants the session: its holder freezes, renews and goes on where it was."""
-    with Proxy(redis_server.port) as proxy:
-        async with (
-            open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-            ensemble.worker(url=proxy.url, lease=0.6),
-        ):
-            turn = await ensemble.submit("s", "go on words:150")
-            await ensemble.seen("s", "text_delta", 3)
-            proxy.blackhole()
-            lease = int(
-                await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
-            )
-            await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
-            proxy.heal()
-            await turn.result(60)
-            await ensemble.whole("s")
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
+        ensemble.worker(url=proxy.url, lease=0.6),
+    ):
+        turn = await ensemble.submit("s", "go on words:150")
+        await ensemble.seen("s", "text_delta", 3)
+        proxy.blackhole()
+        lease = int(
+            await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
+        )
+        await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
+        proxy.heal()
+        await turn.result(60)
+        await ensemble.whole("s")
 
 
 async def past(ensemble, at_ms):
@@ -133,24 +131,23 @@ async def past(ensemble, at_ms):
 @our_side
 @pytest.mark.parametrize("how", ["blackhole", "refuse"])
 async def test_a_frozen_worker_that_is_told_to_stop_gives_back_when_redis_answers(
-    how, redis_url, redis_server, tmp_path
+    how, redis_url, tmp_path, proxy
 ):
-    with Proxy(redis_server.port) as proxy:
-        async with (
-            open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-            ensemble.worker(url=proxy.url, lease=0.6) as worker,
-        ):
-            turn = await ensemble.submit("s", "go on words:500")
-            await ensemble.seen("s", "text_delta", 3)
-            getattr(proxy, how)()
-            lease = int(
-                await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
-            )
-            await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
-            worker.abort()
-            proxy.heal()
-            await wait_until_async(lambda: status_is(turn, "queued"), 10, "the turn is given back")
-            assert await turn.cancel() == "cancelled"
+    async with (
+        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
+        ensemble.worker(url=proxy.url, lease=0.6) as worker,
+    ):
+        turn = await ensemble.submit("s", "go on words:500")
+        await ensemble.seen("s", "text_delta", 3)
+        getattr(proxy, how)()
+        lease = int(
+            await ensemble.client.connections.cell_of_session("s").redis.hget("ant:session:s", "lease")
+        )
+        await wait_until_async(lambda: past(ensemble, lease), 5, "the lease has expired")
+        worker.abort()
+        proxy.heal()
+        await wait_until_async(lambda: status_is(turn, "queued"), 10, "the turn is given back")
+        assert await turn.cancel() == "cancelled"
 
 
 async def status_is(turn, status):
@@ -158,20 +155,19 @@ async def status_is(turn, status):
 
 
 @our_side
-async def test_waiting_for_a_result_outlasts_an_outage(redis_url, redis_server, tmp_path):
-    with Proxy(redis_server.port) as proxy:
-        async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, AsyncClient(proxy.url) as client:
-            submitted = await ensemble.submit("s", "hello")
-            turn = await client.turn(submitted.id)
-            proxy.refuse()
-            refused = proxy.accepted
-            waiting = asyncio.create_task(turn.result(60))
-            await wait_until_async(lambda: proxy.accepted > refused + 10 or waiting.done(), 10)
-            assert not waiting.done()
-            async with ensemble.worker():
-                await submitted.result(60)
-            proxy.heal()
-            assert (await waiting).turn_id == submitted.id
+async def test_waiting_for_a_result_outlasts_an_outage(redis_url, tmp_path, proxy):
+    async with open_ensemble(redis_url, tmp_path / "stage") as ensemble, AsyncClient(proxy.url) as client:
+        submitted = await ensemble.submit("s", "hello")
+        turn = await client.turn(submitted.id)
+        proxy.refuse()
+        refused = proxy.accepted
+        waiting = asyncio.create_task(turn.result(60))
+        await wait_until_async(lambda: proxy.accepted > refused + 10 or waiting.done(), 10)
+        assert not waiting.done()
+        async with ensemble.worker():
+            await submitted.result(60)
+        proxy.heal()
+        assert (await waiting).turn_id == submitted.id
 
 
 async def test_a_pause_of_redis_does_not_start_turns_again(server_kind, tmp_path):
@@ -242,23 +238,20 @@ async def test_the_lease_of_a_claim_runs_from_the_first_time_it_was_asked_for(
 
 @pytest.mark.main_path
 @our_side
-async def test_a_worker_that_must_stop_while_redis_is_away_stops(
-    redis_url, redis_server, tmp_path, processes
-):
-    with Proxy(redis_server.port) as proxy:
-        async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-            supervised = ensemble.supervisor(url=proxy.url, lease=1, drain=0)
-            supervised.ready()
-            turn = await ensemble.submit("s", "go on gate:g")
-            await ensemble.waits("g")
-            proxy.refuse()
-            assert await asyncio.to_thread(supervised.process.terminate, 25) == 0
-            assert "could not be given back" in supervised.process.output
-            async with ensemble.worker(lease=1):
-                await ensemble.waits("g", 2)
-                ensemble.stage.open("g")
-                await turn.result(60)
-            await ensemble.whole("s")
+async def test_a_worker_that_must_stop_while_redis_is_away_stops(redis_url, tmp_path, processes, proxy):
+    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
+        supervised = ensemble.supervisor(url=proxy.url, lease=1, drain=0)
+        supervised.ready()
+        turn = await ensemble.submit("s", "go on gate:g")
+        await ensemble.waits("g")
+        proxy.refuse()
+        assert await asyncio.to_thread(supervised.process.terminate, 25) == 0
+        assert "could not be given back" in supervised.process.output
+        async with ensemble.worker(lease=1):
+            await ensemble.waits("g", 2)
+            ensemble.stage.open("g")
+            await turn.result(60)
+        await ensemble.whole("s")
 
 
 async def test_scripts_that_redis_has_forgotten_are_sent_again(ensemble, redis_url):

@@ -152,12 +152,8 @@ async def test_a_subscriber_reads_the_sessions_that_its_ids_begin_with_and_no_ot
                 await anext(reader.subscribe("acme-1", after=0))
 
 
-async def test_an_operator_sees_and_stops_what_runs(user, redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        ensemble.worker(),
-        AsyncClient(user("operator")) as client,
-    ):
+async def test_an_operator_sees_and_stops_what_runs(user, ensemble):
+    async with ensemble.worker(), AsyncClient(user("operator")) as client:
         turn = await client.submit("s", "go on gate:g", agent=agent_spec())
         await ensemble.waits("g")
         assert await turn.cancel("enough") == "requested"

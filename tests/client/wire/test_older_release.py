@@ -76,11 +76,8 @@ async def test_turns_go_from_one_release_to_the_other(redis_url, tmp_path, proce
 
 
 @pytest.mark.parametrize("asking", [PREVIOUS, THIS], ids=["the older", "this"])
-async def test_a_client_of_one_release_is_answered_by_the_other(redis_url, tmp_path, processes, asking):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
-        workers(ensemble, THIS if asking is PREVIOUS else PREVIOUS),
-    ):
+async def test_a_client_of_one_release_is_answered_by_the_other(redis_url, processes, asking, ensemble):
+    async with workers(ensemble, THIS if asking is PREVIOUS else PREVIOUS):
         process = processes.start(asking.python, "-c", ASK, redis_url, name="client", env=asking.env)
         assert process.wait(40) == 0, process.output
         messages, package = process.output.split()
@@ -103,43 +100,34 @@ ASKS_MORE = {
 
 @pytest.mark.parametrize("more", ASKS_MORE.values(), ids=ASKS_MORE)
 async def test_an_older_worker_refuses_what_it_would_pass_over_and_a_requeue_runs_it(
-    redis_url, tmp_path, processes, more
+    processes, more, ensemble
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        async with workers(ensemble, PREVIOUS):
-            turn = await ensemble.submit(
-                "s", "tool:pay words:3" if more["agent"] is ASKS else "words:3", **more
-            )
-            with pytest.raises(CorruptRecord, match=REFUSED):
-                await turn.result(60)
-        assert ensemble.stage.notes("tool", tool="pay") == []
-        async with workers(ensemble, THIS):
-            await turn.requeue()
-            if more["agent"] is ASKS:
-                await ensemble.seen("s", "turn_suspended")
-                await turn.approve("call_1", by="ada")
-            assert (await turn.result(60)).text
-        await ensemble.whole("s")
+    async with workers(ensemble, PREVIOUS):
+        turn = await ensemble.submit("s", "tool:pay words:3" if more["agent"] is ASKS else "words:3", **more)
+        with pytest.raises(CorruptRecord, match=REFUSED):
+            await turn.result(60)
+    assert ensemble.stage.notes("tool", tool="pay") == []
+    async with workers(ensemble, THIS):
+        await turn.requeue()
+        if more["agent"] is ASKS:
+            await ensemble.seen("s", "turn_suspended")
+            await turn.approve("call_1", by="ada")
+        assert (await turn.result(60)).text
+    await ensemble.whole("s")
 
 
-async def test_the_agent_that_a_session_keeps_is_not_passed_over_either(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        async with workers(ensemble, THIS):
-            await (await ensemble.submit("s", "words:3", agent=ASKS)).result(60)
-        async with workers(ensemble, PREVIOUS):
-            turn = await ensemble.submit("s", "tool:pay words:3", agent=None)
-            with pytest.raises(CorruptRecord, match=REFUSED):
-                await turn.result(60)
-        assert ensemble.stage.notes("tool", tool="pay") == []
+async def test_the_agent_that_a_session_keeps_is_not_passed_over_either(processes, ensemble):
+    async with workers(ensemble, THIS):
+        await (await ensemble.submit("s", "words:3", agent=ASKS)).result(60)
+    async with workers(ensemble, PREVIOUS):
+        turn = await ensemble.submit("s", "tool:pay words:3", agent=None)
+        with pytest.raises(CorruptRecord, match=REFUSED):
+            await turn.result(60)
+    assert ensemble.stage.notes("tool", tool="pay") == []
 
 
-async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
-    redis_url, tmp_path, processes
-):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
-        workers(ensemble, PREVIOUS),
-    ):
+async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(processes, ensemble):
+    async with workers(ensemble, PREVIOUS):
         await (await ensemble.submit("s", "words:3", agent=AGENT)).result(60)
         session = ensemble.client.session("s")
         before = await session.messages()
@@ -151,42 +139,38 @@ async def test_an_older_worker_fails_a_turn_that_revises_and_leaves_the_history(
 
 
 async def test_a_suspended_turn_stays_so_beside_an_older_worker_which_runs_none_of_its_calls(
-    redis_url, tmp_path, processes
+    processes, ensemble
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        async with workers(ensemble, THIS):
-            asks = await ensemble.submit("s", "tool:pay words:3", agent=ASKS)
-            passed = await ensemble.submit("p", "tool:pay words:3", agent=ASKS, while_suspended="continue")
-            for session in "sp":
-                await ensemble.seen(session, "turn_suspended")
-        async with workers(ensemble, PREVIOUS):
-            cell = ensemble.client.connections.cell_of_session("s")  # type: ignore[arg-type]
-            await cell.redis.zadd(cell.keys.active, {"s": 1})  # it is due: the older reaper looks at it
-            await wait_until_async(lambda: _looked_at(cell), 20, "the reaper has looked")
-            assert await ensemble.field(asks, "status") == "suspended"
-            assert (
-                await (await ensemble.submit("p", "words:3", agent=AGENT)).result(60)
-            ).text  # it passes by
-            for turn in (asks, passed):
-                await turn.approve("call_1", by="ada")
-                with pytest.raises(CorruptRecord, match=REFUSED):
-                    await turn.result(60)
-        assert ensemble.stage.notes("tool", tool="pay") == []
-        await ensemble.whole("s", "p")
+    async with workers(ensemble, THIS):
+        asks = await ensemble.submit("s", "tool:pay words:3", agent=ASKS)
+        passed = await ensemble.submit("p", "tool:pay words:3", agent=ASKS, while_suspended="continue")
+        for session in "sp":
+            await ensemble.seen(session, "turn_suspended")
+    async with workers(ensemble, PREVIOUS):
+        cell = ensemble.client.connections.cell_of_session("s")  # type: ignore[arg-type]
+        await cell.redis.zadd(cell.keys.active, {"s": 1})  # it is due: the older reaper looks at it
+        await wait_until_async(lambda: _looked_at(cell), 20, "the reaper has looked")
+        assert await ensemble.field(asks, "status") == "suspended"
+        assert (await (await ensemble.submit("p", "words:3", agent=AGENT)).result(60)).text  # it passes by
+        for turn in (asks, passed):
+            await turn.approve("call_1", by="ada")
+            with pytest.raises(CorruptRecord, match=REFUSED):
+                await turn.result(60)
+    assert ensemble.stage.notes("tool", tool="pay") == []
+    await ensemble.whole("s", "p")
 
 
 async def _looked_at(cell) -> bool:
     return (await cell.redis.zscore(cell.keys.active, "s") or 0) > 1
 
 
-async def test_turns_of_a_tenant_wait_for_a_worker_of_this_release_and_go_on(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        async with workers(ensemble, PREVIOUS):
-            turns = [await ensemble.submit(s, "words:3", agent=AGENT, tenant="acme") for s in SESSIONS]
-            assert (await turns[0].result(60)).text
-            async with workers(ensemble, THIS):
-                cell = ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]
-                for turn, session in zip(turns, SESSIONS, strict=True):
-                    await cell.redis.zadd(cell.keys.active, {session: 1}, xx=True)  # not in half a minute
-                    assert (await turn.result(60)).text
-        await ensemble.whole(*SESSIONS)
+async def test_turns_of_a_tenant_wait_for_a_worker_of_this_release_and_go_on(processes, ensemble):
+    async with workers(ensemble, PREVIOUS):
+        turns = [await ensemble.submit(s, "words:3", agent=AGENT, tenant="acme") for s in SESSIONS]
+        assert (await turns[0].result(60)).text
+        async with workers(ensemble, THIS):
+            cell = ensemble.client.connections.cell_of_session("s0")  # type: ignore[arg-type]
+            for turn, session in zip(turns, SESSIONS, strict=True):
+                await cell.redis.zadd(cell.keys.active, {session: 1}, xx=True)  # not in half a minute
+                assert (await turn.result(60)).text
+    await ensemble.whole(*SESSIONS)

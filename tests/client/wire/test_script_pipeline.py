@@ -7,7 +7,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from support.eventually import wait_until_async
-from support.proxy import Proxy
 
 from antiphon.wire.connection import resp as direct
 from antiphon.wire.connection.open import open_redis
@@ -17,12 +16,6 @@ pytestmark = pytest.mark.one_server
 
 ECHO = "return ARGV[1]"
 COUNT = "return redis.call('INCR', KEYS[1])"
-
-
-@pytest.fixture
-def proxy(redis_server):
-    with Proxy(redis_server.port) as proxy:
-        yield proxy
 
 
 async def echo(redis, value):

@@ -1,7 +1,7 @@
 """Damage of a key that all sessions share is an outage: the error names the key, and it ends with the damage."""
 
 import pytest
-from support.cells import LEASE_MS, open_cell
+from support.cells import LEASE_MS
 
 from antiphon.errors import CorruptRecord, StoreError
 from antiphon.input.ids import TurnId
@@ -37,36 +37,35 @@ async def tried(call):
 
 
 @pytest.mark.parametrize(("key", "how"), DAMAGE, ids=str)
-async def test_a_damaged_shared_key_is_an_outage_that_ends_when_it_is_repaired(redis_url, key, how):
-    async with open_cell(redis_url) as cell:
-        for name in ("a", "b"):
-            await cell.put(f"{name}1", name, tenant=name)
-        await cell.put("b2", "b")
-        (running, *_) = (await cell.take(limit=1)).turns
-        before = await cell.redis.dump(key)
-        await damage(cell.redis, key, how)
-        errors = []
-        for number in range(3):
-            errors += [
-                await tried(cell.take(f"w{number}")),
-                await tried(cell.reap()),
-                await tried(cell.put("c1", "c", tenant="c")),
-                await tried(cell.renew("w1", [(running.session_id, running.fence)], lease_ms=LEASE_MS)),
-            ]
-            await cell.wait(1_000)
-        ended = await tried(cell.end(running, messages=[b"{}"]))
-        assert all(key in str(error) for error in errors if error is not None)
-        said = await damaged_keys(cell.redis)
-        assert key == "ant:clock" or (len(said) == 1 and key in said[0]), "a reaper writes the clock"
-        assert key == "ant:quarantined" or not await cell.redis.exists("ant:quarantined")
-        await cell.redis.delete(key)
-        if before is not None:
-            await cell.redis.restore(key, 0, before)
-        assert await damaged_keys(cell.redis) == []
-        await cell.put("c1", "c", tenant="c")
-        assert ended is None or await cell.end(running, messages=[b"{}"]), "its holder has not lost it"
-        assert await cell.redis.llen("ant:history:a") == 1
-        await everything_ends(cell)
+async def test_a_damaged_shared_key_is_an_outage_that_ends_when_it_is_repaired(key, how, cell):
+    for name in ("a", "b"):
+        await cell.put(f"{name}1", name, tenant=name)
+    await cell.put("b2", "b")
+    (running, *_) = (await cell.take(limit=1)).turns
+    before = await cell.redis.dump(key)
+    await damage(cell.redis, key, how)
+    errors = []
+    for number in range(3):
+        errors += [
+            await tried(cell.take(f"w{number}")),
+            await tried(cell.reap()),
+            await tried(cell.put("c1", "c", tenant="c")),
+            await tried(cell.renew("w1", [(running.session_id, running.fence)], lease_ms=LEASE_MS)),
+        ]
+        await cell.wait(1_000)
+    ended = await tried(cell.end(running, messages=[b"{}"]))
+    assert all(key in str(error) for error in errors if error is not None)
+    said = await damaged_keys(cell.redis)
+    assert key == "ant:clock" or (len(said) == 1 and key in said[0]), "a reaper writes the clock"
+    assert key == "ant:quarantined" or not await cell.redis.exists("ant:quarantined")
+    await cell.redis.delete(key)
+    if before is not None:
+        await cell.redis.restore(key, 0, before)
+    assert await damaged_keys(cell.redis) == []
+    await cell.put("c1", "c", tenant="c")
+    assert ended is None or await cell.end(running, messages=[b"{}"]), "its holder has not lost it"
+    assert await cell.redis.llen("ant:history:a") == 1
+    await everything_ends(cell)
 
 
 async def everything_ends(cell):

@@ -464,22 +464,23 @@ app = make_app(Stage(Path(os.environ["STAGE"])), Deadly(os.environ["ARCHIVE"]))
 """
 
 
-async def test_a_stock_worker_restores_too_and_the_setting_names_the_store(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        path = tmp_path / "archive.db"
-        with SQLiteStore(path) as opened:
-            async with ensemble.worker(archive=f"sqlite://{path}"):
-                await say(ensemble, "hello")
-                await wait_until_async(lambda: opened.load("s") is not None)
-                await ended(ensemble)
-        turn = await ensemble.submit("s", "and on", ttl=SOON)
-        env = {**ensemble.stage.env, "ANTIPHON_ARCHIVE": f"sqlite://{path}"}
-        worker = processes.start(
-            RQ, "worker", "-u", redis_url, "--serializer", "json", "--burst", "antiphon", env=env
-        )
-        assert await asyncio.to_thread(worker.wait, 40) == 0
-        assert (await turn.result(1)).text.startswith("The first words. I was shown 3 messages")
-        assert await whole(ensemble) == ["hello", "and on"]
+async def test_a_stock_worker_restores_too_and_the_setting_names_the_store(
+    redis_url, tmp_path, processes, ensemble
+):
+    path = tmp_path / "archive.db"
+    with SQLiteStore(path) as opened:
+        async with ensemble.worker(archive=f"sqlite://{path}"):
+            await say(ensemble, "hello")
+            await wait_until_async(lambda: opened.load("s") is not None)
+            await ended(ensemble)
+    turn = await ensemble.submit("s", "and on", ttl=SOON)
+    env = {**ensemble.stage.env, "ANTIPHON_ARCHIVE": f"sqlite://{path}"}
+    worker = processes.start(
+        RQ, "worker", "-u", redis_url, "--serializer", "json", "--burst", "antiphon", env=env
+    )
+    assert await asyncio.to_thread(worker.wait, 40) == 0
+    assert (await turn.result(1)).text.startswith("The first words. I was shown 3 messages")
+    assert await whole(ensemble) == ["hello", "and on"]
 
 
 async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path, monkeypatch, capsys):

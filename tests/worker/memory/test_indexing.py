@@ -168,43 +168,38 @@ async def test_a_session_that_the_store_refuses_holds_up_no_other(cell, memory, 
     assert len(passages_in(memory)) == 3
 
 
-async def test_a_deleted_session_leaves_the_index(client, redis_url, memory):
-    async with open_cell(redis_url) as cell:
-        await say(cell, "t1")
-        await say(cell, "t2", "other")
-        await indexed(cell, memory)
-        await client.session("s").delete()
-        await indexed(cell, memory)
-        assert len(passages_in(memory)) == 1
-        assert await remembered(cell) == {}
-        assert not await cell.redis.exists(cell.keys.remembered("s"), cell.keys.unindexed("memory"))
+async def test_a_deleted_session_leaves_the_index(client, memory, cell):
+    await say(cell, "t1")
+    await say(cell, "t2", "other")
+    await indexed(cell, memory)
+    await client.session("s").delete()
+    await indexed(cell, memory)
+    assert len(passages_in(memory)) == 1
+    assert await remembered(cell) == {}
+    assert not await cell.redis.exists(cell.keys.remembered("s"), cell.keys.unindexed("memory"))
 
 
-async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(
-    client, redis_url, memory, store
-):
-    async with open_cell(redis_url) as cell:
-        await say(cell, "t1")
-        store.gate = asyncio.Event()
-        writing = asyncio.create_task(Indexer(cell, memory).index_some())
-        await store.reached.wait()
-        await client.session("s").delete()
-        store.gate.set()
-        await writing
-        await indexed(cell, memory)
-        assert passages_in(memory) == []
+async def test_a_session_that_is_deleted_while_it_is_indexed_leaves_the_index(client, memory, store, cell):
+    await say(cell, "t1")
+    store.gate = asyncio.Event()
+    writing = asyncio.create_task(Indexer(cell, memory).index_some())
+    await store.reached.wait()
+    await client.session("s").delete()
+    store.gate.set()
+    await writing
+    await indexed(cell, memory)
+    assert passages_in(memory) == []
 
 
-async def test_a_late_write_of_a_worker_that_stood_still_is_undone(client, redis_url, memory, store):
-    async with open_cell(redis_url) as cell:
-        late, gate = await standing_still(cell, memory, store)
-        await client.session("s").delete()
-        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
-        await indexed(cell, memory)  # another worker forgets it
-        gate.set()
-        await late
-        assert len(store.written) == 1
-        assert passages_in(memory) == []
+async def test_a_late_write_of_a_worker_that_stood_still_is_undone(client, memory, store, cell):
+    late, gate = await standing_still(cell, memory, store)
+    await client.session("s").delete()
+    await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+    await indexed(cell, memory)  # another worker forgets it
+    gate.set()
+    await late
+    assert len(store.written) == 1
+    assert passages_in(memory) == []
 
 
 async def test_a_rewound_history_leaves_the_index_as_far_as_it_was_cut(redis_url, memory, store):
@@ -348,28 +343,27 @@ async def test_a_late_write_takes_nothing_from_the_worker_that_writes_the_same(
 
 @pytest.mark.parametrize("away", ["redis", "store"])
 async def test_a_late_write_is_undone_although_redis_or_the_store_is_away_then(
-    client, redis_url, memory, store, monkeypatch, away
+    client, memory, store, monkeypatch, away, cell
 ):
-    async with open_cell(redis_url) as cell:
-        late, gate = await standing_still(cell, memory, store)
-        await client.session("s").delete()
-        await cell.wait(int(LEASE_SECONDS * 1000) + 1)
-        await indexed(cell, memory)
-        failed, delete, settle = [], store.adelete, indexer.settle_session
+    late, gate = await standing_still(cell, memory, store)
+    await client.session("s").delete()
+    await cell.wait(int(LEASE_SECONDS * 1000) + 1)
+    await indexed(cell, memory)
+    failed, delete, settle = [], store.adelete, indexer.settle_session
 
-        async def away_once(call, *arguments):
-            if not failed:
-                failed.append(call)
-                raise StoreUnavailable("It cannot be reached now.")
-            return await call(*arguments)
+    async def away_once(call, *arguments):
+        if not failed:
+            failed.append(call)
+            raise StoreUnavailable("It cannot be reached now.")
+        return await call(*arguments)
 
-        if away == "redis":
-            monkeypatch.setattr(indexer, "settle_session", lambda *given: away_once(settle, *given))
-        else:
-            monkeypatch.setattr(
-                store, "adelete", lambda *given: away_once(delete, *given) if given[0] else delete(*given)
-            )
-        gate.set()
-        await late
-        assert failed
-        assert passages_in(memory) == []
+    if away == "redis":
+        monkeypatch.setattr(indexer, "settle_session", lambda *given: away_once(settle, *given))
+    else:
+        monkeypatch.setattr(
+            store, "adelete", lambda *given: away_once(delete, *given) if given[0] else delete(*given)
+        )
+    gate.set()
+    await late
+    assert failed
+    assert passages_in(memory) == []

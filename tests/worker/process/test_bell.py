@@ -1,7 +1,6 @@
 """An idle worker's claim stands behind its bell: a turn is taken in the moment in which it is submitted."""
 
 import pytest
-from redis import Redis
 from support.eventually import wait_until_async
 from support.here import running_worker
 from support.proxy import Proxy
@@ -12,12 +11,6 @@ from antiphon.wire.cell import Cell
 from antiphon_worker.process import consumer
 
 AGENT = AgentSpec(provider="scripted", model="says it back")
-
-
-@pytest.fixture
-def redis(redis_url):
-    with Redis.from_url(redis_url) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -58,25 +58,22 @@ EVERY = pytest.mark.parametrize("mark", MARKS, ids=lambda mark: mark.__name__)
 @pytest.mark.main_path
 @pytest.mark.one_server
 @pytest.mark.parametrize(("mark", "form"), [*((mark, int) for mark in MARKS), (of_request, str)])
-async def test_what_is_newer_is_given_back_until_a_newer_worker_comes(
-    redis_url, tmp_path, processes, mark, form
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        turn = await ensemble.submit("s", "Hello")
-        kind = MARKS[mark]
-        await mark(ensemble, turn, form(KNOWN[kind] + 1))
-        async with ensemble.worker():
-            events = await ensemble.seen("s", "turn_retrying", times=2)
-        info = await turn.info()
-        assert (info.status, info.code) == ("retrying", "newer_release")
-        assert f"The {kind} of this turn has version {KNOWN[kind] + 1}" in (info.error or "")
-        assert [message.text for message in info.input] == ["Hello"]
-        assert [await ensemble.field(turn, name) for name in ("attempt", "errors", "crashes")] == ["0"] * 3
-        assert all(event.retry_at > event.at for event in events if event.type == "turn_retrying")
-        ensemble.supervisor(env={"ANTIPHON_APP": "support.next_stage:app"})
-        assert (await turn.result(60)).text
-        assert (await turn.info()).error is None
-        await ensemble.whole("s")
+async def test_what_is_newer_is_given_back_until_a_newer_worker_comes(processes, mark, form, ensemble):
+    turn = await ensemble.submit("s", "Hello")
+    kind = MARKS[mark]
+    await mark(ensemble, turn, form(KNOWN[kind] + 1))
+    async with ensemble.worker():
+        events = await ensemble.seen("s", "turn_retrying", times=2)
+    info = await turn.info()
+    assert (info.status, info.code) == ("retrying", "newer_release")
+    assert f"The {kind} of this turn has version {KNOWN[kind] + 1}" in (info.error or "")
+    assert [message.text for message in info.input] == ["Hello"]
+    assert [await ensemble.field(turn, name) for name in ("attempt", "errors", "crashes")] == ["0"] * 3
+    assert all(event.retry_at > event.at for event in events if event.type == "turn_retrying")
+    ensemble.supervisor(env={"ANTIPHON_APP": "support.next_stage:app"})
+    assert (await turn.result(60)).text
+    assert (await turn.info()).error is None
+    await ensemble.whole("s")
 
 
 @EVERY

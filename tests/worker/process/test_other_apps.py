@@ -53,20 +53,19 @@ async def starts(ensemble, session):
 
 @pytest.mark.main_path
 @pytest.mark.one_server
-async def test_a_turn_goes_to_the_process_that_has_its_agent(redis_url, tmp_path, processes):
+async def test_a_turn_goes_to_the_process_that_has_its_agent(processes, ensemble):
     """Real processes, old and new App side by side: each turn runs, and asks each App at most once."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        for names in ("old", "old new"):
-            ensemble.supervisor(env={**ENV, "STAGE_APP": names})
-        await listed(ensemble, number=2)
-        turns = [await ensemble.submit(f"s{n}", "Hello", agent="new" if n % 2 else "old") for n in range(12)]
-        for turn in turns:
-            assert (await turn.result(30)).text
-            info = await turn.info()
-            assert (info.run, info.attempt) == (1, 1)
-            assert [await ensemble.field(turn, name) for name in ("errors", "crashes")] == ["0", "0"]
-            assert len(await starts(ensemble, turn.session_id)) <= 2
-        await ensemble.whole(*(turn.session_id for turn in turns))
+    for names in ("old", "old new"):
+        ensemble.supervisor(env={**ENV, "STAGE_APP": names})
+    await listed(ensemble, number=2)
+    turns = [await ensemble.submit(f"s{n}", "Hello", agent="new" if n % 2 else "old") for n in range(12)]
+    for turn in turns:
+        assert (await turn.result(30)).text
+        info = await turn.info()
+        assert (info.run, info.attempt) == (1, 1)
+        assert [await ensemble.field(turn, name) for name in ("errors", "crashes")] == ["0", "0"]
+        assert len(await starts(ensemble, turn.session_id)) <= 2
+    await ensemble.whole(*(turn.session_id for turn in turns))
 
 
 @pytest.mark.parametrize("needs", ["agent", "tool"])
@@ -107,12 +106,9 @@ async def open_call(turn):
     return call
 
 
-async def test_an_approved_call_goes_to_a_worker_that_has_its_tool(redis_url, tmp_path):
+async def test_an_approved_call_goes_to_a_worker_that_has_its_tool(ensemble):
     """The agent of another worker has the same name, and not the tool."""
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        worker_with(ensemble, "smith", approved=("drill",), concurrency=1) as having,
-    ):
+    async with worker_with(ensemble, "smith", approved=("drill",), concurrency=1) as having:
         turn = await ensemble.submit("s", "go tool:drill", agent="smith")
         call = await open_call(turn)
         busy = await ensemble.submit("busy", "gate:free", agent="smith")
@@ -148,12 +144,8 @@ async def test_an_approved_call_that_no_worker_can_run_fails_its_turn(ensemble):
     assert ensemble.stage.notes("tool") == []
 
 
-async def test_two_apps_that_both_lack_it_ask_each_other_nothing(redis_url, tmp_path):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        worker_with(ensemble, "baker"),
-        worker_with(ensemble, "brewer"),
-    ):
+async def test_two_apps_that_both_lack_it_ask_each_other_nothing(ensemble):
+    async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer"):
         turn = await ensemble.submit("s", "Hello", agent="smith")
         with pytest.raises(
             UnknownAgent, match="No worker of the queue antiphon has it: start one with"
@@ -166,13 +158,9 @@ async def test_two_apps_that_both_lack_it_ask_each_other_nothing(redis_url, tmp_
             await tools.result(20)
 
 
-async def test_a_record_that_promises_too_much_makes_no_loop(redis_url, tmp_path):
+async def test_a_record_that_promises_too_much_makes_no_loop(ensemble):
     """Each App looks at the turn once; then it stands in the queue for a worker that has what it needs."""
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage") as ensemble,
-        worker_with(ensemble, "baker"),
-        worker_with(ensemble, "brewer") as liar,
-    ):
+    async with worker_with(ensemble, "baker"), worker_with(ensemble, "brewer") as liar:
         redis = ensemble.client.connections.cell_of_session("s").redis
         parts = AppParts("ant", agents=["smith"], more=True)
         await redis.hset(f"rq:worker:{liar.name}", FIELD, parts.encoded())

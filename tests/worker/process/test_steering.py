@@ -20,40 +20,36 @@ from antiphon_worker.settings import Settings
 
 
 @pytest.mark.main_path
-async def test_a_crash_repeats_what_the_turn_was_steered_with_at_the_same_place(
-    redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2).ready(2)
-        turn = await ensemble.submit("s", "look around tool:wait")
-        await ensemble.seen("s", "tool_call")
-        steering = await ensemble.submit("s", "and then die*1", if_busy="steer")
-        ensemble.stage.open("tool")
-        response = await turn.result(20)
-        assert (await steering.result(5)).text == response.text
-        assert [role for role, _ in await ensemble.texts("s")] == [
-            "user", "assistant", "tool", "user", "assistant",
-        ]  # fmt: skip
-        asked = ensemble.stage.notes("asked", text="and then die*1")
-        assert [note["messages"] for note in asked] == [4, 4]
-        assert await ensemble.field(turn, "crashes") == "1"
-        assert [event.type for event in await ensemble.events("s")].count("turn_steered") == 1
-        await ensemble.whole("s")
+async def test_a_crash_repeats_what_the_turn_was_steered_with_at_the_same_place(processes, ensemble):
+    ensemble.supervisor(processes=2).ready(2)
+    turn = await ensemble.submit("s", "look around tool:wait")
+    await ensemble.seen("s", "tool_call")
+    steering = await ensemble.submit("s", "and then die*1", if_busy="steer")
+    ensemble.stage.open("tool")
+    response = await turn.result(20)
+    assert (await steering.result(5)).text == response.text
+    assert [role for role, _ in await ensemble.texts("s")] == [
+        "user", "assistant", "tool", "user", "assistant",
+    ]  # fmt: skip
+    asked = ensemble.stage.notes("asked", text="and then die*1")
+    assert [note["messages"] for note in asked] == [4, 4]
+    assert await ensemble.field(turn, "crashes") == "1"
+    assert [event.type for event in await ensemble.events("s")].count("turn_steered") == 1
+    await ensemble.whole("s")
 
 
-async def test_a_message_that_no_model_call_takes_runs_after_the_crash(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2).ready(2)
-        turn = await ensemble.submit("s", "go on die*1 gate:g")
-        await ensemble.seen("s", "text_delta")
-        steering = await ensemble.submit("s", "and this", if_busy="steer")
-        ensemble.stage.open("g")
-        await turn.result(20)
-        await steering.result(20)
-        await ensemble.whole("s")
-        started = [event.turn_id for event in await ensemble.events("s") if event.type == "turn_started"]
-        steered = [event.steered_id for event in await ensemble.events("s") if event.type == "turn_steered"]
-        assert (steering.id in started) is not (steering.id in steered)
+async def test_a_message_that_no_model_call_takes_runs_after_the_crash(processes, ensemble):
+    ensemble.supervisor(processes=2).ready(2)
+    turn = await ensemble.submit("s", "go on die*1 gate:g")
+    await ensemble.seen("s", "text_delta")
+    steering = await ensemble.submit("s", "and this", if_busy="steer")
+    ensemble.stage.open("g")
+    await turn.result(20)
+    await steering.result(20)
+    await ensemble.whole("s")
+    started = [event.turn_id for event in await ensemble.events("s") if event.type == "turn_started"]
+    steered = [event.steered_id for event in await ensemble.events("s") if event.type == "turn_steered"]
+    assert (steering.id in started) is not (steering.id in steered)
 
 
 @pytest.mark.parametrize(("words", "kept"), [("words:3", 2), ("fail:rejected", 2), ("fail:limited", 2)])

@@ -62,21 +62,20 @@ async def test_a_turn_waits_through_the_death_of_everything(tmp_path, processes,
 
 
 async def test_a_worker_that_dies_in_an_approved_tool_is_followed_by_one_that_knows_of_the_approval(
-    redis_url, tmp_path, processes
+    processes, ensemble
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2)
-        turn = await ensemble.submit("s", "go tool:wait", agent=waiting_agent("wait"))
-        call = await open_call(turn)
-        await turn.approve(call.call_id, by="ada")
-        await wait_until_async(lambda: ensemble.stage.notes("tool"), 30, "the tool runs")
-        os.kill(ensemble.stage.notes("tool")[0]["pid"], signal.SIGKILL)
-        await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2, 30, "the tool runs again")
-        ensemble.stage.open("tool")
-        await turn.result(60)
-        types = [event.type for event in await ensemble.events("s")]
-        assert (types.count("turn_suspended"), types.count("turn_resumed")) == (1, 1)
-        await ensemble.whole("s")
+    ensemble.supervisor(processes=2)
+    turn = await ensemble.submit("s", "go tool:wait", agent=waiting_agent("wait"))
+    call = await open_call(turn)
+    await turn.approve(call.call_id, by="ada")
+    await wait_until_async(lambda: ensemble.stage.notes("tool"), 30, "the tool runs")
+    os.kill(ensemble.stage.notes("tool")[0]["pid"], signal.SIGKILL)
+    await wait_until_async(lambda: len(ensemble.stage.notes("tool")) == 2, 30, "the tool runs again")
+    ensemble.stage.open("tool")
+    await turn.result(60)
+    types = [event.type for event in await ensemble.events("s")]
+    assert (types.count("turn_suspended"), types.count("turn_resumed")) == (1, 1)
+    await ensemble.whole("s")
 
 
 @pytest.mark.parametrize("approves", [False, True])

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from support.ensemble import agent_spec, open_ensemble, signal_process
+from support.ensemble import agent_spec, signal_process
 from support.eventually import wait_until_async
 
 from antiphon.errors import ProviderStreamBroken, TurnCancelled, TurnFailed
@@ -22,72 +22,65 @@ pytestmark = pytest.mark.one_server
     ],
 )
 async def test_what_is_to_stay_is_known_to_whoever_ends_the_turn_of_a_dead_worker(
-    redis_url, tmp_path, processes, keep, kept
+    processes, keep, kept, ensemble
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2).ready(2)
-        turn = await ensemble.submit("s", "write it down tool:note gate:g")
-        pid = await ensemble.waits("g")
-        signal_process(pid, signal.SIGSTOP)  # so that it does not hear of it
-        assert await turn.cancel("enough", keep=keep) == "requested"
-        signal_process(pid, signal.SIGKILL)
-        with pytest.raises(TurnCancelled, match="enough"):
-            await turn.result(60)
-        messages = (await ensemble.client.snapshot("s")).messages
-        assert [(one.role, one.interrupted) for one in messages] == kept
-        info = await turn.info()
-        assert [one.role for one in info.messages] == ["assistant", "tool"], (
-            "the answer that it wrote is lost"
-        )
-        assert len(ensemble.stage.notes("asked")) == 2, "no model is asked again"
-        ensemble.stage.open("g")
-        await (await ensemble.submit("s", "and on")).result(60)
-        await ensemble.whole("s")
-        assert [len(one["told"]) for one in ensemble.stage.notes("asked", text="and on")] == [int(not kept)]
+    ensemble.supervisor(processes=2).ready(2)
+    turn = await ensemble.submit("s", "write it down tool:note gate:g")
+    pid = await ensemble.waits("g")
+    signal_process(pid, signal.SIGSTOP)  # so that it does not hear of it
+    assert await turn.cancel("enough", keep=keep) == "requested"
+    signal_process(pid, signal.SIGKILL)
+    with pytest.raises(TurnCancelled, match="enough"):
+        await turn.result(60)
+    messages = (await ensemble.client.snapshot("s")).messages
+    assert [(one.role, one.interrupted) for one in messages] == kept
+    info = await turn.info()
+    assert [one.role for one in info.messages] == ["assistant", "tool"], "the answer that it wrote is lost"
+    assert len(ensemble.stage.notes("asked")) == 2, "no model is asked again"
+    ensemble.stage.open("g")
+    await (await ensemble.submit("s", "and on")).result(60)
+    await ensemble.whole("s")
+    assert [len(one["told"]) for one in ensemble.stage.notes("asked", text="and on")] == [int(not kept)]
 
 
 @pytest.mark.parametrize("keep", ["partial", "steps", "nothing"])
 async def test_a_revising_turn_that_its_dead_worker_leaves_to_another_to_end_changes_no_history(
-    redis_url, tmp_path, processes, keep
+    processes, keep, ensemble
 ):
     """Who ends it does not know where its messages belong."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2).ready(2)
-        await (await ensemble.submit("s", "hello")).result(60)
-        session = ensemble.client.session("s")
-        before = await session.messages()
-        turn = await session.edit(before[0].id, "write it down tool:note gate:g")
-        pid = await ensemble.waits("g")
-        signal_process(pid, signal.SIGSTOP)  # so that it does not hear of it
-        assert await turn.cancel("enough", keep=keep) == "requested"
-        signal_process(pid, signal.SIGKILL)
-        with pytest.raises(TurnCancelled, match="enough"):
-            await turn.result(60)
-        assert await session.messages() == before
-        ensemble.stage.open("g")
-        await (await ensemble.submit("s", "and on")).result(60)
-        (asked,) = ensemble.stage.notes("asked", text="and on")
-        assert "returned: noted" in asked["told"][0]
+    ensemble.supervisor(processes=2).ready(2)
+    await (await ensemble.submit("s", "hello")).result(60)
+    session = ensemble.client.session("s")
+    before = await session.messages()
+    turn = await session.edit(before[0].id, "write it down tool:note gate:g")
+    pid = await ensemble.waits("g")
+    signal_process(pid, signal.SIGSTOP)  # so that it does not hear of it
+    assert await turn.cancel("enough", keep=keep) == "requested"
+    signal_process(pid, signal.SIGKILL)
+    with pytest.raises(TurnCancelled, match="enough"):
+        await turn.result(60)
+    assert await session.messages() == before
+    ensemble.stage.open("g")
+    await (await ensemble.submit("s", "and on")).result(60)
+    (asked,) = ensemble.stage.notes("asked", text="and on")
+    assert "returned: noted" in asked["told"][0]
 
 
-async def test_a_turn_that_was_given_up_can_be_read_and_tells_the_next_one_what_it_did(
-    redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2, crash_limit=2).ready(2)
-        turn = await ensemble.submit("s", "write it down tool:note die:always")
-        with pytest.raises(TurnFailed, match="given up after 2 crashes"):
-            await turn.result(60)
-        info = await turn.info()
-        assert (info.status, info.code, info.attempt) == ("failed", "worker_crashed", 2)
-        assert info.usage.output_tokens == 1
-        assert [one.text for one in info.input] == ["write it down tool:note die:always"]
-        assert [result.text for one in info.messages for result in one.tool_results] == ["noted"]
-        assert [one.role for one in await history(ensemble, failed=True)] == ["user", "assistant", "tool"]
-        await (await ensemble.submit("s", "and on")).result(60)
-        (asked,) = ensemble.stage.notes("asked", text="and on")
-        assert "returned: noted" in asked["told"][0]
-        await ensemble.whole("s")
+async def test_a_turn_that_was_given_up_can_be_read_and_tells_the_next_one_what_it_did(processes, ensemble):
+    ensemble.supervisor(processes=2, crash_limit=2).ready(2)
+    turn = await ensemble.submit("s", "write it down tool:note die:always")
+    with pytest.raises(TurnFailed, match="given up after 2 crashes"):
+        await turn.result(60)
+    info = await turn.info()
+    assert (info.status, info.code, info.attempt) == ("failed", "worker_crashed", 2)
+    assert info.usage.output_tokens == 1
+    assert [one.text for one in info.input] == ["write it down tool:note die:always"]
+    assert [result.text for one in info.messages for result in one.tool_results] == ["noted"]
+    assert [one.role for one in await history(ensemble, failed=True)] == ["user", "assistant", "tool"]
+    await (await ensemble.submit("s", "and on")).result(60)
+    (asked,) = ensemble.stage.notes("asked", text="and on")
+    assert "returned: noted" in asked["told"][0]
+    await ensemble.whole("s")
 
 
 async def history(ensemble, **options):
@@ -95,18 +88,17 @@ async def history(ensemble, **options):
 
 
 @pytest.mark.main_path
-async def test_a_call_that_a_crash_left_open_has_a_result_that_says_so(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(processes=2, crash_limit=1).ready(2)
-        turn = await ensemble.submit("s", "pay unpaid tool:pay")
-        with pytest.raises(TurnFailed):
-            await turn.result(60)
-        (result,) = [result for one in (await turn.info()).messages for result in one.tool_results]
-        assert result.is_error
-        assert "unknown what it has done" in result.text
-        await (await ensemble.submit("s", "and on")).result(60)
-        (asked,) = ensemble.stage.notes("asked", text="and on")
-        assert "unknown what it has done" in asked["told"][0]
+async def test_a_call_that_a_crash_left_open_has_a_result_that_says_so(processes, ensemble):
+    ensemble.supervisor(processes=2, crash_limit=1).ready(2)
+    turn = await ensemble.submit("s", "pay unpaid tool:pay")
+    with pytest.raises(TurnFailed):
+        await turn.result(60)
+    (result,) = [result for one in (await turn.info()).messages for result in one.tool_results]
+    assert result.is_error
+    assert "unknown what it has done" in result.text
+    await (await ensemble.submit("s", "and on")).result(60)
+    (asked,) = ensemble.stage.notes("asked", text="and on")
+    assert "unknown what it has done" in asked["told"][0]
 
 
 async def approved(ensemble, text):

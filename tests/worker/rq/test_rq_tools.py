@@ -450,23 +450,20 @@ async def test_a_turn_enqueued_with_rqs_own_queue_is_run(runs, redis, ensemble, 
 
 @pytest.mark.parametrize("deaths", [1, 3])
 async def test_a_job_whose_worker_dies_while_it_reads_it_is_read_again_or_fails_visibly(
-    deaths, redis, redis_url, tmp_path, processes
+    deaths, redis, processes, ensemble
 ):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
-        options = {"agent": msgspec.to_builtins(agent_spec())}
-        job = queue.enqueue(RUN_TURN, "s", "by RQ's own means", options)
-        ensemble.supervisor(app="support.dying_reader:app", env={"JOB_DEATHS": str(deaths)})
-        if deaths == 1:
-            await ensemble.seen("s", "turn_finished")
-            await ensemble.whole("s")
-        else:
-            await wait_until_async(
-                lambda: redis.zscore("rq:failed:antiphon", job.id), 20, "the job has failed"
-            )
-            assert b"died 3 times" in redis.hget(f"rq:job:{job.id}", "exc_info")
-            assert not redis.exists(f"ant:turn:{job.id}")
-        assert len(ensemble.stage.notes("dies")) == deaths
+    queue = Queue("antiphon", connection=redis, serializer=JSONSerializer)
+    options = {"agent": msgspec.to_builtins(agent_spec())}
+    job = queue.enqueue(RUN_TURN, "s", "by RQ's own means", options)
+    ensemble.supervisor(app="support.dying_reader:app", env={"JOB_DEATHS": str(deaths)})
+    if deaths == 1:
+        await ensemble.seen("s", "turn_finished")
+        await ensemble.whole("s")
+    else:
+        await wait_until_async(lambda: redis.zscore("rq:failed:antiphon", job.id), 20, "the job has failed")
+        assert b"died 3 times" in redis.hget(f"rq:job:{job.id}", "exc_info")
+        assert not redis.exists(f"ant:turn:{job.id}")
+    assert len(ensemble.stage.notes("dies")) == deaths
 
 
 async def test_a_stock_worker_of_one_process_opens_the_model_service_for_each_turn(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from support.ensemble import agent_spec, open_ensemble
+from support.ensemble import agent_spec
 from support.eventually import wait_until_async
 from support.stage import make_app
 
@@ -79,11 +79,8 @@ async def test_the_same_key_in_the_same_session_is_a_turn_of_each(ensemble, redi
 
 
 @pytest.mark.one_server
-async def test_a_burst_ends_when_only_another_prefix_has_work(redis_url, tmp_path, processes):
-    async with (
-        open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble,
-        deployment(redis_url, ensemble.stage, "b", works=False) as theirs,
-    ):
+async def test_a_burst_ends_when_only_another_prefix_has_work(redis_url, processes, ensemble):
+    async with deployment(redis_url, ensemble.stage, "b", works=False) as theirs:
         waiting = [await theirs.submit(f"s{n}", "hello", agent=agent_spec()) for n in range(3)]
         own = await ensemble.submit("s", "hello")
         rq = Path(sys.executable).parent / "rq"

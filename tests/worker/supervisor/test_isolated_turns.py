@@ -8,7 +8,6 @@ import pytest
 from support.ensemble import open_ensemble, signal_process
 from support.eventually import wait_until
 from support.processes import worker_name
-from support.proxy import Proxy
 from support.stage import make_app
 
 from antiphon.wire.cell import Cell
@@ -55,79 +54,70 @@ async def ended_whole(ensemble, supervised, turn, *, attempt, crashes, asked):
     assert "Traceback" not in supervised.process.output
 
 
-async def test_the_worker_dies_before_the_process_has_claimed_the_turn(redis_url, tmp_path, processes):
+async def test_the_worker_dies_before_the_process_has_claimed_the_turn(processes, ensemble):
     """Both the old process and the one of the next worker go for the turn: one of them gets it."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised, worker, turn, first = await begun(ensemble, "alone", opened=["claimed"])
-        name = worker_name(worker)
-        signal_process(worker, signal.SIGKILL)
-        supervised.process.wait_for_output(f"1 turns of worker {name} are handed back")
-        second = await ensemble.waits("alone", 2)
-        assert second != first
-        ensemble.stage.open("alone")
-        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
-        assert gone(first)
+    supervised, worker, turn, first = await begun(ensemble, "alone", opened=["claimed"])
+    name = worker_name(worker)
+    signal_process(worker, signal.SIGKILL)
+    supervised.process.wait_for_output(f"1 turns of worker {name} are handed back")
+    second = await ensemble.waits("alone", 2)
+    assert second != first
+    ensemble.stage.open("alone")
+    await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+    assert gone(first)
 
 
-async def test_the_worker_dies_when_the_process_has_just_claimed_the_turn(redis_url, tmp_path, processes):
+async def test_the_worker_dies_when_the_process_has_just_claimed_the_turn(processes, ensemble):
     """The process goes on with it, and ends afterwards."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"])
-        name = worker_name(worker)
-        signal_process(worker, signal.SIGKILL)
-        supervised.process.wait_for_output(f"0 turns of worker {name} are handed back")
-        ensemble.stage.open("claimed")
-        await turn.result(60)
-        wait_until(lambda: gone(process), 10, "the process is gone")
-        assert len(ensemble.stage.notes("waits", gate="alone")) == 1
-        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+    supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"])
+    name = worker_name(worker)
+    signal_process(worker, signal.SIGKILL)
+    supervised.process.wait_for_output(f"0 turns of worker {name} are handed back")
+    ensemble.stage.open("claimed")
+    await turn.result(60)
+    wait_until(lambda: gone(process), 10, "the process is gone")
+    assert len(ensemble.stage.notes("waits", gate="alone")) == 1
+    await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
 
 
-async def test_a_process_that_dies_before_it_has_claimed_the_turn_is_followed_by_another(
-    redis_url, tmp_path, processes
-):
+async def test_a_process_that_dies_before_it_has_claimed_the_turn_is_followed_by_another(processes, ensemble):
     """Nothing but the worker's own notice brings the turn back before ten seconds have passed."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised, _, turn, first = await begun(ensemble, "alone", opened=["claimed"])
-        signal_process(first, signal.SIGKILL)
-        assert await asyncio.wait_for(ensemble.waits("alone", 2), 8) != first
-        ensemble.stage.open("alone")
-        await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
+    supervised, _, turn, first = await begun(ensemble, "alone", opened=["claimed"])
+    signal_process(first, signal.SIGKILL)
+    assert await asyncio.wait_for(ensemble.waits("alone", 2), 8) != first
+    ensemble.stage.open("alone")
+    await ended_whole(ensemble, supervised, turn, attempt=3, crashes=2, asked=3)
 
 
-async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_another(
-    redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised, _, turn, idle = await begun(ensemble, "alone", opened=["alone", "claimed"])
-        await turn.result(60)
-        blocking = await ensemble.submit("t", "go on gate:g")
-        turn = await ensemble.submit("t", "go on alone")
-        await ensemble.waits("g")
-        cell = ensemble.client.connections.cell_of_session("t")
-        await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
-        signal_process(idle, signal.SIGKILL)
-        wait_until(lambda: gone(idle), 10, "the process is gone")
-        ensemble.stage.open("g")
-        await blocking.result(60)
-        await asyncio.wait_for(turn.result(60), 8)
-        await ensemble.whole("s", "t")
-        assert ensemble.stage.notes("waits", gate="alone")[-1]["pid"] != idle
-        assert await asyncio.to_thread(supervised.process.terminate) == 0
-        assert "Traceback" not in supervised.process.output
+async def test_a_process_that_died_while_it_had_nothing_to_do_is_followed_by_another(processes, ensemble):
+    supervised, _, turn, idle = await begun(ensemble, "alone", opened=["alone", "claimed"])
+    await turn.result(60)
+    blocking = await ensemble.submit("t", "go on gate:g")
+    turn = await ensemble.submit("t", "go on alone")
+    await ensemble.waits("g")
+    cell = ensemble.client.connections.cell_of_session("t")
+    await cell.redis.hset(cell.keys.turn(turn.id), "crashes", 2)
+    signal_process(idle, signal.SIGKILL)
+    wait_until(lambda: gone(idle), 10, "the process is gone")
+    ensemble.stage.open("g")
+    await blocking.result(60)
+    await asyncio.wait_for(turn.result(60), 8)
+    await ensemble.whole("s", "t")
+    assert ensemble.stage.notes("waits", gate="alone")[-1]["pid"] != idle
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
+    assert "Traceback" not in supervised.process.output
 
 
 @pytest.mark.main_path
-async def test_a_process_and_its_worker_die_together(redis_url, tmp_path, processes):
+async def test_a_process_and_its_worker_die_together(processes, ensemble):
     """The supervisor hands back what the process held: its worker cannot, and the lease is a minute."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"], lease=60)
-        signal_process(worker, signal.SIGSTOP)
-        signal_process(process, signal.SIGKILL)
-        signal_process(worker, signal.SIGKILL)
-        assert await ensemble.waits("claimed", 2) != process
-        ensemble.stage.open("claimed")
-        await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
+    supervised, worker, turn, process = await begun(ensemble, "claimed", opened=["alone"], lease=60)
+    signal_process(worker, signal.SIGSTOP)
+    signal_process(process, signal.SIGKILL)
+    signal_process(worker, signal.SIGKILL)
+    assert await ensemble.waits("claimed", 2) != process
+    ensemble.stage.open("claimed")
+    await ended_whole(ensemble, supervised, turn, attempt=4, crashes=3, asked=3)
 
 
 async def suspect(ensemble, session, text):
@@ -142,61 +132,55 @@ async def suspect(ensemble, session, text):
     return turn
 
 
-async def test_a_grandchild_that_holds_the_lifeline_keeps_neither_the_turn_nor_its_place(
-    redis_url, tmp_path, processes
-):
+async def test_a_grandchild_that_holds_the_lifeline_keeps_neither_the_turn_nor_its_place(processes, ensemble):
     """The lease is a minute and there is one place: only the supervisor's word brings both back."""
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(lease=60, isolated_turns=1)
-        supervised.ready()
-        first = await suspect(ensemble, "s", "go on tool:fork*1")
-        response = await first.result(60)
-        assert [call.result for call in response.tool_calls] == ["forked"]
-        second = await suspect(ensemble, "t", "and again tool:fork*1")
-        await second.result(60)
-        await ensemble.whole("s", "t")
-        assert await ensemble.field(second, "crashes") == "3"
-        assert await asyncio.to_thread(supervised.process.terminate) == 0
+    supervised = ensemble.supervisor(lease=60, isolated_turns=1)
+    supervised.ready()
+    first = await suspect(ensemble, "s", "go on tool:fork*1")
+    response = await first.result(60)
+    assert [call.result for call in response.tool_calls] == ["forked"]
+    second = await suspect(ensemble, "t", "and again tool:fork*1")
+    await second.result(60)
+    await ensemble.whole("s", "t")
+    assert await ensemble.field(second, "crashes") == "3"
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
-async def test_a_worker_leaves_a_turn_for_which_it_has_no_room_to_others(redis_url, tmp_path, processes):
+async def test_a_worker_leaves_a_turn_for_which_it_has_no_room_to_others(processes, ensemble):
     """The lease is a minute: what a full worker holds waits for that long."""
+    full = ensemble.supervisor(lease=60, isolated_turns=1)
+    full.ready()
+    first = await suspect(ensemble, "s", "go on gate:g")
+    process = await ensemble.waits("g")
+    second = await suspect(ensemble, "t", "and again gate:g")
+    await (await ensemble.submit("u", "beside them")).result(60)
+    other = ensemble.supervisor(lease=60, isolated_turns=1)
+    other.ready()
+    assert await ensemble.waits("g", 2) != process
+    ensemble.stage.open("g")
+    for turn in (first, second):
+        await turn.result(60)
+    await ensemble.whole("s", "t", "u")
+    assert "missing in its queue" not in full.process.output + other.process.output
+
+
+async def test_a_turn_runs_alone_when_there_is_room_again(processes, ensemble):
+    ensemble.supervisor(lease=60, isolated_turns=1).ready()
+    turns = [await suspect(ensemble, f"s{number}", "go on") for number in range(3)]
+    for turn in turns:
+        await turn.result(60)
+
+
+async def test_a_process_outlives_an_outage_of_redis(redis_url, tmp_path, processes, proxy):
     async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        full = ensemble.supervisor(lease=60, isolated_turns=1)
-        full.ready()
-        first = await suspect(ensemble, "s", "go on gate:g")
-        process = await ensemble.waits("g")
-        second = await suspect(ensemble, "t", "and again gate:g")
-        await (await ensemble.submit("u", "beside them")).result(60)
-        other = ensemble.supervisor(lease=60, isolated_turns=1)
-        other.ready()
-        assert await ensemble.waits("g", 2) != process
-        ensemble.stage.open("g")
-        for turn in (first, second):
-            await turn.result(60)
-        await ensemble.whole("s", "t", "u")
-        assert "missing in its queue" not in full.process.output + other.process.output
-
-
-async def test_a_turn_runs_alone_when_there_is_room_again(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        ensemble.supervisor(lease=60, isolated_turns=1).ready()
-        turns = [await suspect(ensemble, f"s{number}", "go on") for number in range(3)]
-        for turn in turns:
-            await turn.result(60)
-
-
-async def test_a_process_outlives_an_outage_of_redis(redis_url, redis_server, tmp_path, processes):
-    with Proxy(redis_server.port) as proxy:
-        async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-            supervised, _, turn, process = await begun(ensemble, "alone", opened=["claimed"], url=proxy.url)
-            proxy.refuse()
-            ensemble.stage.open("alone")
-            supervised.process.wait_for_output("a turn that runs alone cannot be claimed")
-            proxy.heal()
-            await turn.result(60)
-            await ensemble.whole("s")
-            assert ensemble.stage.notes("said")[0]["pid"] == process
+        supervised, _, turn, process = await begun(ensemble, "alone", opened=["claimed"], url=proxy.url)
+        proxy.refuse()
+        ensemble.stage.open("alone")
+        supervised.process.wait_for_output("a turn that runs alone cannot be claimed")
+        proxy.heal()
+        await turn.result(60)
+        await ensemble.whole("s")
+        assert ensemble.stage.notes("said")[0]["pid"] == process
 
 
 async def test_a_keeper_that_ends_ends_the_turn_and_is_heard_of(redis_url, tmp_path, monkeypatch):
@@ -246,45 +230,42 @@ async def test_a_turn_for_which_no_process_can_be_started_is_tried_again_and_kee
     assert len(tried) == 6
 
 
-async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor()
-        supervised.ready()
-        worker = supervised.workers
-        wait_until(lambda: len(supervised.process.children()) == 2, 20, "one is kept ready")
-        kept = set(supervised.process.children()) - set(worker)
-        assert not kept & set(supervised.workers)
-        signal_process(worker[0], signal.SIGKILL)
-        await (await ensemble.submit("s", "again")).result(60)
-        assert set(supervised.workers) == kept
-        assert await asyncio.to_thread(supervised.process.terminate) == 0
+async def test_a_process_that_works_alone_has_one_beside_it_that_is_ready(processes, ensemble):
+    supervised = ensemble.supervisor()
+    supervised.ready()
+    worker = supervised.workers
+    wait_until(lambda: len(supervised.process.children()) == 2, 20, "one is kept ready")
+    kept = set(supervised.process.children()) - set(worker)
+    assert not kept & set(supervised.workers)
+    signal_process(worker[0], signal.SIGKILL)
+    await (await ensemble.submit("s", "again")).result(60)
+    assert set(supervised.workers) == kept
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
 @pytest.mark.main_path
-async def test_after_a_death_the_next_one_waits_for_no_start(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor()
-        supervised.ready()
-        await (await ensemble.submit("s", "once die*1")).result(60)
-        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
-        (worker,) = supervised.workers
-        kept = set(supervised.process.children()) - {worker}
-        signal_process(worker, signal.SIGKILL)
-        await (await ensemble.submit("s", "again")).result(60)
-        assert set(supervised.workers) <= kept
-        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
-        children = supervised.process.children()
-        assert await asyncio.to_thread(supervised.process.terminate) == 0
-        assert [pid for pid in children if not gone(pid)] == []
-        assert "Traceback" not in supervised.process.output
+async def test_after_a_death_the_next_one_waits_for_no_start(processes, ensemble):
+    supervised = ensemble.supervisor()
+    supervised.ready()
+    await (await ensemble.submit("s", "once die*1")).result(60)
+    wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+    (worker,) = supervised.workers
+    kept = set(supervised.process.children()) - {worker}
+    signal_process(worker, signal.SIGKILL)
+    await (await ensemble.submit("s", "again")).result(60)
+    assert set(supervised.workers) <= kept
+    wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+    children = supervised.process.children()
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
+    assert [pid for pid in children if not gone(pid)] == []
+    assert "Traceback" not in supervised.process.output
 
 
-async def test_a_killed_supervisor_leaves_no_process_that_was_kept(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(drain=0)
-        supervised.ready()
-        await (await ensemble.submit("s", "once die*1")).result(60)
-        wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
-        children = supervised.process.children()
-        supervised.process.send_signal(signal.SIGKILL)
-        wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")
+async def test_a_killed_supervisor_leaves_no_process_that_was_kept(processes, ensemble):
+    supervised = ensemble.supervisor(drain=0)
+    supervised.ready()
+    await (await ensemble.submit("s", "once die*1")).result(60)
+    wait_until(lambda: len(supervised.process.children()) == 1 + KEPT, 20, "some are kept ready")
+    children = supervised.process.children()
+    supervised.process.send_signal(signal.SIGKILL)
+    wait_until(lambda: all(map(gone, children)), 10, "the processes are gone")

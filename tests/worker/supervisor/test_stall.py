@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.ensemble import open_ensemble, signal_process
+from support.ensemble import signal_process
 from support.eventually import wait_until, wait_until_async
 
 from antiphon.errors import TurnFailed
@@ -29,103 +29,92 @@ async def hangs(ensemble, tool, times=1):
 
 @pytest.mark.main_path
 @pytest.mark.parametrize("tool", ["spin", "freeze"])
-async def test_a_turn_whose_tool_hangs_goes_on_elsewhere_and_the_log_names_it(
-    tool, redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(processes=2, stall_timeout=1, lease=30)
-        supervised.ready(2)
-        turn = await ensemble.submit("s", f"once tool:{tool}*1")
-        response = await turn.result(60)
-        await ensemble.whole("s")
-        assert [call.is_error for call in response.tool_calls] == [False]
-        (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
-        assert retrying.code == "loop_stalled"
-        assert await ensemble.field(turn, "crashes") == "1"
-        (stopped,) = {note["pid"] for note in ensemble.stage.notes("tool")[:1]}
-        assert gone(stopped)
-        output = supervised.process.output
-        assert f"Tool calls under way: {tool} in turn {turn.id}" in output
-        assert "harmful_tools.py" in output, "the stack of the tool"
-        assert await asyncio.to_thread(supervised.process.terminate) == 0
+async def test_a_turn_whose_tool_hangs_goes_on_elsewhere_and_the_log_names_it(tool, processes, ensemble):
+    supervised = ensemble.supervisor(processes=2, stall_timeout=1, lease=30)
+    supervised.ready(2)
+    turn = await ensemble.submit("s", f"once tool:{tool}*1")
+    response = await turn.result(60)
+    await ensemble.whole("s")
+    assert [call.is_error for call in response.tool_calls] == [False]
+    (retrying,) = [event for event in await ensemble.events("s") if event.type == "turn_retrying"]
+    assert retrying.code == "loop_stalled"
+    assert await ensemble.field(turn, "crashes") == "1"
+    (stopped,) = {note["pid"] for note in ensemble.stage.notes("tool")[:1]}
+    assert gone(stopped)
+    output = supervised.process.output
+    assert f"Tool calls under way: {tool} in turn {turn.id}" in output
+    assert "harmful_tools.py" in output, "the stack of the tool"
+    assert await asyncio.to_thread(supervised.process.terminate) == 0
 
 
 @pytest.mark.parametrize("tool", ["spin", "freeze"])
-async def test_a_turn_that_always_hangs_fails_for_it_and_its_neighbours_go_on(
-    tool, redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(processes=3, stall_timeout=2, lease=30, crash_limit=3)
-        supervised.ready(3)
-        neighbours = [await ensemble.submit(f"n{i}", "go on gate:g") for i in range(3)]
-        await ensemble.waits("g", 3)
-        turn = await ensemble.submit("s", f"always tool:{tool}")
-        after = await ensemble.submit("s", "after it")
-        with pytest.raises(TurnFailed) as failed:
-            await turn.result(60)
-        assert failed.value.code == "loop_stalled"
-        assert "3 crashes" in str(failed.value)
-        assert "event loop" in str(failed.value)
-        ensemble.stage.open("g")
-        await after.result(60)
-        for neighbour in neighbours:
-            await neighbour.result(60)
-        await ensemble.whole("s", *(f"n{i}" for i in range(3)))
-        assert [int(await ensemble.field(one, "crashes")) <= 2 for one in neighbours] == [True] * 3
-        assert len({note["pid"] for note in ensemble.stage.notes("tool", tool=tool)}) == 3
-        for neighbour in neighbours:
-            events = [e for e in await ensemble.events(neighbour.session_id) if e.turn_id == neighbour.id]
-            started = [event for event in events if event.type == "turn_started"]
-            retrying = [event for event in events if event.type == "turn_retrying"]
-            assert all(one.code == "loop_stalled" for one in retrying)
-            if retrying:  # the first time there is another process that works
-                assert started[1].at - retrying[0].at < 1000
-
-
-@pytest.mark.parametrize("tool", ["spin", "freeze"])
-async def test_a_stop_ends_although_a_process_hangs(tool, redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(stall_timeout=0, drain=0, lease=1)
-        supervised.ready()
-        turn = await ensemble.submit("s", f"once tool:{tool}*1")
-        (hung,) = await hangs(ensemble, tool)
-        supervised.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(supervised.process.terminate, 20) == 0
-        assert gone(hung["pid"])
-        assert "does not end and is killed" in supervised.process.output
-        async with ensemble.worker():
-            await turn.result(60)
-        await ensemble.whole("s")
-
-
-@pytest.mark.parametrize("tool", ["spin", "freeze"])
-async def test_a_process_that_hangs_ends_when_its_supervisor_has_been_killed(
-    tool, redis_url, tmp_path, processes
-):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(stall_timeout=2, drain=0)
-        supervised.ready()
-        turn = await ensemble.submit("s", f"once tool:{tool}*1")
-        (hung,) = await hangs(ensemble, tool)
-        supervised.process.send_signal(signal.SIGKILL)
-        wait_until(lambda: gone(hung["pid"]), 10, "the process that hangs is gone")
-        ensemble.supervisor(lease=1)
+async def test_a_turn_that_always_hangs_fails_for_it_and_its_neighbours_go_on(tool, processes, ensemble):
+    supervised = ensemble.supervisor(processes=3, stall_timeout=2, lease=30, crash_limit=3)
+    supervised.ready(3)
+    neighbours = [await ensemble.submit(f"n{i}", "go on gate:g") for i in range(3)]
+    await ensemble.waits("g", 3)
+    turn = await ensemble.submit("s", f"always tool:{tool}")
+    after = await ensemble.submit("s", "after it")
+    with pytest.raises(TurnFailed) as failed:
         await turn.result(60)
-        await ensemble.whole("s")
+    assert failed.value.code == "loop_stalled"
+    assert "3 crashes" in str(failed.value)
+    assert "event loop" in str(failed.value)
+    ensemble.stage.open("g")
+    await after.result(60)
+    for neighbour in neighbours:
+        await neighbour.result(60)
+    await ensemble.whole("s", *(f"n{i}" for i in range(3)))
+    assert [int(await ensemble.field(one, "crashes")) <= 2 for one in neighbours] == [True] * 3
+    assert len({note["pid"] for note in ensemble.stage.notes("tool", tool=tool)}) == 3
+    for neighbour in neighbours:
+        events = [e for e in await ensemble.events(neighbour.session_id) if e.turn_id == neighbour.id]
+        started = [event for event in events if event.type == "turn_started"]
+        retrying = [event for event in events if event.type == "turn_retrying"]
+        assert all(one.code == "loop_stalled" for one in retrying)
+        if retrying:  # the first time there is another process that works
+            assert started[1].at - retrying[0].at < 1000
 
 
-async def test_a_process_that_is_stopped_for_too_long_is_ended(redis_url, tmp_path, processes):
-    async with open_ensemble(redis_url, tmp_path / "stage", processes) as ensemble:
-        supervised = ensemble.supervisor(processes=2, stall_timeout=1, lease=30)
-        supervised.ready(2)
-        turn = await ensemble.submit("s", "go on gate:g")
-        stopped = await ensemble.waits("g")
-        signal_process(stopped, signal.SIGSTOP)
-        assert await ensemble.waits("g", 2) != stopped
-        assert gone(stopped)
-        ensemble.stage.open("g")
+@pytest.mark.parametrize("tool", ["spin", "freeze"])
+async def test_a_stop_ends_although_a_process_hangs(tool, processes, ensemble):
+    supervised = ensemble.supervisor(stall_timeout=0, drain=0, lease=1)
+    supervised.ready()
+    turn = await ensemble.submit("s", f"once tool:{tool}*1")
+    (hung,) = await hangs(ensemble, tool)
+    supervised.process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(supervised.process.terminate, 20) == 0
+    assert gone(hung["pid"])
+    assert "does not end and is killed" in supervised.process.output
+    async with ensemble.worker():
         await turn.result(60)
-        await ensemble.whole("s")
+    await ensemble.whole("s")
+
+
+@pytest.mark.parametrize("tool", ["spin", "freeze"])
+async def test_a_process_that_hangs_ends_when_its_supervisor_has_been_killed(tool, processes, ensemble):
+    supervised = ensemble.supervisor(stall_timeout=2, drain=0)
+    supervised.ready()
+    turn = await ensemble.submit("s", f"once tool:{tool}*1")
+    (hung,) = await hangs(ensemble, tool)
+    supervised.process.send_signal(signal.SIGKILL)
+    wait_until(lambda: gone(hung["pid"]), 10, "the process that hangs is gone")
+    ensemble.supervisor(lease=1)
+    await turn.result(60)
+    await ensemble.whole("s")
+
+
+async def test_a_process_that_is_stopped_for_too_long_is_ended(processes, ensemble):
+    supervised = ensemble.supervisor(processes=2, stall_timeout=1, lease=30)
+    supervised.ready(2)
+    turn = await ensemble.submit("s", "go on gate:g")
+    stopped = await ensemble.waits("g")
+    signal_process(stopped, signal.SIGSTOP)
+    assert await ensemble.waits("g", 2) != stopped
+    assert gone(stopped)
+    ensemble.stage.open("g")
+    await turn.result(60)
+    await ensemble.whole("s")
 
 
 class Watched:

@@ -308,12 +308,11 @@ def test_spans_name_the_release_and_the_version_of_the_conventions():
     assert re.fullmatch(r"https://opentelemetry\.io/schemas/1\.\d+\.0", scope.schema_url)
 
 
-async def test_without_a_span_a_request_has_no_trace(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        turn = await client.submit("s", "Hello", agent="any", delay=60)
-        request = (await cell.turn(turn.id)).fields["request"]
-        assert decode_request(request).trace == ""
-        await turn.cancel()
+async def test_without_a_span_a_request_has_no_trace(cell, client):
+    turn = await client.submit("s", "Hello", agent="any", delay=60)
+    request = (await cell.turn(turn.id)).fields["request"]
+    assert decode_request(request).trace == ""
+    await turn.cancel()
 
 
 def test_a_line_of_the_log_is_one_object_whatever_it_holds():

@@ -85,8 +85,8 @@ async def _delivered(client, count):
     return (one.delivered, one.waiting) == (count, 0)
 
 
-async def test_while_one_secret_replaces_another_both_sign(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_while_one_secret_replaces_another_both_sign(cell, receiver, client):
+    async with delivering(cell) as deliver:
         old = await webhook(client, receiver)
         assert await webhook(client, receiver) == old, "it keeps its own"
         new = await client.webhooks().set("other", receiver.url, private=True)
@@ -99,8 +99,8 @@ async def test_while_one_secret_replaces_another_both_sign(cell, redis_url, rece
             assert Webhook(secret).verify(told.body, told.headers)["data"]["turn_id"] == "t1"
 
 
-async def test_what_is_not_acknowledged_is_tried_again_and_what_is_stays_so(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_what_is_not_acknowledged_is_tried_again_and_what_is_stays_so(cell, receiver, client):
+    async with delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         receiver.answers = [500, 404]
@@ -143,8 +143,8 @@ async def test_a_delivery_waits_longer_each_time_and_is_given_up_after_a_day(red
         assert (await shown(client)).dropped == 2, "410: the receiver wants it no more"
 
 
-async def test_a_receiver_says_when_to_come_again(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_a_receiver_says_when_to_come_again(cell, receiver, client):
+    async with delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         receiver.answers, receiver.headers = [429], {"retry-after": "120"}
@@ -158,14 +158,8 @@ async def test_a_receiver_says_when_to_come_again(cell, redis_url, receiver):
         assert len(receiver.received) == 2
 
 
-async def test_several_deliverers_tell_each_end_once(redis_url, receiver):
-    async with (
-        open_cell(redis_url) as cell,
-        AsyncClient(redis_url) as client,
-        delivering(cell) as one,
-        delivering(cell) as other,
-        delivering(cell) as third,
-    ):
+async def test_several_deliverers_tell_each_end_once(receiver, cell, client):
+    async with delivering(cell) as one, delivering(cell) as other, delivering(cell) as third:
         for name in ("a", "b", "c"):
             await webhook(client, receiver, name)
         turns = [f"t{n}" for n in range(120)]
@@ -177,11 +171,9 @@ async def test_several_deliverers_tell_each_end_once(redis_url, receiver):
         assert len({*receiver.ids}) == len(turns)
 
 
-async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_counts(
-    cell, redis_url, receiver
-):
+async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_counts(cell, receiver, client):
     """It is killed with an acknowledgement in its hand, or before it has sent a thing."""
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+    async with delivering(cell) as deliver:
         await cell.set_clock(START_MS)
         await webhook(client, receiver)
         await ended(cell, "t1", "t2")
@@ -202,21 +194,20 @@ async def test_a_deliverer_that_is_killed_loses_nothing_and_what_it_had_heard_co
 
 
 async def test_who_held_a_webhook_that_was_removed_does_not_hold_the_one_that_has_its_name_now(
-    cell, redis_url, receiver
+    cell, receiver, client
 ):
-    async with AsyncClient(redis_url) as client:
-        await cell.set_clock(START_MS)
-        await webhook(client, receiver)
-        await ended(cell, "t1")
-        before, _, _ = await take_webhook(cell, 30_000, 2_000)
-        await client.webhooks().delete("hook")
-        await webhook(client, receiver)
-        await ended(cell, "t2")
-        now, _, _ = await take_webhook(cell, 30_000, 2_000)
-        assert not await settle(cell, before, now.deliveries[0], "later", 3600_000)
-        await release_webhook(cell, before)
-        assert (await take_webhook(cell, 30_000, 2_000))[0] is None, "it is held still"
-        assert await settle(cell, now, now.deliveries[0], "delivered")
+    await cell.set_clock(START_MS)
+    await webhook(client, receiver)
+    await ended(cell, "t1")
+    before, _, _ = await take_webhook(cell, 30_000, 2_000)
+    await client.webhooks().delete("hook")
+    await webhook(client, receiver)
+    await ended(cell, "t2")
+    now, _, _ = await take_webhook(cell, 30_000, 2_000)
+    assert not await settle(cell, before, now.deliveries[0], "later", 3600_000)
+    await release_webhook(cell, before)
+    assert (await take_webhook(cell, 30_000, 2_000))[0] is None, "it is held still"
+    assert await settle(cell, now, now.deliveries[0], "delivered")
 
 
 async def test_what_is_acknowledged_while_redis_is_away_is_not_sent_again(redis_server, redis_url, receiver):
@@ -302,8 +293,8 @@ async def test_a_redirect_is_not_followed(redis_url, receiver):
             assert elsewhere.received == []
 
 
-async def test_only_a_private_webhook_reaches_a_private_address(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_only_a_private_webhook_reaches_a_private_address(cell, receiver, client):
+    async with delivering(cell) as deliver:
         await client.webhooks().set("hook", f"https://localhost:{receiver.port}/")
         await client.webhooks().set("private", f"https://localhost:{receiver.port}/", private=True)
         await ended(cell, "t1")
@@ -332,8 +323,8 @@ def test_which_addresses_are_public(address, public):
     assert is_public(address) is public
 
 
-async def test_a_webhook_is_told_what_it_asked_for_from_now_on(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_a_webhook_is_told_what_it_asked_for_from_now_on(cell, receiver, client):
+    async with delivering(cell) as deliver:
         await webhook(client, receiver, "all")
         await ended(cell, "before")
         with Receiver() as late, Receiver() as acme, Receiver() as smith:
@@ -354,9 +345,9 @@ async def test_a_webhook_is_told_what_it_asked_for_from_now_on(cell, redis_url, 
 
 
 async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(
-    cell, redis_url, receiver, caplog
+    cell, receiver, caplog, client
 ):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+    async with delivering(cell) as deliver:
         await webhook(client, receiver)
         await ended(cell, "t1", "t2", "t3")
         await cell.redis.xtrim("ant:notices", maxlen=2, approximate=False)
@@ -367,8 +358,8 @@ async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(
         assert len(receiver.received) == 2
 
 
-async def test_the_end_of_a_turn_that_is_gone_is_dropped(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_the_end_of_a_turn_that_is_gone_is_dropped(cell, receiver, client):
+    async with delivering(cell) as deliver:
         await webhook(client, receiver)
         await ended(cell, "t1", "t2")
         await cell.redis.delete("ant:turn:t1", "ant:events:s-t1")
@@ -378,33 +369,31 @@ async def test_the_end_of_a_turn_that_is_gone_is_dropped(cell, redis_url, receiv
         assert ((await shown(client)).dropped, (await shown(client)).waiting) == (1, 0)
 
 
-async def test_of_a_receiver_that_is_down_so_many_deliveries_are_kept(cell, redis_url, receiver):
-    async with AsyncClient(redis_url) as client:
-        await webhook(client, receiver)
-        async with Redis.from_url(redis_url) as redis:
-            await redis.zadd("ant:deliveries:hook", {f"{n}": 9e15 for n in range(100_000)})
-        await ended(cell, "t1")
-        assert (await take_webhook(cell, 30_000, 0))[0] is None
-        assert ((await shown(client)).dropped, (await shown(client)).waiting) == (1, 100_000)
+async def test_of_a_receiver_that_is_down_so_many_deliveries_are_kept(cell, redis_url, receiver, client):
+    await webhook(client, receiver)
+    async with Redis.from_url(redis_url) as redis:
+        await redis.zadd("ant:deliveries:hook", {f"{n}": 9e15 for n in range(100_000)})
+    await ended(cell, "t1")
+    assert (await take_webhook(cell, 30_000, 0))[0] is None
+    assert ((await shown(client)).dropped, (await shown(client)).waiting) == (1, 100_000)
 
 
-async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(cell, redis_url):
-    async with AsyncClient(redis_url) as client:
-        await ended(cell, "t1")
-        await take_webhook(cell, 30_000, 0)
-        before = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
-        assert await take_webhook(cell, 30_000, 0) == (None, "", False)
-        after = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
-        assert after - before == 3, "INFO, the script, and one command in it"
-        assert not await cell.redis.exists("ant:notices")
-        await client.webhooks().set("hook", "https://example.com/")
-        await client.webhooks().delete("hook")
-        assert await stored_webhooks(cell) == []
-        assert await cell.redis.keys("ant:*hook*") + await cell.redis.keys("ant:dispatched") == []
+async def test_without_webhooks_nothing_is_written_and_a_look_is_one_command(cell, client):
+    await ended(cell, "t1")
+    await take_webhook(cell, 30_000, 0)
+    before = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
+    assert await take_webhook(cell, 30_000, 0) == (None, "", False)
+    after = sum(one["calls"] for one in (await cell.redis.info("commandstats")).values())
+    assert after - before == 3, "INFO, the script, and one command in it"
+    assert not await cell.redis.exists("ant:notices")
+    await client.webhooks().set("hook", "https://example.com/")
+    await client.webhooks().delete("hook")
+    assert await stored_webhooks(cell) == []
+    assert await cell.redis.keys("ant:*hook*") + await cell.redis.keys("ant:dispatched") == []
 
 
-async def test_secrets_and_urls_are_in_no_log(cell, redis_url, receiver, caplog):
-    async with AsyncClient(redis_url) as client, delivering(cell) as deliver:
+async def test_secrets_and_urls_are_in_no_log(cell, receiver, caplog, client):
+    async with delivering(cell) as deliver:
         secret = await client.webhooks().set("hook", f"{receiver.url}?token=t0ken", private=True)
         receiver.answers = [500]
         await ended(cell, "t1")
