@@ -5,6 +5,7 @@ README.md has the commands that start it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,6 +19,8 @@ from pydantic import BaseModel, Field
 
 from antiphon import AsyncClient, AsyncSession, sse
 from antiphon.errors import AgentError, NotFound, SessionBusy, UsageError, WrongTenant
+
+log = logging.getLogger("uvicorn.error")
 
 AGENT = "assistant"
 PAGE = Path(__file__).with_name("page.html")
@@ -62,20 +65,35 @@ class Said(BaseModel):
     title: str | None = None
 
 
+class Titled(BaseModel):
+    title: str = Field(min_length=1, max_length=200)
+
+
 @app.get("/")
 def page() -> FileResponse:
     return FileResponse(PAGE)
 
 
 @app.get("/chats")
-async def chats(client: Client, user: User) -> Response:
-    """List the user's chats, the last used one first."""
-    return encoded(
-        [
-            {"id": one.session_id, "title": one.metadata.get("title", "Chat")}
-            async for one in client.sessions(tenant=user, limit=50)
-        ]
-    )
+async def chats(client: Client, user: User, search: str = "") -> Response:
+    """List the user's chats, the last used one first; with ``search`` those whose title has this text."""
+    found = [
+        {"id": one.session_id, "title": one.metadata.get("title", "Chat")}
+        async for one in client.sessions(tenant=user, limit=1000)
+    ]
+    return encoded([one for one in found if search.lower() in one["title"].lower()][:50])
+
+
+@app.patch("/chats/{chat}")
+async def rename(titled: Titled, session: Chat) -> Response:
+    await session.set_metadata({"title": titled.title})
+    return encoded({"title": titled.title})
+
+
+@app.delete("/chats/{chat}")
+async def delete(session: Chat) -> Response:
+    """Delete the chat with all that was said in it. An answer that is being written is cancelled."""
+    return encoded({"deleted": await session.delete()})
 
 
 @app.get("/chats/{chat}")
@@ -140,9 +158,10 @@ STATUS: dict[type[AgentError], int] = {WrongTenant: 403, NotFound: 404, SessionB
 
 @app.exception_handler(AgentError)
 async def refuse(_request: Request, error: AgentError) -> JSONResponse:
-    """Answer with the first status that fits. What is left are errors of Redis: 503."""
+    """Answer with the first status that fits. What is left are errors of Redis: 503. Only the log has details."""
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
-    return JSONResponse({"code": error.code, "message": error.message}, status)
+    log.warning("A request failed with %s: %s", error.code, error.message)
+    return JSONResponse({"code": error.code, "message": error.user_message}, status)
 
 
 def encoded(value: Any) -> Response:

@@ -17,6 +17,7 @@ from support.eventually import wait_until_async
 from support.processes import Process
 from support.stage import FIRST_WORDS, reply
 
+from antiphon.errors import user_message
 from antiphon.model import Message
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
@@ -66,7 +67,11 @@ class User:
 
 
 def line(message: dict[str, Any]) -> tuple[str, ...]:
-    marks = ("stopped" if message.get("interrupted") else "", message.get("status"), message.get("error"))
+    marks = (
+        "stopped" if message.get("interrupted") else "",
+        message.get("status"),
+        message.get("user_error"),
+    )
     return (
         message["role"],
         "".join(part.get("text", "") for part in message["parts"]),
@@ -175,7 +180,7 @@ async def test_a_failed_question_stays_and_is_tried_again(chat):
         turn = await alice.send(question[1])
         [failed, *_] = await shows_a_failure(alice)
         assert failed[:3] == (*question, "failed")
-        assert "The stage refuses" in failed[3]
+        assert failed[3] == user_message("provider_rejected")
         await alice.call("POST", f"/turns/{turn}/requeue")
         await alice.shows(question, answers(question))
         again = await alice.call("POST", f"/turns/{turn}/requeue")
@@ -232,6 +237,8 @@ async def test_nobody_reads_or_changes_the_chat_of_another_user(chat):
             ("PUT", f"/chats/c/messages/{turn}.1", message),
             ("POST", "/chats/c/regenerate", {}),
             ("POST", "/chats/c/stop", {}),
+            ("PATCH", "/chats/c", {"title": "Mine"}),
+            ("DELETE", "/chats/c", {}),
             ("POST", f"/turns/{turn}/requeue", {}),
         ):
             answer = await mallory.call(method, path, **body)
@@ -251,6 +258,20 @@ async def test_a_new_chat_is_empty_and_gets_a_title_with_its_first_question(chat
         chat.start_worker()
         await alice.shows(("user", "Hello"), answers(("user", "Hello")))
         assert await alice.call("POST", "/chats/c/stop") == {"status_code": 200, "status": None}
+
+
+async def test_a_chat_is_found_renamed_and_deleted(chat):
+    chat.start_worker()
+    async with browser(chat) as alice, browser(chat, "mallory") as mallory:
+        for name, title in (("c", "Hello"), ("d", "Goodbye")):
+            await alice.call("POST", f"/chats/{name}/messages", text="Hi", key=name, title=title)
+        await alice.call("PATCH", "/chats/d", title="Plans for May")
+        assert (await alice.http.get("/chats?search=PLANS")).json() == [{"id": "d", "title": "Plans for May"}]
+        assert (await alice.http.get("/chats?search=goodbye")).json() == []
+        assert (await mallory.http.get("/chats?search=plans")).json() == []
+        assert (await alice.call("PATCH", "/chats/d", title=""))["status_code"] == 422
+        assert (await alice.call("DELETE", "/chats/d"))["deleted"]
+        assert [one["id"] for one in (await alice.http.get("/chats")).json()] == ["c"]
 
 
 async def test_the_assistant_answers_without_a_key(chat):
