@@ -25,7 +25,7 @@
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
     │     ProviderRejected, ProviderUnauthorized, ProviderStreamBroken; kinds of ProviderTimedOut:
-    │     ProviderFirstTokenTimedOut, ProviderSilent, ProviderStepTimedOut
+    │     ProviderFirstTokenTimedOut, ProviderSilent, ProviderStepTimedOut; of ProviderRejected: ContextTooLong
     ├─ ToolError                    sent to the model: ToolRaised, ToolTimedOut, ToolNotFound, ToolArgumentsInvalid
     └─ StoreError                   Redis or a session store failed; ``retryable``: StoreUnavailable, StoreFull,
                                     StoreReadOnly, StoreUnsupported, CorruptRecord; kinds of CorruptRecord:
@@ -41,8 +41,9 @@ import re
 from typing import Any, ClassVar
 
 __all__ = [
-    "AgentError", "AlreadyDecided", "ClientClosed", "CorruptRecord", "InvalidId", "InvalidMessage", "InvalidOutput",
-    "InvalidTool", "KeyMissing", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage", "NotAllowed",
+    "AgentError", "AlreadyDecided", "ClientClosed", "ContextTooLong", "CorruptRecord", "InvalidId", "InvalidMessage",
+    "InvalidOutput", "InvalidTool", "KeyMissing", "KeyReused", "LimitReached", "MessageNotFound", "MissingPackage",
+    "NotAllowed",
     "NotEncrypted", "NotFound", "NotSuspended", "ProviderError", "ProviderFirstTokenTimedOut", "ProviderOverloaded",
     "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
     "ProviderTimedOut",
@@ -571,6 +572,23 @@ class ProviderRejected(ProviderError):
     """The model service rejected the request: change it before you send it again."""
 
     code = "provider_rejected"
+
+
+class ContextTooLong(ProviderRejected):
+    """The messages are longer than the model's context: send less, or use a model with a larger one.
+
+    ``tokens`` is what the service counted in the request, and ``limit`` what the model accepts, where it said so. The
+    session's older messages are left out before this error is raised, so that it concerns the turn's own messages.
+    """
+
+    code = "context_too_long"
+
+    def __init__(
+        self, message: str | None = None, *, tokens: int | None = None, limit: int | None = None, **more: Any
+    ) -> None:
+        super().__init__(message, **more)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class ProviderUnauthorized(ProviderError):

@@ -18,6 +18,7 @@ from antiphon.model.suspension import NO_ARGUMENTS, Arguments
 
 __all__ = [
     "ChildEvent",
+    "ContextReduced",
     "CustomEvent",
     "Event",
     "EventBase",
@@ -212,6 +213,17 @@ class ModelChanged(EventBase, tag="model_changed"):
     code: str = ""
 
 
+class ContextReduced(EventBase, tag="context_reduced"):
+    """The model refused the length of ``step``'s request, which is sent again with fewer ``messages`` of the history
+    and with ``results`` of tools cut short. ``limit`` is what the model accepts in tokens, or 0 if it did not say so.
+    """
+
+    type: ClassVar[Literal["context_reduced"]] = "context_reduced"
+    limit: int = 0
+    messages: int = 0
+    results: int = 0
+
+
 class RecallFailed(EventBase, tag="recall_failed"):
     """A memory did not answer, and the turn continues without it. ``error`` is the type of what its store raised."""
 
@@ -368,6 +380,7 @@ KnownEvent: TypeAlias = (
     | StepFinished
     | TurnRetrying
     | ModelChanged
+    | ContextReduced
     | RecallFailed
     | TurnSuspended
     | TurnResumed

@@ -160,6 +160,15 @@ class ModelChoice:
         return f"{self.provider.name}/{self.model}"
 
 
+def unforced(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of later model calls: one that must call a tool each time could never answer."""
+    choice: Any = params.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind in (None, "auto", "none"):
+        return params
+    return {name: value for name, value in params.items() if name != "tool_choice"}
+
+
 class Fallback:
     """The fallbacks of an agent. A finished step names the model that answered, and the next one begins with it.
 

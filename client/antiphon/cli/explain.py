@@ -12,6 +12,7 @@ from antiphon.cli.arguments import add_json, add_redis, command_parser, print_js
 from antiphon.cli.terminal import Paint, clock_time, counted, one_line
 from antiphon.client import AsyncClient
 from antiphon.events import (
+    ContextReduced,
     Event,
     ModelChanged,
     RecallFailed,
@@ -161,6 +162,16 @@ class _Teller:
     def changed(self, event: ModelChanged) -> None:
         self._say(f"The model {event.target} answers in place of {event.source} ({event.code}).", "yellow")
 
+    def context_reduced(self, event: ContextReduced) -> None:
+        omitted = (
+            counted(event.messages, "message")
+            if event.messages
+            else counted(event.results, "long tool result")
+        )
+        self._say(
+            f"The model refused the length of the request, so it was sent again without {omitted}.", "yellow"
+        )
+
     def recall_failed(self, event: RecallFailed) -> None:
         self._say(f"The memory {event.memory} did not answer ({event.error}).", "yellow")
 
@@ -213,6 +224,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     ToolCallEvent: _Teller.called,
     ToolResultEvent: _Teller.returned,
     ModelChanged: _Teller.changed,
+    ContextReduced: _Teller.context_reduced,
     RecallFailed: _Teller.recall_failed,
     TurnRetrying: _Teller.retried,
     TurnSuspended: _Teller.suspended,

@@ -13,6 +13,7 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found",
 # What a turn failed with, where it is the caller who can do something about it. All else is 500.
 FAILURES = {
     "model_not_found": 404, "unknown_tool": 400, "not_allowed": 403, "provider_rejected": 400,
+    "context_length_exceeded": 400,
     "provider_rate_limited": 429, "invalid_tool": 400, "usage": 400,
 }  # fmt: skip
 NO_MODEL = ("unknown_agent", "unknown_provider")
@@ -34,6 +35,7 @@ def refused(param: str, detail: str) -> RefusedField:
 
 def turn_failure(code: str, message: str, model: str) -> Refused:
     """Return the error for a turn that has failed or was cancelled. ``model`` is what the request named."""
+    code = "context_length_exceeded" if code == "context_too_long" else code
     if code in NO_MODEL:
         code = "model_not_found"
         named = f"The model {model[:100]!r} does not exist" if model else "The request names no model"

@@ -770,6 +770,7 @@ export interface EventFields {
   step_finished: { usage: Partial<Usage>; stop_reason: StopReason; raw_stop_reason: string; model: string; rejected: string };
   turn_retrying: { reason: string; code: string; retry_at: number; service: ServiceAnswer | null };
   model_changed: { source: string; target: string; code: string };
+  context_reduced: { limit: number; messages: number; results: number };
   recall_failed: { memory: string; error: string };
   turn_suspended: { calls: OpenCall[] };
   turn_resumed: { decisions: Decision[] };

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from antiphon.errors import (
+    ContextTooLong,
     ProviderError,
     ProviderOverloaded,
     ProviderRateLimited,
@@ -167,6 +168,91 @@ def test_every_status_is_one_of_our_errors(status):
     error = error_of_status("here", status, None, {})
     assert error.status == status
     assert error.retryable == (status in (408, 409, 425, 429, 499) or (status >= 500 and status != 501))
+
+
+TOO_LONG = [
+    (
+        "context_length_exceeded",
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 141234 tokens.",
+        141_234,
+        128_000,
+    ),
+    (
+        "context_length_exceeded",
+        "The maximum context length is 8192 tokens: you want 9,500 (7,500 in the messages, 2,000 in the completion).",
+        7_500,
+        6_192,
+    ),
+    (
+        "context_length_exceeded",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        None,
+        None,
+    ),
+    ("invalid_request_error", "prompt is too long: 213462 tokens > 200000 maximum", 213_462, 200_000),
+    (
+        "invalid_request_error",
+        "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000, decrease input length",
+        199_000,
+        191_808,
+    ),
+    (
+        "INVALID_ARGUMENT",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+        1_200_000,
+        1_048_576,
+    ),
+    (
+        "",
+        "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+        40_000,
+        32_768,
+    ),
+    (
+        "",
+        "This model's maximum prompt length is 131072 but the request contains 140000 tokens.",
+        140_000,
+        131_072,
+    ),
+    (
+        "exceed_context_size_error",
+        "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        5_000,
+        4_096,
+    ),
+    ("ValidationException", "Input is too long for requested model.", None, None),
+    ("", "maximum context length is ,,,", None, None),
+    ("", "context length " + "9" * 5_000, None, 999_999_999_999),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "tokens", "limit"), TOO_LONG)
+def test_every_services_words_for_a_long_context_are_understood(kind, message, tokens, limit):
+    body = {"error": {"type": kind, "message": message}}
+    found = error_of_status("here", 400, body, {"x-should-retry": "true"})
+    assert isinstance(found, ContextTooLong)
+    assert (found.tokens, found.limit, found.retryable) == (tokens, limit, False)
+    if kind:
+        assert isinstance(error_of_body("here", body, default=ProviderRejected), ContextTooLong)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "max_tokens is too large: 50000. This model supports at most 16384 completion tokens."),
+        (
+            400,
+            "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096.",
+        ),
+        (429, "Request too large: context length 12,000 exceeds your tokens per minute."),
+        (500, "The context window could not be loaded."),
+        (400, "The image is too large."),
+    ],
+)
+def test_other_failures_about_sizes_are_none_of_a_long_context(status, message):
+    assert not isinstance(
+        error_of_status("here", status, {"error": {"message": message}}, {}), ContextTooLong
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,24 +34,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import AgentError, InvalidOutput, LimitReached, ProviderError, StepLimitReached
+from antiphon.errors import (
+    AgentError,
+    ContextTooLong,
+    InvalidOutput,
+    LimitReached,
+    ProviderError,
+    StepLimitReached,
+)
 from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.input.values import now_ms
-from antiphon.model import (
-    Decision,
-    Item,
-    Message,
-    OpenCall,
-    Response,
-    StopReason,
-    ToolOutcome,
-    Usage,
-)
+from antiphon.model import Decision, Item, Message, OpenCall, Response, StopReason, ToolOutcome, Usage
 from antiphon.tools import Context
 from antiphon_worker.loop.answers import check_answer
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
-from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN, Gate, StepCalls, error_result, result_event
+from antiphon_worker.loop.sent_history import SentHistory, cut_results
+from antiphon_worker.loop.step_calls import Gate, StepCalls, result_event, result_of_open
 from antiphon_worker.loop.step_events import Sink, StepEvents, answered
 from antiphon_worker.loop.steps import (
     Journal,
@@ -67,7 +66,7 @@ from antiphon_worker.loop.steps import (
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.visible_history import whole
 from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider, StepResult
-from antiphon_worker.resilience import CallTimeouts, Fallback, ModelChoice, changed
+from antiphon_worker.resilience import CallTimeouts, Fallback, ModelChoice, changed, unforced
 
 RUNS_TOOLS: frozenset[StopReason] = frozenset({"tool_use", "end"})
 
@@ -127,15 +126,17 @@ async def run_loop(
     sink: Sink,
     context: Context,
     decisions: Mapping[str, Decision] | None = None,
+    history: SentHistory | None = None,
 ) -> LoopResult | Suspended:
     """Run a turn until the model has answered, or continue a turn that an earlier attempt began.
 
     ``toolbox`` runs the tools; ``inp.tools`` are those that the model may call. ``decisions``, by the ids of the calls,
-    are those of the last suspension. Raises the errors of the provider, the journal and the meter,
+    are those of the last suspension. ``history`` shortens ``inp.history`` where the
+    model refuses its length. Raises the errors of the provider, the journal and the meter,
     ``StepLimitReached`` and ``InvalidOutput``. Exceptions of tools are not raised.
     """
     own = toolbox.offering(inp.tools)
-    return await _Loop(provider, inp, own, journal, sink, context, decisions or {}).run()
+    return await _Loop(provider, inp, own, journal, sink, context, decisions or {}, history).run()
 
 
 class _Loop:
@@ -148,6 +149,7 @@ class _Loop:
         sink: Sink,
         context: Context,
         decisions: Mapping[str, Decision],
+        history: SentHistory | None,
     ) -> None:
         self.model = self.first_model = ModelChoice(provider, inp.model, inp.params)
         self.inp = inp
@@ -164,7 +166,8 @@ class _Loop:
         self.context = context
         self.decisions = decisions
         self._calls: StepCalls | None = None  # once there are any
-        self.input = whole([*inp.history, *inp.notes, *inp.new_messages])
+        self.history = history
+        self.input = self._input()
         self.expected = None if inp.output is None else ExpectedOutput(inp.output)
         self.output: Any = None
 
@@ -289,34 +292,51 @@ class _Loop:
                 await self.journal.checkpoint()
 
     async def _ask(self, number: int) -> StepResult:
-        """Call the model. Each increment becomes an event at once. Waits only while the sink is full."""
+        """Call the model, again with less if it refuses the length. Each increment becomes an event at once.
+
+        Waits only while the sink is full.
+        """
         provider = self.model.provider
-        request, name = self._request(), provider.name
-        stream = provider.stream(request)
-        outlet = (
-            StepEvents(number, name, self.sink)
-            if self.expected is None
-            else OutputEvents(number, name, self.sink, self.expected)
-        )
-        try:
-            if self.inp.timeouts is None:
-                return await answered(stream, outlet)
-            async with CallTimeouts(self.inp.timeouts, name, outlet):
-                return await answered(stream, outlet)
-        except asyncio.CancelledError:
-            self.meter.count_stopped(request, stream, outlet)
-            raise
+        name = provider.name
+        while True:
+            request = self._request()
+            stream = provider.stream(request)
+            outlet = (
+                StepEvents(number, name, self.sink)
+                if self.expected is None
+                else OutputEvents(number, name, self.sink, self.expected)
+            )
+            try:
+                if self.inp.timeouts is None:
+                    return await answered(stream, outlet)
+                async with CallTimeouts(self.inp.timeouts, name, outlet):
+                    return await answered(stream, outlet)
+            except asyncio.CancelledError:
+                self.meter.count_stopped(request, stream, outlet)
+                raise
+            except ContextTooLong as exc:
+                if self.history is None:
+                    raise
+                self._publish([await self.history.shorten(number, exc, self.model, request.messages)])
+                self.inp.history = self.history.visible.messages
+                self.input = self._input()
+                await self.journal.checkpoint()
+
+    def _input(self) -> list[Message]:
+        return whole([*self.inp.history, *self.inp.notes, *self.inp.new_messages])
 
     def _request(self) -> ModelRequest:
         inp, output = self.inp, self.inp.output
         shown = [message for step in self.steps for message in step.shown]
+        if self.history is not None and self.history.results_cut:
+            shown = cut_results(shown)[0]
         return ModelRequest(
             model=self.model.model,
             messages=[*self.input, *shown, *self.steered],
             system=inp.system,
             tools=inp.offered,
             output=OutputSchema(output.name, output.schema, output.strict) if output else None,
-            params=_unforced(self.model.params) if self.steps else self.model.params,
+            params=unforced(self.model.params) if self.steps else self.model.params,
             gate=inp.gate,
         )
 
@@ -335,9 +355,7 @@ class _Loop:
     def _finish(self, last: Step, stop_reason: StopReason, limit: str | None = None) -> LoopResult:
         """Return the result. Calls that will not be run get an error result that says why."""
         for call in last.open_calls:
-            result = error_result(
-                call, UNKNOWN_WHETHER_RUN if call.call_id in last.started else _not_run(stop_reason, limit)
-            )
+            result = result_of_open(call, last, stop_reason, limit)
             last.results[call.call_id] = result
             last.created = now_ms()
             self._publish([result_event(result, last.entry.step)])
@@ -375,20 +393,3 @@ def _own_word(answer: StepResult) -> str:
     """Return the model service's own stop reason, where it differs from ours."""
     raw = answer.raw_stop_reason or ""
     return "" if raw == answer.stop_reason else raw
-
-
-def _not_run(stop_reason: StopReason, limit: str | None) -> str:
-    if limit == "steps":
-        return "This tool was not run: the turn had used all its steps."
-    if stop_reason == "limit":
-        return f"This tool was not run: the turn had reached its limit ({limit})."
-    return f"This tool was not run: the answer was cut off ({stop_reason})."
-
-
-def _unforced(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of later model calls: one that must call a tool each time could never answer."""
-    choice: Any = params.get("tool_choice")
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind in (None, "auto", "none"):
-        return params
-    return {name: value for name, value in params.items() if name != "tool_choice"}

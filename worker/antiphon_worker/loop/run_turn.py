@@ -18,10 +18,11 @@ from antiphon.window import SavedSummary
 from antiphon_worker.loop.function import run_function
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended, run_loop
+from antiphon_worker.loop.sent_history import SentHistory
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import Journal, plain_variables
 from antiphon_worker.loop.toolbox import ToolBox
-from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter, visible_history
+from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter
 from antiphon_worker.providers.base import Provider
 
 
@@ -84,14 +85,15 @@ async def _run(
 ) -> TurnResult | Suspended:
     with within(context.session_id, context.turn_id):
         writer = SummaryWriter(provider, inp, journal, context.session_id)
-        visible = await visible_history(loaded, inp.window, inp.new_messages, writer)
-        inp.history = visible.messages
+        history = SentHistory(provider, inp, loaded, writer)
+        inp.history = await history.select()
         if isinstance(provider, TurnFunction):
             result = await run_function(provider, inp, toolbox, journal, sink, context)
         else:
-            result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions)
+            result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
     if isinstance(result, Suspended):
         return result
+    visible = history.visible
     window = None if visible.start is None else WindowPlace(visible.start, _counted(result))
     result.usage += writer.usage
     return TurnResult(result, window, visible.summary, plain_variables(context.variables))

@@ -15,7 +15,7 @@ from antiphon.errors import ToolArgumentsInvalid, UnknownTool
 from antiphon.events import ToolResultEvent
 from antiphon.input.json_schema import misfits
 from antiphon.input.values import now_ms
-from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, Text, ToolCall, ToolResult
+from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
@@ -309,3 +309,16 @@ async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+
+
+def result_of_open(call: ToolCall, step: Step, stop_reason: StopReason, limit: str | None) -> ToolResult:
+    """Return the result of a call that its turn leaves open."""
+    if call.call_id in step.started:
+        reason = UNKNOWN_WHETHER_RUN
+    elif limit == "steps":
+        reason = "This tool was not run: the turn had used all its steps."
+    elif stop_reason == "limit":
+        reason = f"This tool was not run: the turn had reached its limit ({limit})."
+    else:
+        reason = f"This tool was not run: the answer was cut off ({stop_reason})."
+    return error_result(call, reason)

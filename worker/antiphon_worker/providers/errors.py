@@ -7,12 +7,14 @@ are removed.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from antiphon.errors import (
+    ContextTooLong,
     ProviderError,
     ProviderOverloaded,
     ProviderRateLimited,
@@ -72,7 +74,22 @@ _ADVICE: dict[type[ProviderError], str] = {
     ProviderOverloaded: "Try again later.",
     ProviderTimedOut: "Try again, or raise the provider's timeout.",
     ProviderRejected: "Change the request: model, parameters or messages.",
+    ContextTooLong: "Send less, or use a model with a larger context.",
 }
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size|limit)|max(imum)? (context|prompt|model) length|(prompt|input) is too long"
+    r"|input token count|too many (input |prompt )?tokens",
+    re.IGNORECASE,
+)
+_TOO_LONG_ANSWER = re.compile(r"max_(completion_|output_)?tokens\W.{0,40}too large", re.IGNORECASE)
+# "199,000 + 8,192 > 200,000": the request, what it reserves for the answer, and the limit.
+_COMPARED = re.compile(r"([\d,]{3,12})(?: tokens)?(?: \+ ([\d,]{1,12}))? > ([\d,]{3,12})")
+_MOST = re.compile(
+    r"(?:max|maximum|context (?:length|window|size))\b[^.\d]{0,60}?([\d,]{3,12})|([\d,]{3,12}) max",
+    re.IGNORECASE,
+)
+_FOR_ANSWER = re.compile(r"([\d,]{1,12}) (?:in|for) the completion")
+_NUMBERS = re.compile(r"\d[\d,]{2,11}")
 _NO_QUOTA = "The account has no quota left: check its plan and billing."
 
 
@@ -95,6 +112,12 @@ class Failure:
         if not message:
             return f"{said}."
         return f"{said}: {message}" + ("" if message[-1] in ".!?" else ".")
+
+    @property
+    def is_about_length(self) -> bool:
+        """Whether the messages are longer than the model's context."""
+        text = f"{self.kind} {self.message[:_MOST_READ]}"
+        return _TOO_LONG.search(text) is not None and _TOO_LONG_ANSWER.search(text) is None
 
     @classmethod
     def read(cls, body: object) -> Failure:
@@ -180,6 +203,13 @@ def _error(
     advice = _ADVICE.get(error, "Try again later.")
     request_id = request_id or failure.request_id
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
+    lengths: dict[str, int | None] = {}
+    if error is ProviderRejected and failure.is_about_length:
+        error, lengths = (
+            ContextTooLong,
+            dict(zip(("tokens", "limit"), _lengths(failure.message), strict=True)),
+        )
+        advice, retryable = _ADVICE[error], False
     if error is ProviderRateLimited and "insufficient_quota" in failure.kind:
         advice, retryable = _NO_QUOTA, False
     return error(
@@ -188,7 +218,34 @@ def _error(
         retry_after=retry_after(headers),
         status=failure.status,
         request_id=request_id,
+        **lengths,
     )
+
+
+def _lengths(message: str) -> tuple[int | None, int | None]:
+    """Return how many tokens of input a service counted, and how many it accepts, as far as its message has them.
+
+    >>> _lengths("prompt is too long: 213462 tokens > 200000 maximum")
+    (213462, 200000)
+    >>> _lengths("The maximum is 8,192 tokens. You requested 9,500 (7,500 in the messages, 2,000 in the completion).")
+    (7500, 6192)
+    """
+    message = message[:_MOST_READ]
+    if compared := _COMPARED.search(message):
+        counted, answer, limit = (_number(text) for text in compared.groups())
+        return counted, max(limit - answer, 0) or None
+    most = _MOST.search(message)
+    if most is None:
+        return None, None
+    limit = _number(most[1] or most[2])
+    reserved = _FOR_ANSWER.search(message)
+    answer = _number(reserved[1]) if reserved else 0
+    counted = max(map(_number, _NUMBERS.findall(message)), default=0)
+    return counted - answer if counted > limit else None, max(limit - answer, 0) or None
+
+
+def _number(text: str | None) -> int:
+    return int((text or "").replace(",", "") or 0)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
