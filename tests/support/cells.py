@@ -14,7 +14,7 @@ from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.editing import Part, fork_session
-from antiphon.wire.records import ClaimedTurn, Claims, Emit
+from antiphon.wire.records import ClaimedTurn, Claims, Emit, Reaped
 from antiphon.wire.suspension import decide, suspend
 
 LEASE_MS = 10_000
@@ -51,6 +51,11 @@ class TestCell(Cell):
         options = {"digest": turn, "queue": "antiphon", **options}
         return await self.submit(SessionId(session), TurnId(turn), text, **options)
 
+    async def put_each(self, *turns: str) -> None:
+        """Submit these turns to the same session."""
+        for turn in turns:
+            await self.put(turn)
+
     async def take(self, worker: str = "w1", limit: int = 8, **options: Any) -> Claims:
         """Claim with a token of its own."""
         token = options.pop("token", None) or f"token{next(self._tokens)}"
@@ -61,6 +66,18 @@ class TestCell(Cell):
         claims = await self.take(worker, **options)
         assert len(claims.turns) == 1, claims
         return claims.turns[0]
+
+    async def started(self, turn: str = "t1", *more: Any, **options: Any) -> ClaimedTurn:
+        """Submit a turn, and claim it."""
+        await self.put(turn, *more, **options)
+        claimed = await self.take_one()
+        assert claimed.turn_id == turn, claimed
+        return claimed
+
+    async def reap_after(self, ms: int) -> list[Reaped]:
+        """Let time pass, and reap."""
+        await self.wait(ms)
+        return await self.reap()
 
     async def say(self, turn: ClaimedTurn, batch: int, *bodies: bytes) -> str | Exception:
         """Emit one window."""

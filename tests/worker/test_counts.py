@@ -252,8 +252,7 @@ async def test_all_leases_of_a_process_are_renewed_by_one_script(redis_url, redi
 
 async def test_a_subscriber_makes_no_round_trip_for_an_event(cell, way):
     async with AsyncClient(way.url) as client:
-        await cell.put("t1", "s")
-        turn = await cell.take_one()
+        turn = await cell.started("t1", "s")
         watched = client.connections.cell_of_session("s")
         async with Subscription(watched, client.connections.feed_of(watched), "s", None) as events:
             assert await cell.say(turn, 1, body()) == ""

@@ -351,8 +351,7 @@ def test_a_turn_that_no_worker_takes_is_accepted_with_a_warning(redis_url):
 
 
 async def test_a_turn_is_cancelled_with_what_is_to_stay(cell, redis_url):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     said = await asyncio.to_thread(output, "cancel", "t1", "--keep", "partial", url=redis_url)
     assert said == "its worker ends it now\n"
     assert await cell.keep_of("t1") == "partial"

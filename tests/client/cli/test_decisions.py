@@ -25,8 +25,7 @@ def run(redis_url, capsys):
 
 
 async def suspended(cell, *calls):
-    await cell.put("t1", text=b'{"messages":[]}', tenant="acme")
-    await cell.hold(await cell.take_one(), *calls)
+    await cell.hold(await cell.started("t1", text=b'{"messages":[]}', tenant="acme"), *calls)
 
 
 async def test_what_waits_is_listed_with_its_calls(cell, run):

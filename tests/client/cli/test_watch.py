@@ -175,8 +175,7 @@ def test_turns_are_sorted_and_filtered():
 
 
 async def test_top_without_a_terminal_prints_the_state_once(cell, run):
-    await cell.put("t1", text=b'{"messages":[]}')
-    await cell.take_one()
+    await cell.started("t1", text=b'{"messages":[]}')
     code, out = await run("top", "--interval", "0.1")
     assert (code, "1 session with turns" in out, "t1" in out) == (0, True, True)
     code, out = await run("top", "--once", "--json")
@@ -187,8 +186,7 @@ async def test_top_without_a_terminal_prints_the_state_once(cell, run):
 @pytest.mark.main_path
 async def test_top_in_a_terminal_obeys_its_keys(cell, redis_url):
     for number in range(3):
-        await cell.put(f"t{number}", session=f"user-{number}", text=b'{"messages":[]}')
-        await cell.take_one()
+        await cell.started(f"t{number}", session=f"user-{number}", text=b'{"messages":[]}')
     with Terminal("top", "--interval", "0.2", env={"ANTIPHON_REDIS_URL": redis_url}) as terminal:
         await asyncio.to_thread(terminal.wait_for, "user-2")
         assert "turns by age" in terminal.text

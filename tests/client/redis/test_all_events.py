@@ -106,8 +106,7 @@ async def test_a_tenant_an_agent_and_types_are_selected(redis_url, client):
 
 async def test_an_event_that_its_session_has_trimmed_is_told_from_the_turn(cell, client):
     async with client.subscribe_all() as events:
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), response=b'{"text":"one"}')
+        await cell.end(await cell.started("t1"), response=b'{"text":"one"}')
         await cell.put("t2", "s2")
         await cell.cancel("t2", "enough")
         await cell.put("t3", "s3")

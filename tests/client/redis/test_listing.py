@@ -13,8 +13,11 @@ def second_cell(redis_url):
 
 async def fill(cell, prefix, count, apart_ms=1):
     for number in range(count):
-        await cell.put(f"{prefix}{number}", f"{prefix}{number}", tenant="odd" if number % 2 else "even")
-        await cell.end(await cell.take_one())
+        await cell.end(
+            await cell.started(
+                f"{prefix}{number}", f"{prefix}{number}", tenant="odd" if number % 2 else "even"
+            )
+        )
         await cell.wait(apart_ms)
 
 
@@ -75,8 +78,7 @@ async def test_metadata_that_cannot_be_read_hides_no_session(cell, client):
 
 
 async def test_a_session_says_whether_it_runs_waits_or_is_done(cell, client):
-    await cell.put("t1", "runs")
-    turn = await cell.take_one()
+    turn = await cell.started("t1", "runs")
     await cell.put("t2", "waits")
     await cell.put("t3", "waits")
     await cell.put("t4", "delayed", due_in_ms=1000)

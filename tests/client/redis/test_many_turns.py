@@ -98,8 +98,7 @@ async def test_turns_come_as_they_end_and_bring_their_outcome(cell, client):
 
 
 async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell, client):
-    await cell.put("t1")
-    running = await cell.take_one()
+    running = await cell.started("t1")
     steering = [await client.submit("s", text, if_busy="steer", agent=AGENT) for text in ("2", "3")]
     await cell.put("t4", "other")
     await cell.steer(running, length=0, step=1)
@@ -123,8 +122,7 @@ async def test_a_text_that_steered_has_the_answer_of_the_turn_that_took_it(cell,
 
 
 async def test_a_text_that_steered_shares_the_failure_of_the_turn_that_took_it(cell, client):
-    await cell.put("t1")
-    running = await cell.take_one()
+    running = await cell.started("t1")
     steering = await client.submit("s", "2", if_busy="steer", agent=AGENT)
     await cell.steer(running, length=0, step=1)
     await cell.end(running, "failed", error_code="provider_rejected", error="no")

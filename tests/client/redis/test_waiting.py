@@ -17,8 +17,12 @@ async def ids(items):
 
 async def test_suspended_turns_are_listed_the_oldest_first_with_their_open_calls(cell, client):
     for number in range(5):
-        await cell.put(f"t{number}", f"s{number}", tenant="odd" if number % 2 else "")
-        await cell.hold(await cell.take_one(), PAY, LOOK, aside=number == 2)
+        await cell.hold(
+            await cell.started(f"t{number}", f"s{number}", tenant="odd" if number % 2 else ""),
+            PAY,
+            LOOK,
+            aside=number == 2,
+        )
         await cell.wait(1_000 * (number != 3))
     await cell.put("other", "s9")
     found = [turn async for turn in client.waiting()]
@@ -71,8 +75,7 @@ async def test_a_turn_says_what_it_waits_for_and_what_was_decided(cell, client):
 
 
 async def test_the_synchronous_client_lists_them_too(cell, redis_url):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     with Client(redis_url) as client:
         assert [one.turn_id for one in client.waiting()] == ["t1"]
         assert list(client.waiting(tenant="acme")) == []

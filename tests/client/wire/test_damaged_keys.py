@@ -167,16 +167,14 @@ async def test_a_damaged_session_is_set_aside_once_and_goes_on_when_it_is_mended
             claims = await cell.take("w1")
             assert claims.turns == []
             said += [one.session_id for one in claims.damaged]
-            await cell.wait(MINUTE)
-            said += [act.session_id for act in await cell.reap() if act.what == "quarantined"]
+            said += [act.session_id for act in await cell.reap_after(MINUTE) if act.what == "quarantined"]
         assert said == ["bad"]
         listed = [one for one in await failed_turns(cell, 10) if one.code == "quarantined"]
         assert [(one.session_id, bool(one.error), one.ended > 0) for one in listed] == [("bad", True, True)]
         await cell.redis.delete(key)
         if before is not None:
             await cell.redis.restore(key, 0, before)
-        await cell.wait(MINUTE)
-        await cell.reap()
+        await cell.reap_after(MINUTE)
         assert not await cell.redis.exists("ant:quarantined")
         for turn_id in ("b1", "b2"):
             turn = await cell.take_one()
@@ -188,8 +186,7 @@ async def test_a_damaged_session_is_set_aside_once_and_goes_on_when_it_is_mended
 async def test_nothing_stays_set_aside_when_the_damaged_turn_has_ended(cell, state):
     await become(cell, state)
     await cell.redis.hset("ant:turn:b1", "crashes", "abc")
-    await cell.wait(MINUTE)
-    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    assert [act.what for act in await cell.reap_after(MINUTE)] == ["quarantined"]
     await cell.cancel(TurnId("b1"), "enough")
     if state == "queued":
         await cell.cancel(TurnId("b2"), "enough")
@@ -200,8 +197,7 @@ async def test_nothing_stays_set_aside_when_the_damaged_turn_has_ended(cell, sta
 async def test_what_is_mended_and_claimed_before_anybody_has_looked_is_no_longer_set_aside(cell):
     await cell.put("b1", "bad")
     await cell.redis.hset("ant:turn:b1", "crashes", "abc")
-    await cell.wait(MINUTE)
-    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    assert [act.what for act in await cell.reap_after(MINUTE)] == ["quarantined"]
     await cell.redis.hset("ant:turn:b1", "crashes", 0)
     assert await cell.end(await cell.take_one())
     assert await cell.reap() == []
@@ -223,15 +219,13 @@ async def test_a_claim_says_once_what_it_sets_aside(cell):
     assert (damaged.session_id, damaged.turn_id, "WRONGTYPE" in damaged.reason) == ("bad", "b1", True)
     assert await cell.look_at("bad") == await cell.now() + MINUTE
     await cell.redis.delete("ant:history:bad")
-    await cell.wait(MINUTE)
-    assert [act.what for act in await cell.reap()] == ["repaired"]
+    assert [act.what for act in await cell.reap_after(MINUTE)] == ["repaired"]
 
 
 async def test_a_delayed_turn_that_has_half_entered_is_looked_at_again(cell):
     await cell.put("b1", "bad", due_in_ms=1000)
     await cell.redis.set("ant:events:bad", "no stream")
-    await cell.wait(1000)
-    assert [act.what for act in await cell.reap()] == ["quarantined"]
+    assert [act.what for act in await cell.reap_after(1000)] == ["quarantined"]
     assert await cell.inbox("bad") == ["b1"]
     assert (await cell.look_at("bad"), await cell.redis.zcard("ant:due")) == (
         await cell.now() + MINUTE,
@@ -239,16 +233,14 @@ async def test_a_delayed_turn_that_has_half_entered_is_looked_at_again(cell):
     )
     await cell.redis.delete("ant:events:bad")
     await cell.redis.hset("ant:session:bad", "seq", 0)
-    await cell.wait(MINUTE)
-    assert [act.what for act in await cell.reap()] == ["repaired"]
+    assert [act.what for act in await cell.reap_after(MINUTE)] == ["repaired"]
     assert await cell.end(await cell.take_one())
 
 
 async def test_a_lease_that_is_no_number_has_run_out(cell):
     await become(cell, "running")
     await cell.redis.hset("ant:session:bad", "lease", "abc")
-    await cell.wait(LEASE_MS)
-    assert [act.what for act in await cell.reap()] == ["recovered"]
+    assert [act.what for act in await cell.reap_after(LEASE_MS)] == ["recovered"]
 
 
 async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is_mended(cell):
@@ -259,8 +251,7 @@ async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is
         assert [act.what for act in await cell.reap()] == said
     assert [one.session_id for one in await failed_turns(cell, 10)] == ["b1"]
     await cell.redis.hset("ant:turn:b1", "run", 1)
-    await cell.wait(MINUTE)
-    assert [act.what for act in await cell.reap()] == ["due"]
+    assert [act.what for act in await cell.reap_after(MINUTE)] == ["due"]
     assert await failed_turns(cell, 10) == []
     assert not await cell.redis.exists("ant:quarantined")
 
@@ -280,8 +271,7 @@ async def test_what_is_wrong_with_the_server_is_said_and_sets_nothing_aside(cell
 async def test_a_damaged_session_does_not_stop_the_archiver(cell):
     await begin_archiving(cell)
     for name in ("bad", "good"):
-        await cell.put(name, name, ttl_ms=600_000)
-        await cell.end(await cell.take_one())
+        await cell.end(await cell.started(name, name, ttl_ms=600_000))
         await cell.redis.hset(f"ant:session:{name}", "restored", "1")
     await damage(cell, "ant:history:bad", "string")
     await cell.redis.pexpire("ant:history:bad", 600_000)

@@ -9,8 +9,7 @@ from antiphon.wire.errors import JournalShorter
 
 
 async def test_a_step_is_kept_and_published(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     answer = await cell.append_step(
         turn,
         length=0,
@@ -25,8 +24,7 @@ async def test_a_step_is_kept_and_published(cell):
 
 
 async def test_entries_without_events_are_kept_too(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[]) == ""
     assert await cell.append_step(turn, length=1, step=2, entries=[b"ended"], bodies=[]) == ""
     assert await cell.redis.lrange("ant:journal:t1", 0, -1) == [b"started", b"ended"]
@@ -34,8 +32,7 @@ async def test_entries_without_events_are_kept_too(cell):
 
 
 async def test_without_entries_it_looks_at_the_fence_and_the_length_and_writes_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=1, entries=[b"started"], bodies=[])
     before = await cell.contents()
     assert await cell.append_step(turn, length=1, step=2, entries=[], bodies=[], usage=b"more") == ""
@@ -49,8 +46,7 @@ async def test_without_entries_it_looks_at_the_fence_and_the_length_and_writes_n
 
 
 async def test_a_repeated_step_is_kept_once(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")])
     before = await cell.contents()
     again = await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[body("step_finished")])
@@ -60,8 +56,7 @@ async def test_a_repeated_step_is_kept_once(cell):
 
 @pytest.mark.parametrize("length", [0, 1, 4])
 async def test_another_length_than_expected_is_refused(cell, length):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one", b"two", b"three"], bodies=[])
     before = await cell.contents()
     with pytest.raises(CorruptRecord, match="3 entries"):
@@ -70,8 +65,7 @@ async def test_another_length_than_expected_is_refused(cell, length):
 
 
 async def test_who_does_not_hold_the_lease_appends_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     for fence in ("", "1", turn.fence + "x"):
         answer = await cell.append_step(
@@ -84,16 +78,14 @@ async def test_who_does_not_hold_the_lease_appends_nothing(cell):
 async def test_a_worker_whose_turn_was_recovered_appends_nothing(cell):
     await cell.put("t1")
     zombie = await cell.take_one("w1")
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     before = await cell.contents()
     assert await cell.append_step(zombie, length=0, step=2, entries=[b"x"], bodies=[]) == SUPERSEDED
     assert await cell.contents() == before
 
 
 async def test_the_answer_carries_the_wish_to_stop(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.cancel("t1", "enough")
     for _ in range(2):
         assert await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[]) == "enough"

@@ -43,8 +43,7 @@ def cell(redis_url):
 
 async def talk(cell, turn="t1", session="s", *, ttl_ms=SOON, asked=True):
     """A session with one more finished turn; ``asked`` is what a worker with an archive leaves behind."""
-    await cell.put(turn, session, ttl_ms=ttl_ms)
-    claimed = await cell.take_one()
+    claimed = await cell.started(turn, session, ttl_ms=ttl_ms)
     if asked:
         await restore(cell, session, claimed.fence)
     assert await cell.end(claimed)
@@ -263,8 +262,7 @@ async def test_a_session_whose_life_is_over_begins_anew_however_it_is_used(redis
     async with open_cell(redis_url) as cell:
         if archive == "archive":
             await begin_archiving(cell)
-        await cell.put("t1", ttl_ms=SOON, tenant="acme")
-        claimed = await cell.take_one()
+        claimed = await cell.started("t1", ttl_ms=SOON, tenant="acme")
         fields = {"summary": (b"", b"2:what was said"), "system": (b"", b"be brief"), "closed": (b"", b"1")}
         await restore(cell, fence=claimed.fence, **fields)
         assert await cell.end(claimed, "failed", variables=b'{"a":1}', window="3:4")
@@ -292,8 +290,7 @@ async def test_a_session_whose_life_is_over_begins_anew_however_it_is_used(redis
 async def test_what_outlives_the_end_of_a_life_is_not_of_the_new_one(redis_url):
     """A release that gives the keys other times, or a server that is late, leaves them there."""
     async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        assert await cell.end(await cell.take_one())
+        assert await cell.end(await cell.started("t1"))
         await cell.redis.pexpire("ant:session:s", HOUR)
         assert await cell.redis.exists(*KEYS) == len(KEYS)
         await cell.put("t2")
@@ -333,8 +330,7 @@ async def test_a_marked_session_in_its_last_hour_goes_on(cell):
     await talk(cell)
     found = await take_work(cell)
     assert await mark_archived(cell, found)
-    await cell.put("t2")
-    assert (await cell.take_one()).restored == "1"
+    assert (await cell.started("t2")).restored == "1"
     assert await cell.history() == [b'"t1"']
 
 
@@ -385,8 +381,7 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(c
     await cell.put("t4", "by-turn")
     await edit(cell, session="by-edit", messages=[b"m"])
     await cell.put("t5", "by-delayed-turn", due_in_ms=5)
-    await cell.wait(5)
-    await cell.reap()
+    await cell.reap_after(5)
     await cell.fork("long", "fork", "op2", ttl_ms=SOON)
     await cell.put("t6", "fork")
     for session in ("by-turn", "by-edit", "by-delayed-turn", "fork"):
@@ -395,8 +390,7 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(c
 
 
 async def test_a_failed_turn_that_is_run_again_after_its_session_has_ended_goes_on_above_as_well(cell):
-    await cell.put("t1", ttl_ms=SOON)
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1", ttl_ms=SOON), "failed")
     await cell.redis.set("ant:seq_floor", 40)
     await cell.redis.delete(*KEYS)
     await cell.redis.hset("rq:job:t1", "status", "queued")
@@ -407,8 +401,7 @@ async def test_a_failed_turn_that_is_run_again_after_its_session_has_ended_goes_
 
 async def test_what_a_store_has_comes_in_front_and_once(cell):
     await edit(cell, messages=[b"new"], fields=[FieldChange("system", b"", b"now")])
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     answer = {"messages": [b"1", b"2"], "system": (b"now", b"both"), "metadata": (b"", b"{}")}
     assert await restore(cell, fence=turn.fence, **answer) == "RESTORED"
     before = await cell.contents()
@@ -422,8 +415,7 @@ async def test_what_a_store_has_comes_in_front_and_once(cell):
 
 async def test_nobody_but_the_holder_restores_and_nothing_that_has_changed_since_it_was_read(cell):
     assert await restore(cell, messages=[b"1"]) == "SUPERSEDED"
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     for fence in ("", "1-somebody", turn.fence[:-1]):
         assert await restore(cell, fence=fence, messages=[b"1"]) == "SUPERSEDED"
@@ -442,8 +434,7 @@ async def test_a_session_that_nobody_uses_keeps_its_time_to_live_when_it_is_rest
 
 async def test_what_refuses_a_session_is_kept_with_the_seq_until_which_turns_were_accepted(cell):
     await edit(cell, messages=[b"of a stranger"])
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await restore(cell, fence=turn.fence, messages=[b"1"], refuse="tenant")
     assert await cell.history() == [b"1"]
     assert (await cell.snapshot("s")).fields["refused"] == b"3:tenant"
@@ -500,8 +491,7 @@ async def test_what_is_saved_long_after_its_session_was_deleted_is_deleted_again
 async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits_to_be_archived(cell):
     await talk(cell)
     await delete_session(cell, "s")
-    await cell.put("t2", ttl_ms=SOON)
-    turn = await cell.take_one()
+    turn = await cell.started("t2", ttl_ms=SOON)
     assert await restore(cell, fence=turn.fence, messages=[b"of old"], system=(b"", b"x")) == "FORGOTTEN"
     assert await cell.redis.hget("ant:session:s", "restored") == b"1"
     await cell.end(turn)
@@ -516,8 +506,7 @@ async def test_a_new_session_under_a_deleted_id_has_nothing_to_restore_and_waits
 
 async def test_a_copy_that_goes_after_a_new_session_has_begun_is_not_restored_either(cell):
     await delete_session(cell, "s")
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await forgotten(cell, "s")
     assert await restore(cell, fence=turn.fence, messages=[b"of old"]) == "RESTORED"
     assert await cell.history() == []

@@ -33,8 +33,7 @@ def forgotten(request) -> bool:
 @asynccontextmanager
 async def running(url: str, *, forgotten: bool):
     async with open_cell(url) as cell:
-        await cell.put("t1")
-        await cell.put("t2")
+        await cell.put_each("t1", "t2")
         turn = await cell.take_one()
         await cell.load_scripts()
         if forgotten:

@@ -13,8 +13,7 @@ from antiphon.input.ids import TurnId
 
 async def running(cell, *waiting: str):
     """A turn that runs, with others behind it."""
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     for name in waiting:
         await cell.put(name)
     return turn
@@ -91,8 +90,7 @@ async def test_where_all_are_being_stopped_a_turn_goes_to_the_end(cell):
 
 
 async def test_a_failed_turn_that_runs_again_interrupts(cell):
-    await cell.put("t0")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t0"), "failed")
     await running(cell, "t2")
     assert await cell.put("t0", again="a", if_busy="interrupt") == 1
     assert await cell.inbox() == ["t1", "t0", "t2"]

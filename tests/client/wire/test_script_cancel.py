@@ -10,8 +10,7 @@ from antiphon.wire.keys import needs_ttl
 
 
 async def test_a_queued_head_is_cancelled_and_the_next_turn_starts(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     assert await cell.cancel("t1", "enough") == "cancelled"
     assert await cell.status("t1") == "cancelled"
     assert (await cell.inbox(), await cell.queue()) == (["t2"], ["t2"])
@@ -43,8 +42,7 @@ async def test_the_last_turn_cancelled_lets_the_session_go(cell):
 
 async def test_a_running_turn_is_left_to_its_worker(cell):
     async with cell.redis.pubsub() as heard:
-        await cell.put("t1", "it's")
-        turn = await cell.take_one()
+        turn = await cell.started("t1", "it's")
         await heard.subscribe("ant:control:w1")
         await heard.get_message(timeout=5)
         for _ in range(2):
@@ -59,18 +57,15 @@ async def test_a_running_turn_is_left_to_its_worker(cell):
 
 @pytest.mark.parametrize("reason", ["", "SUPERSEDED"])
 async def test_no_reason_can_be_taken_for_another_answer(cell, reason):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.cancel("t1", reason)
     assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["cancelled"]
 
 
 async def test_a_cancelled_turn_whose_worker_dies_is_ended_by_the_next(cell):
-    await cell.put("t1")
-    await cell.take_one()
+    await cell.started("t1")
     await cell.cancel("t1", "enough")
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     again = await cell.take_one("w2")
     assert again.stop == "enough"
     await cell.end(again, "cancelled")
@@ -78,8 +73,7 @@ async def test_a_cancelled_turn_whose_worker_dies_is_ended_by_the_next(cell):
 
 @pytest.mark.parametrize("delay_ms", [0, 60_000])
 async def test_what_a_turn_has_achieved_is_kept_by_the_worker_that_ends_it(cell, delay_ms):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
     await cell.give_back(turn, "error", delay_ms=delay_ms)
     for _ in range(2):
@@ -90,8 +84,7 @@ async def test_what_a_turn_has_achieved_is_kept_by_the_worker_that_ends_it(cell,
 
 
 async def test_a_retry_without_anything_to_keep_is_cancelled_at_once(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.give_back(await cell.take_one(), "error", delay_ms=60_000)
     assert await cell.cancel("t1", "enough") == "cancelled"
     assert await cell.queue() == ["t2"]
@@ -103,14 +96,12 @@ async def test_a_delayed_turn_is_cancelled_before_it_is_due(cell):
     assert await cell.redis.exists("ant:due") == 0
     assert await cell.event_types() == ["turn_cancelled"]
     assert await cell.redis.ttl("ant:events:s") > 0
-    await cell.wait(5_000)
-    assert await cell.reap() == []
+    assert await cell.reap_after(5_000) == []
     assert await cell.inbox() == []
 
 
 async def test_a_delayed_turn_cancelled_beside_a_running_one_leaves_that_alone(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.put("t2", due_in_ms=5_000)
     look_at = await cell.look_at()
     assert await cell.cancel("t2", "enough") == "cancelled"
@@ -121,8 +112,7 @@ async def test_a_delayed_turn_cancelled_beside_a_running_one_leaves_that_alone(c
 
 async def test_a_turn_that_has_ended_says_how(cell):
     for number, status in enumerate(["finished", "failed", "cancelled"]):
-        await cell.put(f"t{number}")
-        await cell.end(await cell.take_one(), status)
+        await cell.end(await cell.started(f"t{number}"), status)
         before = await cell.contents()
         assert await cell.cancel(f"t{number}", "enough") == status
         assert await cell.contents() == before
@@ -141,8 +131,7 @@ async def test_an_unknown_turn_is_not_found(cell):
 
 
 async def test_a_turn_cancelled_while_it_waited_keeps_the_reason(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.put("t3", due_in_ms=5_000)
     for turn in ("t1", "t2", "t3"):
         await cell.cancel(turn, f"{turn} is not wanted")
@@ -183,8 +172,7 @@ async def test_a_turn_that_is_cancelled_while_no_worker_lives_keeps_nothing_for_
     assert bool(await lasting(cell)) is waits
     for holder in ("w1", "w2"):
         await cell.reap(holder=holder)
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     if waits:
         claims = await cell.take("w3")
         turns = claims.turns or (await cell.take("w4", only="t1")).turns
@@ -194,8 +182,7 @@ async def test_a_turn_that_is_cancelled_while_no_worker_lives_keeps_nothing_for_
     assert await lasting(cell) == []
     assert await cell.look_at() is None
     assert await cell.redis.zrange("rq:wip:antiphon", 0, -1) == []
-    await cell.wait(24 * 3600_000)
-    assert await cell.reap() == []
+    assert await cell.reap_after(24 * 3600_000) == []
     assert await lasting(cell) == []
 
 
@@ -208,8 +195,7 @@ async def begun(cell, *turns):
 
 
 async def test_what_is_to_stay_is_known_to_the_worker_that_ends_the_turn(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert await cell.keep_of("t1") == "steps"
     assert await cell.cancel("t1", "enough", "partial") == "requested"
     assert await cell.keep_of("t1") == "partial"
@@ -245,21 +231,18 @@ async def test_a_turn_that_has_not_begun_is_cancelled_at_once_whatever_is_to_sta
 
 
 async def test_a_cancel_with_rqs_tools_keeps_the_finished_steps(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[])
     await cell.redis.hset("ant:turn:t1", "keep", "partial")
     await cell.give_back(turn, "error", delay_ms=60_000)
     await cell.redis.hset("rq:job:t1", "status", "canceled")
-    await cell.wait(60_000)
-    await cell.reap()
+    await cell.reap_after(60_000)
     assert await cell.keep_of("t1") == "steps"
     await cell.end(await cell.take_one(), "cancelled")
 
 
 async def test_a_turn_that_leaves_nothing_keeps_its_place_in_the_history(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"])
     await cell.cancel("t2", "enough")
     assert (await cell.turn("t2")).fields["place"] == b"3"

@@ -42,8 +42,7 @@ async def test_a_repeated_claim_leaves_out_what_was_finished_or_reaped_since(cel
     turns = (await cell.take("w1", token="abc")).turns
     await cell.end(turns[0])
     await cell.renew("w1", [(turns[2].session_id, turns[2].fence)], lease_ms=10 * LEASE_MS)
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     again = await cell.take("w1", token="abc")
     assert [turn.turn_id for turn in again.turns] == ["t2"]
     for turn in [*again.turns, await cell.take_one()]:
@@ -86,8 +85,7 @@ async def test_queues_are_served_in_the_order_given(cell):
 
 
 async def test_one_session_runs_one_turn_at_a_time(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.redis.rpush("rq:queue:antiphon", "t2", "t1", "t2")
     turn = await cell.take_one()
     assert turn.turn_id == "t1"
@@ -99,8 +97,7 @@ async def test_one_session_runs_one_turn_at_a_time(cell):
 
 
 async def test_only_the_first_turn_of_a_session_is_taken_whatever_another_one_says(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.redis.hset("ant:turn:t2", "status", "queued")
     await cell.redis.lpush("rq:queue:antiphon", "t2")
     assert [turn.turn_id for turn in (await cell.take(limit=8)).turns] == ["t1"]
@@ -119,10 +116,8 @@ async def test_a_second_entry_in_the_queue_runs_nothing_twice(cell):
 
 @pytest.mark.parametrize(("tail", "expected"), [(-1, 3), (0, 0), (2, 2), (9, 3)])
 async def test_the_history_comes_as_long_as_the_turn_asked_for(cell, tail, expected):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"])
-    await cell.put("t2", tail=tail)
-    turn = await cell.take_one()
+    await cell.end(await cell.started("t1"), messages=[b"1", b"2", b"3"])
+    turn = await cell.started("t2", tail=tail)
     assert turn.history == [b"1", b"2", b"3"][3 - expected :]
     assert turn.history_length == 3
     await cell.end(turn)
@@ -145,8 +140,7 @@ async def test_a_turn_that_has_crashed_twice_is_left_to_a_process_of_its_own(cel
     await cell.put("t1")
     for _ in range(2):
         await cell.take_one()
-        await cell.wait(LEASE_MS)
-        await cell.reap()
+        await cell.reap_after(LEASE_MS)
     claims = await cell.take()
     assert (claims.turns, claims.alone) == ([], ["t1"])
     turn = await cell.take_one(only="t1")
@@ -158,14 +152,11 @@ async def test_a_turn_that_must_run_alone_is_offered_again_when_nobody_did(cell)
     await cell.put("t1")
     for _ in range(2):
         await cell.take_one()
-        await cell.wait(LEASE_MS)
-        await cell.reap()
+        await cell.reap_after(LEASE_MS)
     assert (await cell.take()).alone == ["t1"]
     assert await cell.queue() == []
-    await cell.wait(30_000 - 1)
-    assert await cell.reap() == [], "its process starts"
-    await cell.wait(1)
-    assert [done.what for done in await cell.reap()] == ["repaired"]
+    assert await cell.reap_after(30_000 - 1) == [], "its process starts"
+    assert [done.what for done in await cell.reap_after(1)] == ["repaired"]
     await cell.end(await cell.take_one(only="t1"))
 
 
@@ -173,8 +164,7 @@ async def crashed_twice(cell, turn="t1", session="s"):
     await cell.put(turn, session)
     for _ in range(2):
         await cell.take_one(only=turn)
-        await cell.wait(LEASE_MS)
-        await cell.reap()
+        await cell.reap_after(LEASE_MS)
 
 
 async def test_of_turns_that_must_run_alone_no_more_are_taken_than_there_is_room_for(cell):
@@ -230,8 +220,7 @@ async def test_a_worker_answers_for_a_turn_that_runs_alone_only_until(how, cell)
     elif how == "it is cancelled":
         await cell.cancel("t1", "enough")
     else:
-        await cell.wait(30_000)
-        await cell.reap()
+        await cell.reap_after(30_000)
         assert (await cell.take("w2")).alone == ["t1"]
     assert await cell.redis.hkeys("ant:held:w1") == [b""]
     before = await cell.contents()
@@ -290,8 +279,7 @@ async def test_a_flood_of_other_jobs_does_not_come_all_at_once(cell):
 
 
 async def test_a_retry_that_is_not_due_is_not_claimed(cell):
-    await cell.put("t1")
-    await cell.give_back(await cell.take_one(), "error", delay_ms=5_000)
+    await cell.give_back(await cell.started("t1"), "error", delay_ms=5_000)
     await cell.redis.rpush("rq:queue:antiphon", "t1")
     assert (await cell.take()).turns == []
     await cell.wait(5_000)
@@ -302,11 +290,9 @@ async def test_a_retry_that_is_not_due_is_not_claimed(cell):
 
 
 async def test_the_journal_of_earlier_attempts_comes_with_the_turn(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one", b"two"], bodies=[body()])
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     turn = await cell.take_one("w2")
     assert (turn.journal, turn.step, turn.attempt, turn.crashes) == ([b"one", b"two"], 2, 2, 1)
     await cell.end(turn)
@@ -333,11 +319,9 @@ async def test_a_turn_that_failed_by_crashes_starts_afresh_when_it_is_requeued(c
 
 
 async def test_a_suspended_turn_is_not_claimed(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     assert (await cell.take()).turns == []
-    await cell.wait(30_000)
-    assert await cell.reap() == []
+    assert await cell.reap_after(30_000) == []
     assert await cell.look_at() == await cell.now() + 30_000
 
 
@@ -389,8 +373,7 @@ async def test_a_run_remembers_when_its_first_attempt_began(cell):
 
 
 async def test_a_failed_turn_that_rqs_tools_offered_leaves_no_second_entry_when_it_is_claimed(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     await cell.redis.hset("rq:job:t1", "status", "queued")
     await cell.redis.rpush("rq:queue:antiphon", "t1")
     turn = await cell.take_one()
@@ -400,8 +383,7 @@ async def test_a_failed_turn_that_rqs_tools_offered_leaves_no_second_entry_when_
 
 async def test_a_failed_turn_that_a_stock_worker_took_from_rq_requeue_runs_again(cell):
     """RQ's own worker marks a job as started before it asks. A failure that is still listed was not requeued."""
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     await cell.redis.hset("rq:job:t1", "status", "started")
     assert (await cell.take(only="t1")).turns == [], "the entry was an old one"
     assert await cell.redis.hget("rq:job:t1", "status") == b"failed"

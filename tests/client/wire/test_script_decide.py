@@ -46,8 +46,7 @@ async def test_a_turn_goes_on_when_its_last_call_is_decided(cell):
 
 
 async def test_the_second_decision_gets_the_first_one(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     await cell.decide(by="ada")
     for end in (False, True):
         before = await cell.redis.hgetall("ant:turn:t1"), await cell.events()
@@ -61,8 +60,7 @@ async def test_the_second_decision_gets_the_first_one(cell):
 
 
 async def test_of_ten_decisions_one_counts_and_the_turn_goes_on_once(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     raced = [cell.decide(kind="reject", by=f"client {n}") for n in range(10)]
     answers = await asyncio.gather(*raced, return_exceptions=True)
     assert answers.count(None) == 1
@@ -73,8 +71,7 @@ async def test_of_ten_decisions_one_counts_and_the_turn_goes_on_once(cell):
 
 
 async def test_a_repetition_gets_the_first_answer(cell, monkeypatch):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     monkeypatch.setattr("antiphon.wire.suspension.new_op", lambda: "00ff")
     await cell.decide()
     before = await cell.contents()
@@ -87,8 +84,7 @@ async def test_a_repetition_gets_the_first_answer(cell, monkeypatch):
     [("c1", "result", "approved or rejected"), ("c2", "approve", "waits for its result")],
 )
 async def test_a_decision_must_be_of_the_kind_that_the_call_waits_for(cell, call, kind, message):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), PAY, LOOK)
+    await cell.hold(await cell.started("t1"), PAY, LOOK)
     before = await cell.contents()
     with pytest.raises(UsageError, match=message):
         await cell.decide(call, kind)
@@ -117,10 +113,8 @@ async def test_what_does_not_wait_takes_no_decision(cell):
 
 @pytest.mark.parametrize("call", ["c 1", 'say "x" \\ \n', "c%d", "ü" * 30])
 async def test_a_call_may_have_any_id(cell, call):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), PAY, OpenCall(call, "pay", seconds=1.0))
-    await cell.wait(1_000)
-    await cell.reap()
+    await cell.hold(await cell.started("t1"), PAY, OpenCall(call, "pay", seconds=1.0))
+    await cell.reap_after(1_000)
     with pytest.raises(AlreadyDecided):
         await cell.decide(call)
     await cell.decide("c1")
@@ -130,12 +124,9 @@ async def test_a_call_may_have_any_id(cell, call):
 
 @pytest.mark.parametrize(("at_limit", "kind"), [("reject", "reject"), ("approve", "approve")])
 async def test_a_time_limit_decides(cell, at_limit, kind):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), OpenCall("c1", "pay", seconds=5.0, at_limit=at_limit), PAY)
-    await cell.wait(4_999)
-    assert await cell.reap() == []
-    await cell.wait(1)
-    assert await cell.reap() == []
+    await cell.hold(await cell.started("t1"), OpenCall("c1", "pay", seconds=5.0, at_limit=at_limit), PAY)
+    assert await cell.reap_after(4_999) == []
+    assert await cell.reap_after(1) == []
     with pytest.raises(AlreadyDecided, match="before: Nobody decided within the time limit") as caught:
         await cell.decide()
     first = caught.value.decision
@@ -144,32 +135,25 @@ async def test_a_time_limit_decides(cell, at_limit, kind):
 
 
 async def test_a_turn_goes_on_when_the_time_of_its_last_call_is_over(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), OpenCall("c1", "pay", seconds=5.0))
-    await cell.wait(5_000)
-    assert [done.what for done in await cell.reap()] == ["resumed"]
+    await cell.hold(await cell.started("t1"), OpenCall("c1", "pay", seconds=5.0))
+    assert [done.what for done in await cell.reap_after(5_000)] == ["resumed"]
     assert (await cell.event_types())[-1] == "turn_resumed"
     assert (await cell.take_one()).turn_id == "t1"
 
 
 async def test_a_wait_without_a_limit_ends_after_thirty_days(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
-    await cell.wait(30 * 24 * 3600_000 - 1)
-    assert await cell.reap() == []
-    await cell.wait(30_000)
-    assert [done.what for done in await cell.reap()] == ["resumed"]
+    await cell.hold(await cell.started("t1"))
+    assert await cell.reap_after(30 * 24 * 3600_000 - 1) == []
+    assert [done.what for done in await cell.reap_after(30_000)] == ["resumed"]
 
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_time_limit_fails_the_turn(cell, aside):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.hold(await cell.take_one(), OpenCall("c1", "pay", seconds=5.0, at_limit="fail"), aside=aside)
     if aside:
         other = await cell.take_one()
-    await cell.wait(5_000)
-    assert [(done.turn_id, done.what) for done in await cell.reap()] == [("t1", "not_decided")]
+    assert [(done.turn_id, done.what) for done in await cell.reap_after(5_000)] == [("t1", "not_decided")]
     record = await cell.turn("t1")
     assert (record.status, record.error_code) == ("failed", "not_decided")
     assert record.fields["journal"] == b'[{"step":1}]'
@@ -182,8 +166,7 @@ async def test_a_time_limit_fails_the_turn(cell, aside):
 
 
 async def test_a_turn_that_was_passed_by_has_its_time_limit_while_others_run(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.hold(await cell.take_one(), OpenCall("c1", "pay", seconds=5.0), aside=True)
     other = await cell.take_one()
     for _ in range(2):
@@ -195,25 +178,21 @@ async def test_a_turn_that_was_passed_by_has_its_time_limit_while_others_run(cel
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_time_limit_leaves_what_other_turns_have_added_to_the_usage(cell, aside):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=b"mine")
     await cell.hold(turn, OpenCall("c1", "pay", seconds=5.0, at_limit="fail"), aside=aside)
     if aside:
         await cell.redis.hset("ant:session:s", "usage", b"of another turn")
-    await cell.wait(5_001)
-    await cell.reap()
+    await cell.reap_after(5_001)
     assert await cell.status() == "failed"
     found = await cell.redis.hget("ant:session:s", "usage")
     assert found == (b"of another turn" if aside else b"mine")
 
 
 async def test_what_was_decided_stays_with_a_turn_that_a_time_limit_fails(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), PAY, OpenCall("c2", "look", seconds=5.0, at_limit="fail"))
+    await cell.hold(await cell.started("t1"), PAY, OpenCall("c2", "look", seconds=5.0, at_limit="fail"))
     await cell.decide("c1", by="ada")
-    await cell.wait(5_001)
-    await cell.reap()
+    await cell.reap_after(5_001)
     step, decision = json.loads((await cell.turn("t1")).fields["journal"])
     assert step == {"step": 1}
     assert (decision["decision"]["call_id"], decision["decision"]["by"]) == ("c1", "ada")
@@ -224,8 +203,7 @@ async def test_a_time_limit_adds_what_a_turn_has_used_to_the_total_of_those_that
     call = OpenCall("c1", "pay", seconds=5.0, at_limit="fail")
     assert await suspend(cell, await cell.take_one(), [call], bodies=[], aside=Usage(3, 4, cost=0.5)) == ""
     await cell.redis.hset("ant:session:s", "usage", encode(Usage(10, 20)))
-    await cell.wait(5_001)
-    await cell.reap()
+    await cell.reap_after(5_001)
     assert await cell.status() == "failed"
     total = json.loads(await cell.redis.hget("ant:session:s", "usage"))
     assert (total["input_tokens"], total["output_tokens"]) == (13, 24)
@@ -252,8 +230,7 @@ async def test_the_time_while_a_turn_was_suspended_is_not_spent(cell):
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_cancelled_turn_is_ended_by_a_worker_and_keeps_its_steps(cell, aside):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=aside)
+    await cell.hold(await cell.started("t1"), aside=aside)
     assert await cell.cancel("t1", "enough", "partial") == "requested"
     assert await cell.redis.zcard("ant:suspended") == 0
     turn = await cell.take_one()
@@ -263,8 +240,7 @@ async def test_a_cancelled_turn_is_ended_by_a_worker_and_keeps_its_steps(cell, a
 
 
 async def test_a_cancelled_turn_that_was_passed_by_ends_behind_the_one_that_runs(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.hold(await cell.take_one(), aside=True)
     other = await cell.take_one()
     assert await cell.cancel("t1", "enough") == "requested"
@@ -278,11 +254,9 @@ async def test_a_cancelled_turn_that_was_passed_by_ends_behind_the_one_that_runs
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_turn_that_is_cancelled_in_rq_is_cancelled(cell, aside):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=aside)
+    await cell.hold(await cell.started("t1"), aside=aside)
     await cell.redis.hset("rq:job:t1", "status", "canceled")
-    await cell.wait(30_000)
-    assert [done.turn_id for done in await cell.reap()] == ["t1"]
+    assert [done.turn_id for done in await cell.reap_after(30_000)] == ["t1"]
     turn = await cell.take_one()
     assert turn.stop == "cancelled in RQ"
     await cell.end(turn, "cancelled")
@@ -290,8 +264,7 @@ async def test_a_turn_that_is_cancelled_in_rq_is_cancelled(cell, aside):
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_decision_after_a_cancel_in_rq_says_so(cell, aside):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=aside)
+    await cell.hold(await cell.started("t1"), aside=aside)
     await cell.redis.hset("rq:job:t1", "status", "canceled")
     with pytest.raises(NotSuspended) as caught:
         await cell.decide()
@@ -303,18 +276,15 @@ async def test_a_decision_after_a_cancel_in_rq_says_so(cell, aside):
 
 @pytest.mark.parametrize("aside", [False, True])
 async def test_what_rq_did_to_the_record_is_put_right(cell, aside):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=aside)
+    await cell.hold(await cell.started("t1"), aside=aside)
     await cell.redis.delete("rq:job:t1", "rq:deferred:antiphon")
-    await cell.wait(30_000)
-    assert await cell.reap() == []
+    assert await cell.reap_after(30_000) == []
     assert await cell.redis.hget("rq:job:t1", "status") == b"deferred"
     assert await cell.redis.zscore("rq:deferred:antiphon", "t1") is not None
 
 
 async def test_an_entry_of_a_suspended_turn_in_a_queue_is_dropped_and_rqs_record_put_right(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     await cell.redis.hset("rq:job:t1", "status", "queued")
     await cell.redis.rpush("rq:queue:antiphon", "t1")
     assert (await cell.take()).turns == []
@@ -323,8 +293,7 @@ async def test_an_entry_of_a_suspended_turn_in_a_queue_is_dropped_and_rqs_record
 
 
 async def test_a_new_run_of_a_turn_knows_nothing_of_the_old_calls(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1"))
     await cell.decide()
     await cell.end(await cell.take_one(), "failed")
     await cell.requeue("t1")
@@ -343,14 +312,12 @@ async def test_limits_move_with_a_clock_that_is_put_back(cell):
         calls = OpenCall("c1", "pay", seconds=3600.0), OpenCall("c2", "pay")
         await cell.hold(turn, *calls, aside=turn.turn_id == "t2")
     await cell.reap()
-    await cell.wait(-1800_000)
-    await cell.reap()
+    await cell.reap_after(-1800_000)
     for turn in ("t1", "t2"):
         waits = [(await cell.turn(turn)).fields[name] for name in ("wait:1", "wait:2")]
         assert waits[0] == f"{START_MS + 1800_000} reject approval c1".encode()
         assert waits[1].startswith(f"{START_MS + 30 * 24 * 3600_000 - 1800_000}".encode())
-    await cell.wait(1800_000 + 1800_000)
-    await cell.reap()
+    await cell.reap_after(1800_000 + 1800_000)
     for turn in ("t1", "t2"):
         with pytest.raises(AlreadyDecided):
             await cell.decide("c1", turn=turn)
@@ -360,8 +327,7 @@ async def test_a_deleted_session_takes_its_passed_by_turn_along(redis_url):
     from antiphon.wire.editing import delete_session
 
     async with open_cell(redis_url) as cell:
-        await cell.put("t1")
-        await cell.hold(await cell.take_one(), aside=True)
+        await cell.hold(await cell.started("t1"), aside=True)
         assert await delete_session(cell, "s")
         with pytest.raises(TurnDeleted):
             await cell.turn("t1")
@@ -369,11 +335,9 @@ async def test_a_deleted_session_takes_its_passed_by_turn_along(redis_url):
 
 
 async def test_what_an_older_release_cancelled_enters_the_inbox(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=True)
+    await cell.hold(await cell.started("t1"), aside=True)
     await cell.redis.hset("ant:turn:t1", mapping={"status": "queued", "cancel": "enough"})
-    await cell.wait(30_000)
-    assert [done.what for done in await cell.reap()] == ["cancelled"]
+    assert [done.what for done in await cell.reap_after(30_000)] == ["cancelled"]
     turn = await cell.take_one()
     assert turn.stop == "enough"
     await cell.end(turn, "cancelled")
@@ -386,12 +350,10 @@ async def test_a_damaged_call_harms_its_session_alone(cell, aside):
     for turn in (await cell.take()).turns:
         await cell.hold(turn, OpenCall("c1", "pay", seconds=1.0), aside=aside)
     await cell.redis.hset("ant:turn:t1", "wait:1", "junk")
-    await cell.wait(1_000)
-    done = {(one.turn_id or one.session_id): one.what for one in await cell.reap()}
+    done = {(one.turn_id or one.session_id): one.what for one in await cell.reap_after(1_000)}
     assert done == {"t1" if aside else "s": "quarantined", "t2": "resumed"}
     await cell.redis.hset("ant:turn:t1", "wait:1", f"{START_MS} reject approval c1")
-    await cell.wait(60_000)
-    assert "resumed" in [one.what for one in await cell.reap()]
+    assert "resumed" in [one.what for one in await cell.reap_after(60_000)]
     assert not await cell.redis.exists("ant:quarantined")
     await decide_nothing(cell)
 
@@ -402,10 +364,8 @@ async def decide_nothing(cell):
 
 
 async def test_a_turn_whose_record_is_gone_is_dropped(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=True)
+    await cell.hold(await cell.started("t1"), aside=True)
     await cell.redis.delete("ant:turn:t1", "ant:journal:t1")
-    await cell.wait(30_000)
-    await cell.reap()
+    await cell.reap_after(30_000)
     assert not await cell.redis.exists("ant:aside")
     await cell.redis.delete("ant:suspended", "ant:session:s", "ant:events:s", "ant:turns:s")

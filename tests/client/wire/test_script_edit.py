@@ -62,8 +62,7 @@ async def test_a_field_that_becomes_empty_is_gone(cell):
 
 
 async def test_a_change_waits_for_the_turns_that_it_must_not_meet(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     assert await edit(cell, when="idle", **message(b"m")) == Busy("t2")
     assert await edit(cell, "op2", when="between", **message(b"m")) is True
     turn = await cell.take_one()
@@ -84,8 +83,7 @@ async def test_the_end_of_the_history_can_be_taken_away(cell):
 
 
 async def test_an_edit_that_waits_for_a_turn_goes_before_the_next_one(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     first = await cell.take_one()
     assert await edit(cell, when="between", **message(b"m")) == Busy("t1")
     await cell.end(first)
@@ -120,17 +118,14 @@ async def test_an_edit_whose_caller_has_gone_keeps_the_next_turn_for_a_second_at
     turn = await cell.take_one()
     await edit(cell, when="between", **message(b"m"))
     await cell.end(turn)
-    await cell.wait(999)
-    assert await cell.reap() == []
-    await cell.wait(1)
-    assert [done.what for done in await cell.reap()] == ["repaired"]
+    assert await cell.reap_after(999) == []
+    assert [done.what for done in await cell.reap_after(1)] == ["repaired"]
     await cell.end(await cell.take_one())
     assert await cell.queue() == ["t2"]
 
 
 async def test_an_edit_that_has_been_made_keeps_no_later_turn_back(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert await edit(cell, when="between", **message(b"m")) == Busy("t1")
     await cell.end(turn)
     assert await edit(cell, when="between", **message(b"m")) is True
@@ -141,8 +136,7 @@ async def test_an_edit_that_has_been_made_keeps_no_later_turn_back(cell):
 
 
 async def test_a_turn_that_begins_again_is_not_kept_back_for_an_edit(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await edit(cell, when="between", **message(b"early"))
     turn = await cell.take_one()
     assert await edit(cell, "op2", when="between", **message(b"m")) == Busy("t1")
@@ -176,8 +170,7 @@ async def test_a_closed_session_is_not_changed(cell):
 
 
 async def test_a_fork_has_the_finished_turns_and_is_made_once(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), messages=[b"1", b"2"])
+    await cell.end(await cell.started("t1"), messages=[b"1", b"2"])
     for _ in range(2):
         await cell.fork("s", "f", "op1", ttl_ms=TTL_MS)
     assert await cell.history("f") == [b"1", b"2"]
@@ -278,8 +271,7 @@ async def test_at_full_memory_a_change_is_refused_whole_and_a_deletion_works(cel
 
 
 async def test_a_deleted_sessions_delayed_turns_are_cancelled_and_none_begins_it_anew(cell):
-    await cell.put("now")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("now"))
     for turn in ("soon", "later"):
         await cell.put(turn, due_in_ms=1000)
     await cell.put("other", "another", due_in_ms=1000)
@@ -288,8 +280,7 @@ async def test_a_deleted_sessions_delayed_turns_are_cancelled_and_none_begins_it
         assert await cell.redis.hexists(f"ant:turn:{turn}", "deleted")
     assert await cell.status("other") == "queued"
     assert await cell.redis.zrange("ant:due", 0, -1) == [b"other"]
-    await cell.wait(1000)
-    assert [act.turn_id for act in await cell.reap()] == ["other"]
+    assert [act.turn_id for act in await cell.reap_after(1000)] == ["other"]
     assert not await cell.redis.exists("ant:inbox:s", "ant:events:s", "ant:turns:s")
     assert await cell.redis.zscore("ant:sessions", "s") is None
 

@@ -115,8 +115,7 @@ async def test_a_summary_stays_for_as_long_as_the_messages_that_it_tells_of(cell
 
 
 async def test_a_change_waits_for_the_turns_before_it(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     assert await change(cell, messages=[b"1"]) == Busy(TurnId("t2"))
     assert await change(cell, when="between", messages=[b"1"]) is True
     turn = await cell.take_one()
@@ -203,8 +202,7 @@ async def test_a_repeated_fork_happens_once_and_another_is_refused(cell):
 
 async def test_a_fork_of_a_running_session_has_the_finished_turns_only(cell):
     await change(cell, messages=[b"1"])
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await fork(cell)
     await cell.end(turn)
     assert await cell.history("f") == [b"1"]
@@ -230,8 +228,7 @@ async def test_a_deleted_session_leaves_its_seq_for_an_hour(cell):
 
 
 async def test_a_session_with_turns_is_not_deleted(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     assert await delete_session(cell, S) == Busy(TurnId("t2"))
     assert await cell.inbox() == ["t1", "t2"]
 

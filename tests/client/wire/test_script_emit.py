@@ -11,8 +11,7 @@ from antiphon.wire.records import Emit
 
 
 async def test_a_window_is_logged_with_dense_seqs_and_the_servers_time(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.wait(7)
     assert await cell.say(turn, 1, body(text="a"), body(text='"b"')) == ""
     assert [(event["seq"], event["at"], event["text"]) for event in (await cell.events())[2:]] == [
@@ -21,8 +20,7 @@ async def test_a_window_is_logged_with_dense_seqs_and_the_servers_time(cell):
 
 
 async def test_a_repeated_window_is_not_logged_twice(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.say(turn, 1, body(text="a"))
     await cell.say(turn, 2, body(text="b"))
     before = await cell.contents()
@@ -32,8 +30,7 @@ async def test_a_repeated_window_is_not_logged_twice(cell):
 
 
 async def test_a_new_holder_starts_its_windows_from_one(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.say(turn, 5, body(text="a"))
     await cell.give_back(turn, "drain")
     turn = await cell.take_one()
@@ -42,8 +39,7 @@ async def test_a_new_holder_starts_its_windows_from_one(cell):
 
 
 async def test_who_does_not_hold_the_lease_writes_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     for fence in ("", "0", "1", turn.fence + "x", turn.fence[:-1], turn.fence.upper()):
         assert await cell.say(stranger(turn, fence), 1, body()) == SUPERSEDED
@@ -51,8 +47,7 @@ async def test_who_does_not_hold_the_lease_writes_nothing(cell):
 
 
 async def test_an_empty_fence_is_nobodys(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.end(turn)
     before = await cell.contents()
     assert await cell.say(stranger(turn, ""), 1, body()) == SUPERSEDED
@@ -63,8 +58,7 @@ async def test_an_empty_fence_is_nobodys(cell):
 async def test_a_worker_whose_turn_was_recovered_writes_nothing(cell):
     await cell.put("t1")
     zombie = await cell.take_one("w1")
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     await cell.take_one("w2")
     before = await cell.contents()
     assert await cell.say(zombie, 1, body()) == SUPERSEDED
@@ -100,8 +94,7 @@ async def test_an_error_of_one_session_is_that_sessions_alone(cell):
 
 
 async def test_the_answer_carries_the_wish_to_stop(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert await cell.cancel("t1", "enough") == "requested"
     assert await cell.say(turn, 1, body()) == "enough"
     assert await cell.say(turn, 1, body()) == "enough"
@@ -109,8 +102,7 @@ async def test_the_answer_carries_the_wish_to_stop(cell):
 
 @pytest.mark.parametrize("text", ['"', "\\", "☃", "\u0000", "%d %s", "a" * 10_000])
 async def test_bodies_are_not_touched(cell, text):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     sent = json.dumps({"type": "text_delta", "text": text, "empty": [], "big": 12345678901234567890}).encode()
     await cell.say(turn, 1, sent)
     [(_, fields)] = await cell.redis.xrevrange("ant:events:s", count=1)

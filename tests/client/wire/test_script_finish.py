@@ -7,8 +7,7 @@ DAYS = 24 * 3600
 
 
 async def test_the_messages_become_history_and_the_next_turn_starts(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     await cell.append_step(turn, length=0, step=2, entries=[b"x"], bodies=[])
     assert await cell.end(turn, messages=[b"m1", b"m2"], response=b"answer", variables=b'{"a":1}')
@@ -28,8 +27,7 @@ async def test_the_messages_become_history_and_the_next_turn_starts(cell):
 
 
 async def test_a_repeated_finish_is_answered_alike_and_changes_nothing(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     await cell.end(turn)
     before = await cell.contents()
@@ -43,12 +41,10 @@ async def test_a_repeated_finish_is_answered_alike_and_changes_nothing(cell):
 
 async def told_history(cell):
     """A session with four messages, and what it keeps about them."""
-    await cell.put("t0")
     await cell.end(
-        await cell.take_one(), messages=[b"1", b"2", b"3", b"4"], window="2:50", summary=b"2:They met."
+        await cell.started("t0"), messages=[b"1", b"2", b"3", b"4"], window="2:50", summary=b"2:They met."
     )
-    await cell.put("t1")
-    return await cell.take_one()
+    return await cell.started("t1")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +74,7 @@ async def test_the_window_and_the_summary_of_such_a_turn_are_kept(cell):
 
 
 async def test_who_does_not_hold_the_lease_ends_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     for fence in ("", "1", turn.fence + "x"):
         assert not await cell.end(stranger(turn, fence))
@@ -90,8 +85,7 @@ async def test_who_does_not_hold_the_lease_ends_nothing(cell):
 async def test_a_worker_whose_turn_was_recovered_ends_nothing(cell, taken_over):
     await cell.put("t1")
     zombie = await cell.take_one("w1")
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     if taken_over:
         await cell.take_one("w2")
     before = await cell.contents()
@@ -100,8 +94,7 @@ async def test_a_worker_whose_turn_was_recovered_ends_nothing(cell, taken_over):
 
 
 async def test_a_failed_turn_leaves_nothing_in_the_history(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     assert await cell.end(turn, "failed", error_code="provider", error="It broke.")
     assert await cell.history() == []
@@ -111,8 +104,7 @@ async def test_a_failed_turn_leaves_nothing_in_the_history(cell):
 
 
 async def test_a_cancelled_turn_keeps_what_its_worker_hands_in(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.cancel("t1", "enough")
     assert await cell.end(turn, "cancelled", messages=[b"kept"])
     assert await cell.history() == [b"kept"]
@@ -121,8 +113,7 @@ async def test_a_cancelled_turn_keeps_what_its_worker_hands_in(cell):
 
 
 async def test_the_last_turn_leaves_only_keys_with_a_life(cell):
-    await cell.put("t1", ttl_ms=100_000)
-    turn = await cell.take_one()
+    turn = await cell.started("t1", ttl_ms=100_000)
     for key in ("ant:session:s", "ant:events:s", "ant:turn:t1", "rq:job:t1"):
         assert await cell.redis.ttl(key) == -1, key
     await cell.wait(5_000)
@@ -150,29 +141,24 @@ async def test_a_session_does_not_expire_while_turns_wait(cell):
 
 
 async def test_a_session_without_a_ttl_stays(cell):
-    await cell.put("t1", ttl_ms=0)
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1", ttl_ms=0))
     assert await cell.redis.ttl("ant:session:s") == -1
     await cell.redis.delete("ant:session:s", "ant:history:s", "ant:events:s", "ant:turns:s")
 
 
 async def test_events_are_trimmed_by_count_but_never_within_the_run_that_ends(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one())
-    await cell.put("t2")
-    turn = await cell.take_one()
+    await cell.end(await cell.started("t1"))
+    turn = await cell.started("t2")
     await cell.say(turn, 1, *[body(text=str(n)) for n in range(10)])
     await cell.end(turn, keep_events=5)
     seqs = [event["seq"] for event in await cell.events()]
     assert seqs == list(range(5, 17)), "from the start of the second run"
-    await cell.put("t3")
-    await cell.end(await cell.take_one(), keep_events=5)
+    await cell.end(await cell.started("t3"), keep_events=5)
     assert [event["seq"] for event in await cell.events()] == [15, 16, 17, 18, 19]
 
 
 async def test_a_cancelled_neighbour_does_not_trim_the_running_turn(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     await cell.say(turn, 1, *[body(text=str(n)) for n in range(10)])
     await cell.cancel("t2", "not needed", keep_events=5)
@@ -182,36 +168,28 @@ async def test_a_cancelled_neighbour_does_not_trim_the_running_turn(cell):
 
 
 async def test_the_next_turn_may_ask_for_the_history_from_where_the_window_began(cell):
-    await cell.put("t1", tail=-2)
-    turn = await cell.take_one()
+    turn = await cell.started("t1", tail=-2)
     assert (turn.window, turn.history) == ("", [])
     await cell.end(turn, messages=[b"1", b"2", b"3"], window="1:500")
-    await cell.put("t2", tail=-2)
-    turn = await cell.take_one()
+    turn = await cell.started("t2", tail=-2)
     assert (turn.window, turn.history, turn.history_length) == ("1:500", [b"2", b"3"], 3)
     await cell.end(turn, messages=[b"4"])
-    await cell.put("t3", tail=-2)
-    assert (await cell.take_one()).history == [b"2", b"3", b"4"]
+    assert (await cell.started("t3", tail=-2)).history == [b"2", b"3", b"4"]
 
 
 async def test_a_summary_is_kept_with_the_turn_that_changed_it(cell):
-    await cell.put("t1", tail=-2)
-    turn = await cell.take_one()
+    turn = await cell.started("t1", tail=-2)
     assert not await cell.end(stranger(turn, "1-other"), summary=b"9:not ours")
     await cell.end(turn, messages=[b"1", b"2", b"3"], window="1:500", summary=b"1:It began.")
-    await cell.put("t2", tail=-2)
-    turn = await cell.take_one()
+    turn = await cell.started("t2", tail=-2)
     assert (turn.summary, turn.history) == (b"1:It began.", [b"2", b"3"])
     await cell.end(turn)
-    await cell.put("t3", tail=-2)
-    assert (await cell.take_one()).summary == b"1:It began.", "a turn that wrote none keeps it"
+    assert (await cell.started("t3", tail=-2)).summary == b"1:It began.", "a turn that wrote none keeps it"
 
 
 async def test_without_a_window_the_history_comes_from_where_the_summary_ends(cell):
-    await cell.put("t1", tail=-2)
-    await cell.end(await cell.take_one(), messages=[b"1", b"2", b"3"], summary=b"2:It began.")
-    await cell.put("t2", tail=-2)
-    assert (await cell.take_one()).history == [b"3"]
+    await cell.end(await cell.started("t1", tail=-2), messages=[b"1", b"2", b"3"], summary=b"2:It began.")
+    assert (await cell.started("t2", tail=-2)).history == [b"3"]
 
 
 async def test_a_failed_turn_keeps_what_it_said_and_its_place(cell):
@@ -225,8 +203,7 @@ async def test_a_failed_turn_keeps_what_it_said_and_its_place(cell):
 
 
 async def test_a_turn_of_which_something_stays_has_no_place_of_its_own(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "cancelled", messages=[b"m1"])
+    await cell.end(await cell.started("t1"), "cancelled", messages=[b"m1"])
     assert "place" not in (await cell.turn("t1")).fields
 
 
@@ -234,8 +211,7 @@ async def test_the_next_turn_learns_whose_calls_no_history_tells_until_one_was_t
     for turn_id, calls, known in [
         ("t1", "untold", ""), ("t2", "", "t1 "), ("t3", "untold", "t1 "), ("t4", "told", "t3 t1 "), ("t5", "", ""),
     ]:  # fmt: skip
-        await cell.put(turn_id)
-        turn = await cell.take_one()
+        turn = await cell.started(turn_id)
         assert turn.untold == known
         await cell.end(turn, "finished" if calls == "told" else "failed", calls=calls)
 

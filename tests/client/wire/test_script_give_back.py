@@ -20,8 +20,7 @@ async def test_a_drained_turn_is_offered_at_once_and_burns_no_attempt(cell):
 
 
 async def test_an_error_counts_and_waits(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert await cell.give_back(
         turn,
         "error",
@@ -39,8 +38,7 @@ async def test_an_error_counts_and_waits(cell):
         "turn_retrying", "busy", "provider_overloaded", START_MS + 5_000, 1,
     )  # fmt: skip
     assert event["service"] == {"status": 503}
-    await cell.wait(5_000)
-    assert [done.what for done in await cell.reap()] == ["retried"]
+    assert [done.what for done in await cell.reap_after(5_000)] == ["retried"]
     again = await cell.take_one()
     assert (again.attempt, again.errors) == (2, 1)
 
@@ -68,8 +66,7 @@ async def test_a_turn_knows_for_how_long_its_model_service_has_failed_in_this_st
 
 @pytest.mark.parametrize(("cause", "delay_ms"), [("drain", 0), ("error", 0), ("error", 5_000)])
 async def test_a_repeated_give_back_changes_nothing(cell, cause, delay_ms):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.give_back(turn, cause, delay_ms=delay_ms)
     before = await cell.contents()
     assert await cell.give_back(turn, cause, delay_ms=delay_ms)
@@ -77,8 +74,7 @@ async def test_a_repeated_give_back_changes_nothing(cell, cause, delay_ms):
 
 
 async def test_a_repetition_after_the_next_claim_changes_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.give_back(turn, "drain")
     await cell.take_one("w2")
     before = await cell.contents()
@@ -87,8 +83,7 @@ async def test_a_repetition_after_the_next_claim_changes_nothing(cell):
 
 
 async def test_who_does_not_hold_the_lease_gives_nothing_back(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     for fence in ("", "1", turn.fence + "x"):
         assert not await cell.give_back(stranger(turn, fence), "error")
@@ -96,8 +91,7 @@ async def test_who_does_not_hold_the_lease_gives_nothing_back(cell):
 
 
 async def test_the_worker_that_gave_back_can_write_no_more(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.give_back(turn, "drain")
     before = await cell.contents()
     assert not await cell.end(turn)
@@ -106,8 +100,7 @@ async def test_the_worker_that_gave_back_can_write_no_more(cell):
 
 
 async def test_finished_steps_are_kept_and_named(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
     await cell.give_back(turn, "error")
     assert (await cell.events())[-1]["step"] == 2
@@ -116,11 +109,9 @@ async def test_finished_steps_are_kept_and_named(cell):
 
 
 async def test_a_wish_to_stop_outlives_the_worker_that_heard_it(cell):
-    await cell.put("t1")
-    await cell.take_one()
+    await cell.started("t1")
     await cell.cancel("t1", "enough")
-    await cell.wait(20_000)
-    await cell.reap()
+    await cell.reap_after(20_000)
     assert (await cell.take_one("w2")).stop == "enough"
 
 
@@ -133,8 +124,7 @@ async def test_a_reason_may_be_any_text(cell):
 
 
 async def test_a_turn_that_an_app_lacks_keeps_its_place_for_others_and_their_bells_ring(cell):
-    await cell.put("t1", "s1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1", "s1")
     await cell.put("t2", "s2")
     given = {"lacking": "a1 b2", "workers": ["w7", "w8"]}
     assert await cell.give_back(turn, "drain", reason="no tool", code="unknown_tool", **given)
@@ -146,17 +136,14 @@ async def test_a_turn_that_an_app_lacks_keeps_its_place_for_others_and_their_bel
 
 
 async def test_after_a_while_each_app_may_look_at_such_a_turn_again(cell):
-    await cell.put("t1", "s1")
-    await cell.give_back(await cell.take_one(), "drain", lacking="a1")
+    await cell.give_back(await cell.started("t1", "s1"), "drain", lacking="a1")
     assert (await cell.take(app="a1")).turns == []
     await cell.reap()
     assert (await cell.take(app="a1")).turns == []
-    await cell.wait(30_000)
-    await cell.reap()
+    await cell.reap_after(30_000)
     assert [one.turn_id for one in (await cell.take(app="a1")).turns] == ["t1"]
 
 
 async def test_a_turn_that_is_claimed_by_its_id_is_taken_whatever_it_needs(cell):
-    await cell.put("t1", "s1")
-    await cell.give_back(await cell.take_one(), "drain", lacking="a1")
+    await cell.give_back(await cell.started("t1", "s1"), "drain", lacking="a1")
     assert [one.turn_id for one in (await cell.take(app="a1", only="t1")).turns] == ["t1"]

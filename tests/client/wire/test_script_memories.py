@@ -24,8 +24,7 @@ LEASE_MS = 1000
 
 async def ended(cell, *turns, session="s", memories="m"):
     for turn in turns:
-        await cell.put(turn, session)
-        await cell.end(await cell.take_one(), memories=memories)
+        await cell.end(await cell.started(turn, session), memories=memories)
 
 
 async def take(cell, memory="m"):

@@ -15,21 +15,17 @@ async def kinds(cell, after):
 
 
 async def test_without_a_reader_nothing_is_written(cell):
-    await cell.put()
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started())
     assert not await cell.redis.exists("ant:notices")
 
 
 async def test_every_end_of_a_run_is_noticed(cell):
     began = await follow(cell, KEEP_MS)
-    await cell.put("t1", tenant="acme")
-    await cell.end(await cell.take_one())
-    await cell.put("t2", "s2")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1", tenant="acme"))
+    await cell.end(await cell.started("t2", "s2"), "failed")
     await cell.put("t3", "s3")
     await cell.cancel("t3", "enough")
-    await cell.put("t4", "s4")
-    await cell.take_one()
+    await cell.started("t4", "s4")
     await cell.reap(holder="w1", crash_limit=1)
     assert await kinds(cell, began) == [
         ("turn_finished", "s", "t1", 3, "acme"), ("turn_failed", "s2", "t2", 3, None),
@@ -41,8 +37,7 @@ async def test_every_end_of_a_run_is_noticed(cell):
 
 async def test_a_repeated_finish_is_noticed_once(cell):
     began = await follow(cell, KEEP_MS)
-    await cell.put()
-    turn = await cell.take_one()
+    turn = await cell.started()
     await cell.end(turn)
     await cell.end(turn)
     assert len(await kinds(cell, began)) == 1
@@ -53,8 +48,7 @@ async def test_a_notice_hurries_on_the_channel_of_no_session(cell, redis_url):
         await channel.subscribe("ant:live:0:")
         await channel.get_message(timeout=10)
         began = await follow(cell, KEEP_MS)
-        await cell.put()
-        await cell.end(await cell.take_one())
+        await cell.end(await cell.started())
         message = await channel.get_message(timeout=10)
         assert message["data"].decode() == (await read_notices(cell, began, 1))[0].id
 
@@ -66,8 +60,7 @@ async def test_whoever_asks_again_keeps_the_log_and_its_longest_life(cell):
     assert KEEP_MS // 2 < await cell.redis.pttl("ant:notices") <= KEEP_MS
     assert await follow(cell, KEEP_MS * 2) == began
     assert await cell.redis.pttl("ant:notices") > KEEP_MS
-    await cell.put()
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started())
     newest = await follow(cell, KEEP_MS)
     assert await read_notices(cell, newest, 10) == []
 
@@ -76,8 +69,7 @@ async def test_an_entry_that_is_gone_is_told(cell):
     assert await read_notices(cell, "5-0", 10) is None
     began = await follow(cell, KEEP_MS)
     assert await read_notices(cell, "5-0", 10) is None
-    await cell.put()
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started())
     await cell.redis.xtrim("ant:notices", maxlen=1, approximate=False)
     assert await read_notices(cell, began, 10) is None
 
@@ -89,23 +81,20 @@ async def test_the_log_is_bounded(cell):
     for _ in range(100_300):
         pipe.xadd("ant:notices", entry)
     await pipe.execute()
-    await cell.put()
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started())
     assert 100_000 <= await cell.redis.xlen("ant:notices") <= 100_200
     assert await read_notices(cell, began, 1) is None
 
 
 async def test_a_damaged_log_keeps_no_turn_from_its_end(cell):
     await cell.redis.set("ant:notices", "junk", ex=60)
-    await cell.put()
-    assert await cell.end(await cell.take_one())
+    assert await cell.end(await cell.started())
     assert await cell.status() == "finished"
 
 
 @pytest.mark.one_server
 async def test_at_full_memory_nobody_begins_a_log_and_one_that_is_there_goes_on(cell):
-    await cell.put()
-    turn = await cell.take_one()
+    turn = await cell.started()
     await cell.redis.config_set("maxmemory", 1)
     try:
         with pytest.raises(StoreFull):

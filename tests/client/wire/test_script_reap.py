@@ -12,10 +12,8 @@ async def test_the_turn_of_an_expired_lease_starts_again_elsewhere(cell):
     await cell.put("other", "s2")
     await cell.put("t1")
     await cell.take_one(only="t1")
-    await cell.wait(LEASE_MS - 1)
-    assert await cell.reap() == []
-    await cell.wait(1)
-    assert acts(await cell.reap()) == [("s", "t1", "recovered")]
+    assert await cell.reap_after(LEASE_MS - 1) == []
+    assert acts(await cell.reap_after(1)) == [("s", "t1", "recovered")]
     assert await cell.queue() == ["t1", "other"], "it goes on before what came later"
     assert await cell.redis.hkeys("ant:held:w1") == [b""]
     event = (await cell.events())[-1]
@@ -44,10 +42,8 @@ async def test_a_spared_holder_keeps_its_turn_while_a_retry_and_a_delay_start(ce
 
 
 async def test_repeating_it_does_nothing(cell):
-    await cell.put("t1")
-    await cell.take_one()
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.started("t1")
+    await cell.reap_after(LEASE_MS)
     before = await cell.contents()
     assert await cell.reap() == []
     assert await cell.reap(holder="w1") == []
@@ -81,8 +77,7 @@ async def test_a_list_of_holdings_that_is_out_of_date_takes_nothing_from_others(
 
 
 async def test_the_crash_limit_ends_a_turn_and_the_inbox_passes_it_by(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     for crash in range(3):
         await cell.take_one(only="t1")
         await cell.wait(LEASE_MS)
@@ -110,10 +105,8 @@ async def test_drained_turns_and_errors_are_no_crashes(cell):
 async def test_a_head_that_the_queue_has_lost_is_put_back(cell):
     await cell.put("t1")
     await cell.redis.delete("rq:queue:antiphon", "ant:bell:antiphon")
-    await cell.wait(29_999)
-    assert await cell.reap() == []
-    await cell.wait(1)
-    assert acts(await cell.reap()) == [("s", "t1", "repaired")]
+    assert await cell.reap_after(29_999) == []
+    assert acts(await cell.reap_after(1)) == [("s", "t1", "repaired")]
     assert await cell.queue() == ["t1"]
     assert await cell.redis.exists("ant:bell:antiphon") == 1
     assert len(await cell.events()) == 1
@@ -122,16 +115,14 @@ async def test_a_head_that_the_queue_has_lost_is_put_back(cell):
 async def test_a_head_whose_rq_record_is_gone_gets_it_again(cell):
     await cell.put("t1")
     await cell.redis.delete("rq:job:t1")
-    await cell.wait(30_000)
-    assert acts(await cell.reap()) == [("s", "t1", "repaired")]
+    assert acts(await cell.reap_after(30_000)) == [("s", "t1", "repaired")]
     assert await cell.queue() == ["t1"]
     assert await cell.redis.hget("rq:job:t1", "status") == b"queued"
 
 
 async def test_a_head_that_stands_in_the_queue_is_left_alone(cell):
     await cell.put("t1")
-    await cell.wait(30_000)
-    assert await cell.reap() == []
+    assert await cell.reap_after(30_000) == []
     assert await cell.look_at() == await cell.now() + 30_000
     assert await cell.queue() == ["t1"]
 
@@ -139,8 +130,7 @@ async def test_a_head_that_stands_in_the_queue_is_left_alone(cell):
 async def test_a_head_that_a_stock_worker_took_and_died_with_is_put_back_once(cell):
     await cell.put("t1")
     await cell.redis.lmove("rq:queue:antiphon", "rq:queue:antiphon:intermediate")
-    await cell.wait(30_000)
-    assert acts(await cell.reap()) == [("s", "t1", "repaired")]
+    assert acts(await cell.reap_after(30_000)) == [("s", "t1", "repaired")]
     assert await cell.queue() == ["t1"]
     assert await cell.redis.exists("rq:queue:antiphon:intermediate") == 0
 
@@ -152,17 +142,13 @@ async def test_a_head_lost_from_a_very_long_queue_is_found_when_the_queue_has_mo
     await cell.wait(10)
     await cell.put("later", "s3")
     await cell.redis.rpush("rq:queue:antiphon", *["later"] * 1500)
-    await cell.wait(30_000)
-    assert await cell.reap() == [], "whether it stands behind 'kept' is not known"
+    assert await cell.reap_after(30_000) == [], "whether it stands behind 'kept' is not known"
     await cell.redis.lrem("rq:queue:antiphon", 1, "kept")
-    await cell.wait(30_000)
-    assert acts(await cell.reap()) == [("s1", "lost", "repaired")]
+    assert acts(await cell.reap_after(30_000)) == [("s1", "lost", "repaired")]
     assert (await cell.queue())[0] == "lost"
-    await cell.wait(30_000)
-    assert await cell.reap() == [], "whether 'kept' stands behind the one in front is not known"
+    assert await cell.reap_after(30_000) == [], "whether 'kept' stands behind the one in front is not known"
     turn = await cell.take_one(only="lost", lease_ms=60_000)
-    await cell.wait(30_000)
-    assert acts(await cell.reap()) == [("s2", "kept", "repaired")]
+    assert acts(await cell.reap_after(30_000)) == [("s2", "kept", "repaired")]
     await cell.end(turn)
     await cell.redis.delete("rq:queue:antiphon")
 
@@ -176,11 +162,9 @@ async def test_no_more_sessions_than_the_limit_are_looked_at(cell):
 
 
 async def test_a_session_that_lost_its_turn_is_passed_by(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     await cell.redis.delete("ant:turn:t1")
-    await cell.wait(30_000)
-    assert acts(await cell.reap()) == [("s", "t1", "dropped")]
+    assert acts(await cell.reap_after(30_000)) == [("s", "t1", "dropped")]
     assert await cell.inbox() == ["t2"]
     assert (await cell.take_one()).turn_id == "t2"
 
@@ -197,8 +181,7 @@ async def test_one_broken_session_does_not_keep_the_others_from_recovery(cell):
 
 
 async def test_sessions_whose_life_is_over_leave_the_list(cell):
-    await cell.put("t1", "gone", ttl_ms=1000)
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1", "gone", ttl_ms=1000))
     await cell.put("t2", "there", ttl_ms=1000)
     await cell.wait(3600_000 + 1001)
     await cell.redis.delete("ant:session:gone", "ant:events:gone", "ant:history:gone")
@@ -209,8 +192,7 @@ async def test_sessions_whose_life_is_over_leave_the_list(cell):
 
 
 async def test_the_look_at_a_holder_goes_on_when_its_lease_does(cell):
-    await cell.put("t1")
-    await cell.take_one()
+    await cell.started("t1")
     await cell.redis.zadd("ant:active", {"s": 1})
     assert await cell.reap() == []
     assert await cell.look_at() == START_MS + LEASE_MS
@@ -218,8 +200,7 @@ async def test_the_look_at_a_holder_goes_on_when_its_lease_does(cell):
 
 @pytest.mark.parametrize("holder", ["", "w1"])
 async def test_a_recovered_turn_keeps_its_finished_steps(cell, holder):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
     await cell.wait(LEASE_MS)
     await cell.reap(holder=holder)
@@ -242,8 +223,7 @@ async def test_looking_after_one_dead_worker_is_no_look_at_the_rest(cell):
 
 
 async def test_a_retry_that_is_looked_at_early_keeps_its_time(cell):
-    await cell.put("t1")
-    await cell.give_back(await cell.take_one(), "error", delay_ms=5_000)
+    await cell.give_back(await cell.started("t1"), "error", delay_ms=5_000)
     await cell.redis.zadd("ant:active", {"s": 1})
     assert await cell.reap() == []
     assert await cell.look_at() == START_MS + 5_000
@@ -306,8 +286,7 @@ async def test_a_job_that_is_damaged_is_looked_at_again_and_offered_when_it_is_m
 
 @pytest.mark.parametrize("registry", ["canceled", "failed"])
 async def test_an_end_that_is_registered_wrong_in_another_queue_is_corrected_once(registry, cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1"))
     await cell.redis.zadd(f"rq:{registry}:other", {"t1": START_MS / 1000})
     assert acts(await cell.reap(queues=["other"])) == [("s", "t1", "corrected")]
     assert not await cell.redis.exists(f"rq:{registry}:other")
@@ -341,14 +320,11 @@ async def test_a_clock_that_is_put_back_holds_up_no_retry_no_delay_and_no_recove
     await cell.put("delayed", "delayed", due_in_ms=20_000)
     await cell.put("waits", "waits")
     assert await cell.reap() == []
-    await cell.wait(-600_000)
-    assert await cell.reap() == []
-    await cell.wait(20_000)
-    acts = {(act.turn_id, act.what) for act in await cell.reap()}
+    assert await cell.reap_after(-600_000) == []
+    acts = {(act.turn_id, act.what) for act in await cell.reap_after(20_000)}
     assert acts == {("retries", "retried"), ("dies", "recovered"), ("delayed", "due")}
     assert len((await cell.take()).turns) == 4
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
 
 
 async def test_what_begins_between_a_jump_back_and_the_next_look_is_no_crash(cell):
@@ -358,20 +334,16 @@ async def test_what_begins_between_a_jump_back_and_the_next_look_is_no_crash(cel
         await cell.wait(-back)
         turn = await cell.take_one()
         assert await cell.reap() == []
-        await cell.wait(LEASE_MS - 1)
-        assert await cell.reap() == []
+        assert await cell.reap_after(LEASE_MS - 1) == []
         await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS)
         await cell.give_back(turn, "drain")
     turn = await cell.take_one()
-    await cell.wait(-600_000)
-    await cell.reap()
-    await cell.wait(20_000)
-    assert [act.what for act in await cell.reap()] == ["recovered"], "its worker has died"
+    await cell.reap_after(-600_000)
+    assert [act.what for act in await cell.reap_after(20_000)] == ["recovered"], "its worker has died"
 
 
 async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(cell):
-    await cell.put("t1")
-    await cell.take_one()
+    await cell.started("t1")
     await cell.reap(holder="w1", crash_limit=1, code="loop_stalled", reason="Its loop stood still.")
     turn = await cell.turn("t1")
     message = "The turn was given up after 1 crashes of its worker. Its loop stood still."
@@ -384,8 +356,7 @@ async def test_a_turn_that_is_given_up_says_how_its_last_worker_ended(cell):
 async def test_what_a_turn_did_before_it_was_given_up_stays_with_it_and_the_next_one_learns_of_it(
     cancelled, cell
 ):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     await cell.append_step(turn, length=0, step=2, entries=[b'{"a":1}', b'{"b":2}'], bodies=[])
     if cancelled:
@@ -397,16 +368,14 @@ async def test_what_a_turn_did_before_it_was_given_up_stays_with_it_and_the_next
     assert second.untold == "t1 "
     await cell.reap(holder="w1", crash_limit=1)
     assert "journal" not in (await cell.turn("t2")).fields
-    await cell.put("t3")
-    third = await cell.take_one()
+    third = await cell.started("t3")
     assert third.untold == "t1 ", "the second had done nothing"
     await cell.end(third)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_what_a_turn_has_used_counts_although_no_worker_can_end_it(cancelled, cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=b"so much")
     if cancelled:
         await cell.cancel(turn.turn_id, "enough")

@@ -13,8 +13,7 @@ from antiphon.wire.editing import Change, FieldChange, change_session, delete_se
 
 
 async def failed(cell, session="s", **options):
-    await cell.put("t1", session)
-    turn = await cell.take_one()
+    turn = await cell.started("t1", session)
     await cell.wait(5)
     await cell.end(turn, "failed", error_code="provider", error='it "broke"\nthere', **options)
 
@@ -42,8 +41,7 @@ async def test_a_new_run_begins_at_once(cell):
 
 
 async def test_nothing_of_the_run_that_is_over_stays_in_the_new_one(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.redis.hset("ant:turn:t1", mapping={"cancel": "enough", "keep": "partial", "steers": "t0"})
     await cell.end(turn, "failed", response=b'{"text":"half"}', error="it broke", calls="untold")
     await cell.redis.hset("ant:turn:t1", "journal", "[]")
@@ -174,8 +172,7 @@ async def test_a_turn_that_is_unknown_leaves_nothing(cell):
 
 
 async def _failed_and_its_session_is_gone(cell):
-    await cell.put("t1", tenant="acme")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1", tenant="acme"), "failed")
     await cell.redis.delete(*(f"ant:{kind}:s" for kind in ("session", "history", "events", "turns")))
 
 
@@ -216,8 +213,7 @@ async def test_a_failed_turn_does_not_run_again_in_the_session_of_another_tenant
 
 
 async def test_a_deleted_turn_does_not_run_again(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     await delete_session(cell, "s")
     with pytest.raises(TurnDeleted):
         await cell.requeue("t1")
@@ -229,8 +225,7 @@ async def test_a_deleted_turn_does_not_run_again(cell):
 
 async def test_a_session_of_another_tenant_that_is_over_is_in_nobodys_way(cell):
     await _failed_and_its_session_is_gone(cell)
-    await cell.put("t2", tenant="other")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t2", tenant="other"))
     await cell.redis.delete("ant:history:s", "ant:events:s", "ant:turns:s")
     await cell.redis.pexpire("ant:session:s", 1_800_000)
     await cell.requeue("t1")
@@ -239,8 +234,7 @@ async def test_a_session_of_another_tenant_that_is_over_is_in_nobodys_way(cell):
 
 
 async def test_a_turn_of_an_older_release_that_names_no_tenant_runs_again_in_its_session(cell):
-    await cell.put("t1", tenant="acme")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1", tenant="acme"), "failed")
     await cell.redis.hdel("ant:turn:t1", "tenant")
     await cell.requeue("t1")
     await cell.end(await cell.take_one())

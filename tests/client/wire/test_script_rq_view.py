@@ -92,8 +92,7 @@ async def test_each_status_has_its_status_and_place_in_rq(redis_url):
         assert seen() == ("started", ["StartedJobRegistry"])
         await cell.give_back(turn, "error", delay_ms=1000)
         assert seen() == ("scheduled", ["ScheduledJobRegistry"])
-        await cell.wait(1000)
-        await cell.reap()
+        await cell.reap_after(1000)
         assert seen() == ("queued", ["Queue"])
         await cell.end(await cell.take_one())
         assert seen() == ("finished", ["FinishedJobRegistry"])
@@ -143,8 +142,7 @@ async def test_times_are_written_as_rq_reads_them(redis_url, moment):
 
 async def test_rq_info_changes_nothing(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.put("t2")
+        await cell.put_each("t1", "t2")
         await cell.put("t3", "s3")
         await cell.put("t4", "s4", due_in_ms=10**7)
         await cell.take_one(only="t1")
@@ -178,22 +176,19 @@ async def test_rqs_latest_result_says_why_a_turn_failed(error, shown, redis_url)
 
 async def test_rqs_latest_result_is_of_the_last_run(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), "failed", error="It broke.")
+        await cell.end(await cell.started("t1"), "failed", error="It broke.")
         await cell.requeue("t1")
         turn = await cell.take_one()
         assert rq.job().latest_result() is None
         await cell.end(turn)
         assert rq.job().latest_result() is None
-        await cell.put("t2")
-        await cell.end(await cell.take_one(), "cancelled", error="enough")
+        await cell.end(await cell.started("t2"), "cancelled", error="enough")
         assert rq.redis.keys("rq:results:*") == []
 
 
 async def test_rqs_latest_result_says_that_the_workers_of_a_turn_died(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.take_one()
+        await cell.started("t1")
         await cell.wait(LEASE_MS)
         await cell.reap(crash_limit=1)
         assert rq.job().latest_result().exc_string == "The turn was given up after 1 crashes of its worker."
@@ -209,8 +204,7 @@ async def test_a_damaged_result_of_rq_keeps_no_turn_from_its_end(redis_url):
 
 async def test_rq_requeue_runs_a_failed_turn_again(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), "failed", error="It broke.", error_code="provider")
+        await cell.end(await cell.started("t1"), "failed", error="It broke.", error_code="provider")
         await cell.redis.delete("ant:bell:antiphon")
         await rq.command(
             "requeue", "--queue", "antiphon", "--serializer", "rq.serializers.JSONSerializer", "t1"
@@ -230,10 +224,8 @@ async def test_rq_requeue_runs_a_failed_turn_again(redis_url):
 
 async def test_a_requeued_turn_waits_for_its_session(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), "failed")
-        await cell.put("t2")
-        second = await cell.take_one()
+        await cell.end(await cell.started("t1"), "failed")
+        second = await cell.started("t2")
         for _ in range(2):  # and a duplicate of it
             await cell.redis.rpush("rq:queue:antiphon", "t1")
         rq.registry(FailedJobRegistry).requeue("t1")
@@ -247,8 +239,7 @@ async def test_a_requeued_turn_waits_for_its_session(redis_url):
 
 async def test_a_requeued_turn_whose_session_has_gone_begins_a_new_one(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), "failed")
+        await cell.end(await cell.started("t1"), "failed")
         await cell.redis.delete("ant:session:s", "ant:events:s", "ant:history:s")
         rq.registry(FailedJobRegistry).requeue("t1")
         await cell.end(await cell.take_one(limit=1))
@@ -262,8 +253,7 @@ async def test_a_requeued_turn_whose_session_has_gone_begins_a_new_one(redis_url
 @pytest.mark.parametrize("status", ["finished", "cancelled"])
 async def test_a_turn_that_has_ended_well_is_not_run_again_and_its_record_says_so(redis_url, status):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.end(await cell.take_one(), status)
+        await cell.end(await cell.started("t1"), status)
         rq.queue._enqueue_job(rq.job())
         assert rq.job().get_status().value == "queued"
         assert (await cell.take()).turns == []
@@ -277,8 +267,7 @@ async def test_a_turn_that_has_ended_well_is_not_run_again_and_its_record_says_s
 
 async def test_a_waiting_turn_pushed_by_hand_goes_on_waiting(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.put("t2")
+        await cell.put_each("t1", "t2")
         turn = await cell.take_one()
         rq.queue._enqueue_job(rq.job("t2"))
         assert (await cell.take()).turns == []
@@ -295,8 +284,7 @@ async def test_rq_empty_is_put_right(redis_url):
         assert rq.queue.get_job_ids() == []
         with pytest.raises(NoSuchJobError):
             rq.job("t0")
-        await cell.wait(30_000)
-        assert sorted((one.turn_id, one.what) for one in await cell.reap()) == [
+        assert sorted((one.turn_id, one.what) for one in await cell.reap_after(30_000)) == [
             ("t0", "repaired"), ("t1", "repaired"), ("t2", "repaired"),
         ]  # fmt: skip
         assert sorted(rq.queue.get_job_ids()) == ["t0", "t1", "t2"]
@@ -305,12 +293,10 @@ async def test_rq_empty_is_put_right(redis_url):
 
 async def test_a_deleted_job_is_put_right(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.put("t2")
+        await cell.put_each("t1", "t2")
         rq.job("t1").delete()
         rq.job("t2").delete()
-        await cell.wait(30_000)
-        assert [(one.turn_id, one.what) for one in await cell.reap()] == [("t1", "repaired")]
+        assert [(one.turn_id, one.what) for one in await cell.reap_after(30_000)] == [("t1", "repaired")]
         turn = await cell.take_one()
         rq.job("t1").delete()
         await cell.end(turn)
@@ -320,8 +306,7 @@ async def test_a_deleted_job_is_put_right(redis_url):
 
 async def test_a_job_deleted_while_it_runs_comes_back(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         rq.job().delete()
         assert await cell.give_back(turn, "drain")
         assert rq.job().get_status().value == "queued"
@@ -330,12 +315,10 @@ async def test_a_job_deleted_while_it_runs_comes_back(redis_url):
 
 async def test_a_head_cancelled_in_rq_is_cancelled(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.put("t2")
+        await cell.put_each("t1", "t2")
         rq.job("t1").cancel()
         assert (await cell.take()).turns == []
-        await cell.wait(30_000)
-        assert [(one.turn_id, one.what) for one in await cell.reap()] == [("t1", "cancelled")]
+        assert [(one.turn_id, one.what) for one in await cell.reap_after(30_000)] == [("t1", "cancelled")]
         assert await cell.status("t1") == "cancelled"
         event = next(event for event in await cell.events() if event["type"] == "turn_cancelled")
         assert (event["turn_id"], event["reason"]) == ("t1", "cancelled in RQ")
@@ -358,28 +341,24 @@ async def test_a_delayed_turn_cancelled_in_rq_is_cancelled_when_it_is_due(redis_
     async with both(redis_url) as (cell, rq):
         await cell.put("t1", due_in_ms=1000, ttl_ms=1000)
         rq.job("t1").cancel()
-        await cell.wait(1000)
-        assert [(one.turn_id, one.what) for one in await cell.reap()] == [("t1", "cancelled")]
+        assert [(one.turn_id, one.what) for one in await cell.reap_after(1000)] == [("t1", "cancelled")]
         assert await cell.inbox() == []
 
 
 async def test_a_turn_with_something_to_keep_is_cancelled_by_a_worker(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         await cell.append_step(turn, length=0, step=2, entries=[b"one"], bodies=[])
         await cell.give_back(turn, "error")
         rq.job("t1").cancel()
-        await cell.wait(30_000)
-        assert [(one.turn_id, one.what) for one in await cell.reap()] == [("t1", "repaired")]
+        assert [(one.turn_id, one.what) for one in await cell.reap_after(30_000)] == [("t1", "repaired")]
         turn = await cell.take_one()
         assert (turn.stop, turn.journal) == ("cancelled in RQ", [b"one"])
 
 
 async def test_a_running_turn_that_rq_calls_failed_runs_on(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         rq.job().set_status("failed")
         rq.registry(FailedJobRegistry).add(rq.job(), exc_string="Moved by hand")
         await cell.end(turn)
@@ -405,8 +384,7 @@ async def test_a_queued_turn_that_rq_calls_failed_is_put_right(redis_url):
         job = rq.job()
         job.set_status("failed")
         rq.registry(FailedJobRegistry).add(job, exc_string="Moved by hand")
-        await cell.wait(30_000)
-        assert [one.what for one in await cell.reap()] == ["repaired"]
+        assert [one.what for one in await cell.reap_after(30_000)] == ["repaired"]
         assert (rq.job().get_status().value, rq.places()) == ("queued", ["Queue"])
         assert await cell.redis.ttl("rq:job:t1") == -1
 
@@ -426,8 +404,7 @@ async def test_registries_do_not_grow_for_ever(redis_url):
         for name in ("finished", "failed", "canceled"):
             await cell.redis.zadd(f"rq:{name}:antiphon", {"old": now // 1000 - 61, "kept": now // 1000 + 60})
         for number, status in enumerate(["finished", "failed", "cancelled"]):
-            await cell.put(f"t{number}")
-            await cell.end(await cell.take_one(), status)
+            await cell.end(await cell.started(f"t{number}"), status)
         for name, turn in (("finished", "t0"), ("failed", "t1"), ("canceled", "t2")):
             members = await cell.redis.zrange(f"rq:{name}:antiphon", 0, -1)
             assert sorted(members) == [b"kept", turn.encode()]
@@ -443,11 +420,9 @@ async def test_the_queue_is_known_to_rq(redis_url):
 @pytest.mark.parametrize("reaped", [False, True])
 async def test_a_lease_that_ends_leaves_no_started_job(redis_url, reaped):
     async with both(redis_url) as (cell, _):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         if reaped:
-            await cell.wait(LEASE_MS)
-            await cell.reap()
+            await cell.reap_after(LEASE_MS)
         else:
             await cell.give_back(turn, "drain")
         assert await cell.redis.exists("rq:wip:antiphon") == 0
@@ -456,12 +431,10 @@ async def test_a_lease_that_ends_leaves_no_started_job(redis_url, reaped):
 @pytest.mark.parametrize("how", ["lease", "given back"])
 async def test_a_cancelled_turn_whose_run_is_over_is_no_started_job_whoever_takes_it_next(redis_url, how):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         rq.job("t1").cancel()
         if how == "lease":
-            await cell.wait(LEASE_MS)
-            await cell.reap()
+            await cell.reap_after(LEASE_MS)
         else:
             await cell.give_back(turn, "drain")
         assert await cell.redis.zcard("rq:wip:antiphon") == 0
@@ -474,12 +447,10 @@ async def test_a_cancelled_turn_whose_run_is_over_is_no_started_job_whoever_take
 
 async def test_what_a_dead_stock_worker_noted_as_running_is_forgotten(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        await cell.take_one()
+        await cell.started("t1")
         rq.redis.zadd("rq:wip:antiphon", {"t1:theirs": 1, "t2:other": 1})
         rq.redis.zadd("rq:executions:t1", {"theirs": 1})
-        await cell.wait(LEASE_MS)
-        await cell.reap()
+        await cell.reap_after(LEASE_MS)
         assert rq.redis.zrange("rq:wip:antiphon", 0, -1) == [b"t2:other"]
         assert rq.redis.exists("rq:executions:t1") == 0
 
@@ -488,8 +459,7 @@ async def test_what_a_dead_stock_worker_noted_as_running_is_forgotten(redis_url)
 async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, status):
     """RQ's cancel reads the job, the turn ends, the cancel writes."""
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         job, ended = rq.job(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -507,8 +477,9 @@ async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, 
         await asyncio.to_thread(job.cancel)
         assert ended.is_set()
         assert rq.job().get_status().value == "canceled", "the race was lost by RQ"
-        await cell.put("t2", "s2")
-        await cell.end(await cell.take_one(), "cancelled")  # its own end clears the registry of what is over
+        await cell.end(
+            await cell.started("t2", "s2"), "cancelled"
+        )  # its own end clears the registry of what is over
         assert [(one.turn_id, one.what) for one in await cell.reap(queues=["antiphon"])] == [
             ("t1", "corrected")
         ]
@@ -520,8 +491,7 @@ async def test_a_cancel_in_rq_that_lands_after_the_end_does_not_stay(redis_url, 
 
 async def test_a_failure_in_rq_that_lands_after_the_end_does_not_stay(redis_url):
     async with both(redis_url) as (cell, rq):
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         job = rq.job()
         await cell.end(turn)
         job.set_status("failed")

@@ -58,8 +58,7 @@ async def test_what_was_changed_meanwhile_stays_so(due, cell):
 
 
 async def test_it_goes_with_its_session(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1"))
     for session, name in (("s", "k"), ("s", "l"), ("other", "k")):
         await write_schedule(cell, session, name, "5000", {**DAILY, "session": session})
     await delete_session(cell, "s")

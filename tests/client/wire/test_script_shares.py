@@ -141,8 +141,7 @@ async def test_a_turn_that_was_given_back_goes_on_before_all_others(cell):
     await cell.give_back(turn, "drain")
     assert await cell.queue() == ["a1", "a2"]
     await cell.take_one(limit=1)
-    await cell.wait(LEASE_MS)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS)
     assert await cell.queue() == ["a1", "a2"]
     assert await claimed(cell) == ["a1"]
     assert await cell.queue() == ["a2"], "it had not the place: nobody enters for it"
@@ -153,8 +152,7 @@ async def test_a_turn_that_is_tried_again_waits_for_its_place(cell):
     await put_all(cell, "b", "b1")
     await cell.give_back(await cell.take_one(limit=1), "error", delay_ms=500)
     assert await cell.status("a1") == "retrying"
-    await cell.wait(500)
-    await cell.reap()
+    await cell.reap_after(500)
     assert await cell.status("a1") == "waiting"
     assert await cell.queue() == ["b1", "a2"]
     assert await line(cell) == ["a1", "a3"], "it was submitted first"
@@ -164,8 +162,7 @@ async def test_a_turn_that_is_tried_again_goes_before_nobody(cell):
     await put_all(cell, "a", "a1")
     await cell.give_back(await cell.take_one(), "error", delay_ms=500)
     await put_all(cell, "b", "b1")
-    await cell.wait(500)
-    await cell.reap()
+    await cell.reap_after(500)
     assert await cell.queue() == ["b1", "a1"]
 
 
@@ -197,8 +194,7 @@ async def test_what_rqs_tools_push_into_the_queue_keeps_its_place_in_line(cell):
 async def test_an_emptied_queue_gets_its_turn_back_and_the_line_moves_on(cell):
     await put_all(cell, "a", "a1", "a2", "a3")
     await cell.redis.delete("rq:queue:antiphon")
-    await cell.wait(30_000)
-    await cell.reap()
+    await cell.reap_after(30_000)
     assert await cell.queue() == ["a1"]
     assert await line(cell) == ["a2", "a3"]
 
@@ -225,8 +221,7 @@ async def test_a_turn_that_rq_requeues_waits_in_line(cell):
 async def test_a_delayed_turn_takes_its_place_when_it_is_due(cell):
     await cell.put("a0", "of-a0", tenant="a", due_in_ms=1000)
     await put_all(cell, "a", "a1", "a2")
-    await cell.wait(1000)
-    await cell.reap()
+    await cell.reap_after(1000)
     assert await cell.queue() == ["a1"]
     assert await line(cell) == ["a2", "a0"]
 
@@ -249,8 +244,7 @@ async def test_a_line_that_nobody_has_moved_is_moved_by_the_reaper(cell):
     await cell.redis.hset("ant:turn:a1", "status", "finished")
     await cell.redis.delete("ant:inbox:of-a1")
     await cell.redis.zrem("ant:active", "of-a1")
-    await cell.wait(31_000)
-    await cell.reap()
+    await cell.reap_after(31_000)
     assert await cell.queue() == ["a2"]
     assert await line(cell) == ["a3"]
     await cell.redis.flushdb()
@@ -260,8 +254,7 @@ async def test_a_line_that_nobody_has_moved_is_moved_by_the_reaper(cell):
 async def test_a_turn_that_no_line_has_is_offered_by_the_reaper(cell):
     await put_all(cell, "a", "a1", "a2")
     await cell.redis.delete(cell.keys.line("antiphon", "@a"))
-    await cell.wait(31_000)
-    await cell.reap()
+    await cell.reap_after(31_000)
     assert await line(cell) == ["a2"]
 
 
@@ -276,10 +269,8 @@ async def test_a_place_whose_turn_is_set_aside_holds_nobody_up(cell):
     await put_all(cell, "a", "a1", "a2", "a3")
     await cell.redis.hset("ant:turn:a1", "crashes", "abc")
     assert await claimed(cell) == []
-    await cell.wait(30_000)
-    await cell.reap()
-    await cell.wait(30_000)
-    await cell.reap()
+    await cell.reap_after(30_000)
+    await cell.reap_after(30_000)
     assert await cell.queue() == ["a2"]
     await cell.redis.hset("ant:turn:a1", "crashes", "0")
 
@@ -289,8 +280,7 @@ async def test_a_turn_that_is_let_in_while_it_is_mended_has_its_place(cell):
     for junk, what in (("junk", "quarantined"), ("0", "mended")):
         for turn in ("a9", "a1"):
             await cell.redis.hset(cell.keys.turn(turn), "errors", junk)
-        await cell.wait(61_000)
-        await cell.reap()
+        await cell.reap_after(61_000)
         assert await cell.redis.hlen(cell.keys.quarantined) == (2 if what == "quarantined" else 0)
     assert await cell.queue() == ["a9", "a1"], "nobody waits behind what is set aside"
     await put_all(cell, "a", "a2")
@@ -312,12 +302,10 @@ async def test_a_damaged_share_keeps_no_turn_from_its_way(cell, kind):
 async def test_a_damaged_line_is_shown_with_the_sessions_that_wait_in_it(cell):
     await put_all(cell, "a", "a1", "a2")
     await cell.redis.set(cell.keys.line("antiphon", "@a"), "junk")
-    await cell.wait(30_000)
-    await cell.reap()
+    await cell.reap_after(30_000)
     assert await cell.redis.hkeys("ant:quarantined") == [b"of-a2"]
     await cell.redis.delete(cell.keys.line("antiphon", "@a"))
-    await cell.wait(60_000)
-    await cell.reap()
+    await cell.reap_after(60_000)
     assert await line(cell) == ["a2"]
 
 
@@ -339,10 +327,8 @@ async def test_turns_beyond_the_limit_in_flight_wait_until_others_have_ended(cel
 async def test_a_turn_that_is_interrupted_before_it_began_waits_for_its_place_too(again, cell):
     await limit(cell, in_flight=1)
     if again:
-        await cell.put("t1", "s1", tenant="a")
-        await cell.end(await cell.take_one(), "failed")
-    await cell.put("other", "s2", tenant="a")
-    other = await cell.take_one()
+        await cell.end(await cell.started("t1", "s1", tenant="a"), "failed")
+    other = await cell.started("other", "s2", tenant="a")
     if again:
         await cell.requeue(TurnId("t1"))
     else:
@@ -371,10 +357,8 @@ async def test_a_tenant_at_its_limit_takes_its_place_nowhere(cell):
 @pytest.mark.parametrize("only", ["", "t1"])
 async def test_a_retry_that_rqs_scheduler_offers_waits_for_its_place_too(only, cell):
     await limit(cell, in_flight=1)
-    await cell.put("t1", "s1", tenant="a")
-    await cell.give_back(await cell.take_one(), "error", delay_ms=1_000)
-    await cell.put("t2", "s2", tenant="a")
-    second = await cell.take_one()
+    await cell.give_back(await cell.started("t1", "s1", tenant="a"), "error", delay_ms=1_000)
+    second = await cell.started("t2", "s2", tenant="a")
     await cell.wait(1_000)
     await cell.redis.rpush("rq:queue:antiphon", "t1")
     assert (await cell.take(only=only)).turns == []
@@ -390,8 +374,7 @@ async def test_a_turn_that_waits_to_be_tried_again_is_not_in_flight(cell):
     await put_all(cell, "a", "a1", "a2")
     await cell.give_back(await cell.take_one(), "error", delay_ms=500)
     assert await cell.queue() == ["a2"]
-    await cell.wait(500)
-    await cell.reap()
+    await cell.reap_after(500)
     assert await line(cell) == ["a1"]
 
 
@@ -407,8 +390,7 @@ async def test_a_turn_that_comes_back_has_no_place_in_a_queue_of_its_own(why, ce
     else:
         await cell.hold(first, OpenCall("c", "pay", seconds=1.0))
     assert await cell.queue() == ["a2"]
-    await cell.wait(31_000)
-    await cell.reap()
+    await cell.reap_after(31_000)
     assert (await cell.queue(), await cell.queue("other")) == (["a2"], [])
     assert (await in_flight(cell), await line(cell, queue="other")) == (1, ["a1", "a3"])
 
@@ -426,8 +408,7 @@ async def test_a_limit_that_is_raised_lets_turns_in_within_the_reapers_look(cell
     await put_all(cell, "a", "a1", "a2")
     assert await claimed(cell, 8, lease_ms=60_000) == ["a1"]
     await limit(cell, "a", in_flight=2)
-    await cell.wait(31_000)
-    await cell.reap()
+    await cell.reap_after(31_000)
     assert await cell.queue() == ["a2"]
 
 
@@ -439,8 +420,7 @@ async def test_what_has_ended_uncounted_is_forgotten_by_the_reaper(cell):
     await cell.redis.zadd(cell.keys.tenant("a"), {"a1": -1})
     await put_all(cell, "a", "a3")
     assert await line(cell) == ["a3"]
-    await cell.wait(31_000)
-    await cell.reap()
+    await cell.reap_after(31_000)
     assert await cell.queue() == ["a3"]
 
 
@@ -569,8 +549,7 @@ async def test_a_high_turn_lets_no_entry_of_a_long_queue_look_lost(cell, first):
     await cell.redis.lpop("rq:queue:antiphon")
     await cell.redis.hset("ant:turn:n0", "status", "finished")
     await cell.redis.delete("ant:inbox:s0")
-    await cell.wait(30_000)
-    assert [act.what for act in await cell.reap()] == []
+    assert [act.what for act in await cell.reap_after(30_000)] == []
     await cell.redis.flushdb()
     await cell.set_clock(START_MS)
 

@@ -7,10 +7,8 @@ from antiphon.errors import SessionNotFound
 
 
 async def test_the_cursor_is_before_the_running_turns_first_event(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), messages=[b"m1", b"m2"])
-    await cell.put("t2")
-    turn = await cell.take_one()
+    await cell.end(await cell.started("t1"), messages=[b"m1", b"m2"])
+    turn = await cell.started("t2")
     await cell.say(turn, 1, body(), body())
     await cell.put("t3")
     found = await cell.snapshot("s")
@@ -22,8 +20,7 @@ async def test_the_cursor_is_before_the_running_turns_first_event(cell):
 
 
 async def test_a_second_attempt_is_read_from_the_first_ones_start(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.give_back(turn, "drain")
     assert (await cell.snapshot("s")).cursor == 1
     assert (await cell.snapshot("s")).turn_id == "t1"
@@ -41,8 +38,7 @@ async def test_a_turn_that_has_not_started_is_not_the_running_one(cell):
     ("start", "stop", "expected"), [(0, -1, 5), (0, 1, 2), (-2, -1, 2), (9, 9, 0), (1, 0, 0)]
 )
 async def test_the_history_comes_in_pages(cell, start, stop, expected):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), messages=[b"%d" % number for number in range(5)])
+    await cell.end(await cell.started("t1"), messages=[b"%d" % number for number in range(5)])
     found = await cell.snapshot("s", start, stop)
     assert (len(found.history), found.history_length) == (expected, 5)
 
@@ -98,8 +94,7 @@ async def test_what_left_nothing_stands_on_one_page_of_the_history(cell):
 
 
 async def test_what_failed_in_a_session_without_a_message_is_shown(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     assert await named(cell) == ["t1"]
     await cell.requeue("t1")
     assert await named(cell, turns="failed") == []

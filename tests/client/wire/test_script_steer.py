@@ -17,8 +17,7 @@ INPUT = len(REQUEST) - len(b'{"messages":') - len(b',"metadata":{}}')
 
 async def running(cell, *waiting: str):
     """A turn that runs, with others behind it."""
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     for name in waiting:
         await cell.put(name)
     return turn

@@ -50,16 +50,14 @@ async def test_a_turn_knows_when_it_was_queued_and_where(cell):
 
 
 async def test_a_repeated_submit_gives_the_first_position_and_changes_nothing(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     before = await cell.contents()
     assert await cell.put("t2") == 1
     assert await cell.contents() == before
 
 
 async def test_a_repetition_after_the_end_is_still_the_first_turn(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1"))
     assert await cell.put("t1") == 0
     assert await cell.status() == "finished"
     assert await cell.queue() == []
@@ -151,8 +149,7 @@ async def test_a_repetition_by_another_tenant_is_refused(cell, older):
 
 
 async def test_another_tenant_is_not_told_that_a_session_is_closed(cell):
-    await cell.put("t1", tenant="acme")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1", tenant="acme"))
     await cell.redis.hset("ant:session:s", "closed", "1")
     with pytest.raises(WrongTenant):
         await cell.put("t2", tenant="other")
@@ -173,8 +170,7 @@ async def test_a_repetition_is_known_by_its_tenant_when_its_session_is_gone(cell
 
 
 async def test_a_turn_runs_again_within_the_limits_of_a_new_one(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     await cell.put("t2")
     with pytest.raises(SessionBusy):
         await cell.put("t1", again="a", if_busy="reject")
@@ -211,8 +207,7 @@ async def test_sessions_that_are_kept_for_ever_stand_behind_all_others_in_their_
     for turn in (await cell.take()).turns:
         await cell.end(turn)
     assert await cell.redis.zrange(cell.keys.sessions, 0, -1) == [b"a-year", b"for-ever"]
-    await cell.wait(400 * 86400_000)
-    await cell.reap()
+    await cell.reap_after(400 * 86400_000)
     assert b"for-ever" in await cell.redis.zrange(cell.keys.sessions, 0, -1)
     await delete_session(cell, "for-ever")
 
@@ -234,8 +229,7 @@ async def test_the_last_ttl_that_was_given_is_the_sessions(delayed, cell):
         await cell.put(f"t{number}", ttl_ms=ttl_ms, due_in_ms=1 if delayed else 0)
         listed = await cell.redis.zscore("ant:sessions", "s") - await cell.now()
         if not delayed or number == 0:
-            await cell.wait(1)
-            await cell.reap()
+            await cell.reap_after(1)
             await cell.end(await cell.take_one())
         for life in await lives(cell):
             assert life == -1 if ttl is None else ttl - 20 < life <= ttl + 1
@@ -256,8 +250,7 @@ async def test_a_full_inbox_refuses_one_more(cell):
 
 
 async def test_a_closed_session_refuses(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one())
+    await cell.end(await cell.started("t1"))
     await cell.redis.hset("ant:session:s", "closed", "1")
     with pytest.raises(UsageError):
         await cell.put("t2")
@@ -268,10 +261,8 @@ async def test_a_delayed_turn_enters_the_inbox_when_it_is_due(cell):
     assert (await cell.turn("t1")).fields["due_at"] == str(START_MS + 5_000).encode()
     assert await cell.inbox() == []
     assert await cell.queue() == []
-    await cell.wait(4_999)
-    assert await cell.reap() == []
-    await cell.wait(1)
-    assert [(done.turn_id, done.what) for done in await cell.reap()] == [("t1", "due")]
+    assert await cell.reap_after(4_999) == []
+    assert [(done.turn_id, done.what) for done in await cell.reap_after(1)] == [("t1", "due")]
     assert await cell.inbox() == ["t1"]
     assert await cell.queue() == ["t1"]
     await cell.end(await cell.take_one())
@@ -307,8 +298,7 @@ async def test_any_session_id_passes_through_every_script(cell, session):
     assert await cell.append_step(first, length=0, step=2, entries=[b"{}"], bodies=[]) == ""
     assert await cell.give_back(first, "error", reason='said "no"\n\\')
     second = await cell.take_one('w "2"\\')
-    await cell.wait(60_000)
-    assert [done.what for done in await cell.reap()] == ["recovered"]
+    assert [done.what for done in await cell.reap_after(60_000)] == ["recovered"]
     assert not await cell.end(second)
     await cell.cancel("t2", "line\none\t\x01\x7f")
     await cell.end(await cell.take_one())
@@ -347,8 +337,7 @@ async def test_what_is_published_is_what_is_logged(cell):
     async with cell.redis.pubsub() as heard:
         await heard.subscribe("ant:live:0:s")
         await heard.get_message(timeout=5)
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         await cell.say(turn, 1, b'{"type":"text_delta","text":"a"}', b'{"type":"text_delta","text":"b"}')
         await cell.end(turn)
         logged = [fields[b"e"] for _, fields in await cell.redis.xrange("ant:events:s")]
@@ -380,8 +369,7 @@ async def test_a_wait_that_nobody_can_wait_is_refused_before_anything_is_written
 
 
 async def test_a_failed_turn_of_a_key_runs_again_on_purpose(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
     assert await cell.put("t1") == 0
     assert await cell.status() == "failed", "the key alone gives the turn that there was"
     await cell.put("t2")
@@ -394,10 +382,8 @@ async def test_a_failed_turn_of_a_key_runs_again_on_purpose(cell):
 
 
 async def test_a_repeated_submit_of_a_failed_turn_begins_one_run(cell):
-    await cell.put("t1")
-    await cell.end(await cell.take_one(), "failed")
-    await cell.put("t1", again="a")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1"), "failed")
+    await cell.end(await cell.started("t1", again="a"), "failed")
     before = await cell.contents()
     assert await cell.put("t1", again="a") == 0
     assert await cell.contents() == before
@@ -431,8 +417,7 @@ async def test_what_is_said_is_in_the_event_whenever_the_turn_enters_the_inbox(r
         await cell.put("t2", text=REQUEST, input_bytes=length, due_in_ms=1000)
         await cell.end(await cell.take_one(), "failed")
         await cell.requeue("t1")
-        await cell.wait(1000)
-        await cell.reap()
+        await cell.reap_after(1000)
         events = await queued_events(cell)
         assert [event["turn_id"] for event in events] == ["t1", "t1", "t2"]
         assert [(event.get("input"), event.get("input_omitted")) for event in events] == [(INPUT, None)] * 3
@@ -446,8 +431,7 @@ async def test_what_is_too_long_is_left_out_and_the_event_says_so(cell):
 
 async def test_a_turn_keeps_its_key_and_when_it_was_submitted(cell):
     began = await cell.now()
-    await cell.put("t1", key="order 7")
-    await cell.end(await cell.take_one(), "failed")
+    await cell.end(await cell.started("t1", key="order 7"), "failed")
     await cell.wait(10)
     await cell.requeue("t1")
     fields = (await cell.turn("t1")).fields

@@ -11,8 +11,7 @@ LOOK = OpenCall("c2", "look", kind="tool", seconds=20.0, at_limit="approve")
 
 
 async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(cell):
-    await cell.put("t1")
-    await cell.put("t2")
+    await cell.put_each("t1", "t2")
     turn = await cell.take_one()
     assert await cell.hold(turn, PAY, LOOK) == ""
     *_, step, event = await cell.events()
@@ -42,8 +41,7 @@ async def test_a_suspended_turn_says_what_it_waits_for_and_holds_nothing(cell):
 
 
 async def test_a_repeated_suspend_changes_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.hold(turn)
     before = await cell.contents()
     assert await cell.hold(turn) == ""
@@ -51,8 +49,7 @@ async def test_a_repeated_suspend_changes_nothing(cell):
 
 
 async def test_a_repetition_after_the_turn_went_on_changes_nothing(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.hold(turn)
     await cell.decide()
     await cell.take_one()
@@ -63,16 +60,14 @@ async def test_a_repetition_after_the_turn_went_on_changes_nothing(cell):
 
 @pytest.mark.parametrize("fence", ["", "0-other"])
 async def test_only_the_holder_suspends(cell, fence):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     before = await cell.contents()
     assert await cell.hold(stranger(turn, fence)) is None
     assert await cell.contents() == before
 
 
 async def test_a_turn_that_is_to_be_cancelled_is_not_suspended(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.cancel(turn.turn_id, "enough", "nothing")
     assert await cell.hold(turn) == "enough"
     assert await cell.status() == "running"
@@ -80,16 +75,14 @@ async def test_a_turn_that_is_to_be_cancelled_is_not_suspended(cell):
 
 
 async def test_a_turn_that_was_cancelled_in_rq_is_not_suspended(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.redis.hset("rq:job:t1", "status", "canceled")
     assert await cell.hold(turn) == "cancelled in RQ"
     await cell.end(turn, "cancelled")
 
 
 async def test_a_later_suspension_forgets_the_calls_of_the_earlier_one(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), PAY, LOOK)
+    await cell.hold(await cell.started("t1"), PAY, LOOK)
     await cell.decide("c1")
     await cell.decide("c2", "result", content="a tree")
     turn = await cell.take_one()
@@ -139,10 +132,8 @@ async def test_a_turn_that_was_passed_by_goes_on_behind_the_one_that_runs(cell):
 
 
 async def test_a_snapshot_shows_a_turn_that_was_passed_by_and_begins_with_its_second_part(cell):
-    await cell.put("t1")
-    await cell.hold(await cell.take_one(), aside=True)
-    await cell.put("t2")
-    await cell.end(await cell.take_one())
+    await cell.hold(await cell.started("t1"), aside=True)
+    await cell.end(await cell.started("t2"))
     found = await cell.snapshot("s", turns="pending")
     assert [record.turn_id for record in found.turns] == ["t1"]
     await cell.decide()
@@ -152,8 +143,7 @@ async def test_a_snapshot_shows_a_turn_that_was_passed_by_and_begins_with_its_se
 
 
 async def test_a_suspended_turn_is_not_trimmed_away(cell):
-    await cell.put("t0")
-    await cell.put("t1")
+    await cell.put_each("t0", "t1")
     await cell.end(await cell.take_one())
     await cell.hold(await cell.take_one())
     await cell.put("t2")
@@ -162,15 +152,13 @@ async def test_a_suspended_turn_is_not_trimmed_away(cell):
 
 
 async def test_a_session_with_a_suspended_turn_does_not_expire(cell):
-    await cell.put("t1", ttl_ms=1_000)
-    await cell.hold(await cell.take_one())
+    await cell.hold(await cell.started("t1", ttl_ms=1_000))
     for key in ("session:s", "history:s", "events:s", "turn:t1", "journal:t1"):
         assert await cell.redis.pttl(f"ant:{key}") in (-1, -2)
 
 
 async def test_a_turn_that_never_waits_has_no_field_of_this(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.say(turn, 1, body())
     await cell.end(turn)
     fields = (await cell.turn(turn.turn_id)).fields
@@ -182,8 +170,7 @@ async def test_a_turn_that_never_waits_has_no_field_of_this(cell):
 
 
 async def test_the_lease_is_free_for_another_worker(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     await cell.hold(turn)
     assert await cell.renew("w1", [(turn.session_id, turn.fence)], lease_ms=LEASE_MS) == ["SUPERSEDED"]
     await cell.decide()

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.lasting_keys("ant:webhook*", "ant:deliveries:*", "ant:d
 
 async def ended(cell, *turns, status="finished", **options):
     for turn in turns:
-        await cell.put(turn, f"s-{turn}", **options)
-        await cell.end(await cell.take_one(), status)
+        await cell.end(await cell.started(turn, f"s-{turn}", **options), status)
 
 
 async def take(cell):
@@ -279,8 +278,7 @@ async def test_a_clock_that_was_put_back_holds_no_delivery_up(cell):
         if taken.name == "later":
             await settle(cell, taken, taken.deliveries[0], "later", 60_000)
             await release_webhook(cell, taken)
-    await cell.wait(-3600_000)
-    await cell.reap()
+    await cell.reap_after(-3600_000)
     now = await cell.now()
     assert (await looked_at(cell, "held"), await looked_at(cell, "later")) == (now + 20_000, now + 60_000)
     assert [at for _, at in await cell.redis.zrange("ant:deliveries:later", 0, -1, withscores=True)] == [

@@ -73,8 +73,7 @@ async def everything_ends(cell):
     for _ in range(45):
         for turn in (await cell.take("w9")).turns:
             await cell.end(turn)
-        await cell.wait(1_000)
-        await cell.reap()
+        await cell.reap_after(1_000)
         await cell.reap(holder="w0")
     statuses = [(await cell.turn(turn)).status for turn in ("a1", "b1", "b2", "c1")]
     assert statuses == ["finished"] * 4

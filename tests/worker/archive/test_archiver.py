@@ -64,8 +64,7 @@ def said(text):
 
 async def talk(cell, turn="t1", session="s", *, archive=None, **options):
     """One more finished turn, run by a worker with this archive."""
-    await cell.put(turn, session, ttl_ms=SOON, **options)
-    claimed = await cell.take_one()
+    claimed = await cell.started(turn, session, ttl_ms=SOON, **options)
     if archive is not None and claimed.restored != "1":
         await restore(cell, archive.load, claimed.session_id, claimed.fence)
     assert await cell.end(claimed, messages=said(f"{turn} in {session}"))
@@ -404,8 +403,7 @@ async def test_children_a_closed_state_and_the_time_to_live_are_archived_too(cel
 
 async def begun_anew(cell, archive, turn="t2"):
     """A claimed turn of an archived session that has begun anew, with its lease."""
-    await cell.put(turn, ttl_ms=SOON)
-    claimed = await cell.take_one()
+    claimed = await cell.started(turn, ttl_ms=SOON)
     return claimed, Lease(claimed.session_id, claimed.turn_id, claimed.fence, time.monotonic() + 60)
 
 
@@ -435,8 +433,7 @@ async def test_a_turn_is_given_what_a_claim_of_the_restored_session_would_bring(
 
 async def test_a_superseded_worker_restores_nothing_and_stops(cell, own):
     turn, lease = await begun_anew(cell, Archive(own))
-    await cell.wait(10_000)
-    await cell.reap()
+    await cell.reap_after(10_000)
     await cell.take_one("w2")
     before = await cell.contents()
     with pytest.raises(StopSignal):

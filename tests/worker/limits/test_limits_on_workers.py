@@ -137,8 +137,7 @@ async def test_seconds_leave_out_the_time_while_a_turn_was_suspended(redis_url, 
 
 async def test_what_a_turn_used_counts_for_its_session_where_its_workers_died_too_often(cell):
     await cell.redis.hset(cell.keys.session("s"), "usage", encode(Usage(1, 1)))
-    await cell.put("t1", "s")
-    turn = await cell.take_one()
+    turn = await cell.started("t1", "s")
     total = encode(Usage(101, 51, cost=0.5, unpriced_tokens=2))
     await cell.append_step(turn, length=0, step=2, entries=[b"{}"], bodies=[], usage=total)
     assert await cell.redis.hget(cell.keys.session("s"), "usage") == encode(Usage(1, 1))

@@ -106,8 +106,7 @@ async def distilled_by_one_that_dies(cell, memory, model):
 
 async def say(cell, turn, text, session="s", tenant="acme", at=START_MS):
     """A turn that has finished, as a worker ends it."""
-    await cell.put(turn, session, TurnRequest([Message.user(text)]).to_json(), tenant=tenant)
-    claimed = await cell.take_one()
+    claimed = await cell.started(turn, session, TurnRequest([Message.user(text)]).to_json(), tenant=tenant)
     asked, said = Message.user(text), Message.assistant("Noted.")
     for message in (asked, said):
         message.turn_id, message.created = turn, at

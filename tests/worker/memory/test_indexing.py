@@ -36,8 +36,7 @@ def memory(store):
 async def say(cell, turn, session="s", text="tea", **options):
     """A turn that has finished, as a worker ends it."""
     request = TurnRequest([Message.user(text)]).to_json()
-    await cell.put(turn, session, request, **options)
-    claimed = await cell.take_one()
+    claimed = await cell.started(turn, session, request, **options)
     asked, said = Message.user(text), Message.assistant(f"You said: {text}")
     for message in (asked, said):
         message.turn_id, message.created = turn, START_MS

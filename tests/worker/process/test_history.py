@@ -50,8 +50,7 @@ async def play(cell, agent: AgentSpec, turns: int, start: int = 0):
     """Run turns with an agent; gives how many messages each claim brought, and what the last one was shown."""
     loaded, shown = [], None
     for turn in range(start, start + turns):
-        await cell.put(f"t{turn}")
-        claimed = await cell.take_one()
+        claimed = await cell.started(f"t{turn}")
         loaded.append(len(claimed.history))
         shown = await seen_by(cell, claimed, agent, NEW, writer())
         assert await cell.end(claimed, messages=said(turn), window=field(shown))
@@ -89,11 +88,9 @@ SUMMING_UP = AgentSpec("scripted", "m", window=Summary(turns=4))
 
 async def test_a_summary_is_the_same_again_after_a_crash_and_only_the_turn_that_ends_writes_it(cell):
     await play(cell, AgentSpec("scripted", "m", window=Window(tokens=10_000)), 5)
-    await cell.put("t5")
-    crashed = await cell.take_one()
+    crashed = await cell.started("t5")
     first = await seen_by(cell, crashed, SUMMING_UP, NEW, writer("It began."))
-    await cell.wait(LEASE_MS + 1)
-    await cell.reap()
+    await cell.reap_after(LEASE_MS + 1)
     claimed = await cell.take_one("w2")
     assert claimed.summary is None
     second = await seen_by(cell, claimed, SUMMING_UP, NEW, writer("It began."))
@@ -116,8 +113,7 @@ async def test_turns_that_another_window_left_out_are_in_the_next_summary(cell):
     asked = script("All of it.")
     model = SummaryWriter(ScriptedProvider(asked), LoopInput("m"), NoLease(), "s")
     await play(cell, SUMMING_UP, 2, start=20)
-    await cell.put("t22")
-    claimed = await cell.take_one()
+    claimed = await cell.started("t22")
     assert len(claimed.history) < 44
     shown = await seen_by(cell, claimed, SUMMING_UP, NEW, model)
     summed_up = [message.text for message in asked.requests[0].messages[:-1]]

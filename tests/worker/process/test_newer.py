@@ -124,8 +124,7 @@ async def test_the_log_says_once_that_turns_need_a_newer_worker(redis_url, tmp_p
 
 
 async def test_later_waits_are_longer(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     waits = []
     for turn.spent_ms in (0, 40_000, 3_600_000):
         waits.append(seconds_until_newer(turn))

@@ -41,8 +41,7 @@ async def test_a_clock_that_is_put_forward_makes_no_crash_of_a_turn_that_is_rene
             return looks[-1]
 
         monkeypatch.setattr(cell, "reap", counted)
-        await cell.put("t1")
-        turn = await cell.take_one()
+        turn = await cell.started("t1")
         running = asyncio.create_task(Reaper(cell, Settings(lease=1.0)).run())
         await wait_until_async(lambda: len(looks) > 2)
         await cell.wait(jump_ms)

@@ -69,8 +69,7 @@ def test_what_no_other_try_can_mend_is_not_tried_again():
 
 
 async def test_the_time_counts_from_the_first_error_of_a_step(cell):
-    await cell.put("t1")
-    turn = await cell.take_one()
+    turn = await cell.started("t1")
     assert turn.failing_ms is None
     await cell.wait(7)
     await cell.give_back(turn, "error")
@@ -100,8 +99,7 @@ async def test_the_time_counts_from_the_first_error_of_a_step(cell):
 
 
 async def test_a_damaged_time_is_none(cell):
-    await cell.put("t1")
-    await cell.give_back(await cell.take_one(), "error")
+    await cell.give_back(await cell.started("t1"), "error")
     for damage in ("", "1", "1 x", "x 1", "1 -5"):
         await cell.redis.hset("ant:turn:t1", mapping={"failing": damage, "started_at": damage})
         turn = await cell.take_one()
@@ -117,8 +115,7 @@ async def test_a_turn_says_how_long_it_has_taken_since_its_first_start(cell):
     turn, started = await cell.take_one(), await cell.now()
     assert turn.spent_ms == 0
     await cell.give_back(turn, "error", delay_ms=5_000)
-    await cell.wait(6_000)
-    await cell.reap()
+    await cell.reap_after(6_000)
     turn = await cell.take_one()
     assert turn.spent_ms == 6_000
     assert (await cell.turn("t1")).fields["started_at"] == str(started).encode()

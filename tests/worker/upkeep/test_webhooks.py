@@ -50,8 +50,7 @@ async def delivering(cell):
 
 async def ended(cell, *turns, status="finished", **options):
     for turn in turns:
-        await cell.put(turn, f"s-{turn}", **options)
-        await cell.end(await cell.take_one(), status)
+        await cell.end(await cell.started(turn, f"s-{turn}", **options), status)
 
 
 async def webhook(client, receiver, name="hook", **options):
