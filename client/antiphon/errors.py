@@ -61,6 +61,9 @@ _AWAY = "The assistant is not available at the moment. Please try again later."
 _BROKEN = "The answer broke off. Please try again."
 _REFUSED = "The assistant cannot answer this message. Please change it and try again."
 _SHORTER = "This is more than the assistant can handle at once. Please ask for less."
+_SHORTEN = (
+    "This conversation is too long for the assistant. Please send a shorter message or start a new one."
+)
 _WAIT = "The assistant is still busy with this conversation. Please wait a moment."
 _RELOAD = "The conversation has changed in the meantime. Please reload it."
 _GONE = "This is no longer available."
@@ -79,6 +82,7 @@ USER_MESSAGES = {
     "provider_unreachable": _AWAY,
     "provider_stream_broken": _BROKEN,
     "provider_rejected": _REFUSED,
+    "context_too_long": _SHORTEN,
     "provider_unauthorized": _AWAY,
     "turn_timed_out": _SLOW,
     "result_timeout": _SLOW,
