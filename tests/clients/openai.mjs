@@ -1,11 +1,13 @@
 // OpenAI's own client: every operation of /v1 once, and a stream that is left and taken up at another gateway.
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 
 const [folder, url, what, other] = process.argv.slice(2);
 const { OpenAI } = createRequire(join(folder, "x.js"))("openai");
 const open = (base) => new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", maxRetries: 0 });
 const client = open(url);
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const model = "stage/stage-1";
 const say = (value) => console.log(JSON.stringify(value));
 const all = async (stream) => { const found = []; for await (const one of stream) found.push(one); return found; };
@@ -50,6 +52,41 @@ const programs = {
     seen.push(...await all(rest));
     const text = seen.filter((one) => one.type === "response.output_text.delta").map((one) => one.delta).join("");
     say({ numbers: seen.map((one) => one.sequence_number), text, whole: seen.at(-1).response.output[0].content[0].text });
+  },
+  // The gateway gets SIGTERM while all of these wait; what is repeated with its key gets the result.
+  async drained() {
+    const statuses = [];
+    const patient = new OpenAI({
+      baseURL: `${url}/v1`, apiKey: "none", maxRetries: 6,
+      fetch: async (...given) => {
+        const response = await fetch(...given);
+        statuses.push([response.status, response.headers.get("retry-after")]);
+        return response;
+      },
+    });
+    const keyed = (key) => ({ headers: { "Idempotency-Key": key } });
+    const input = "go gate:g", messages = [{ role: "user", content: input }], stream = true;
+    const gathered = async (from, into) => { try { for await (const one of from) into.push(one); } catch { /* it broke off */ } };
+    const events = [], chunks = [];
+    const streamed = await client.responses.create({ model, input, stream });
+    const chunked = await client.chat.completions.create({ model, messages, stream }, keyed("s"));
+    const whole = [
+      patient.responses.create({ model, input }, keyed("r")),
+      patient.chat.completions.create({ model, messages }, keyed("c")),
+    ];
+    await Promise.all([gathered(streamed, events), gathered(chunked, chunks)]);
+    say({ response: events.at(-1).type === "response.completed", chat: chunks.some((one) => one.choices[0].finish_reason) });
+    await lines.next();
+    const [made, completion] = await Promise.all(whole);
+    await gathered(await client.responses.retrieve(events[0].response.id, {
+      stream, starting_after: events.at(-1).sequence_number,
+    }), events);
+    const again = await all(await client.chat.completions.create({ model, messages, stream }, keyed("s")));
+    say({
+      statuses, numbers: events.map((one) => one.sequence_number),
+      texts: [made.output_text, completion.choices[0].message.content, events.at(-1).response.output[0].content[0].text,
+        again.map((one) => one.choices[0].delta.content ?? "").join("")],
+    });
   },
 };
 

@@ -16,50 +16,17 @@ from support.clients import running
 from support.event_source import EventSource
 from support.eventually import wait_until_async
 from support.gateway import Api, follow
+from support.gateway_process import Stand, gathered
 from support.ports import free_port
-from support.processes import COMMAND, Processes
+from support.processes import COMMAND
 from support.servers import RedisServer
-from support.stage import FIRST_WORDS, Stage
+from support.stage import FIRST_WORDS
 
 from antiphon_gateway.access.caller import hash_of, new_key
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]
 
 SECRET = "a secret that every replica has, 32 bytes"
-
-
-class Stand:
-    """Gateways and workers that a test starts and kills."""
-
-    def __init__(self, redis_url: str, processes: Processes, directory) -> None:
-        self.stage = Stage(directory / "stage")
-        self._redis_url, self._processes = redis_url, processes
-
-    def gateway(self, *flags: str, port: int = 0, **env: str):
-        """Start a gateway, and return its process and its URL."""
-        process = self._processes.start(
-            COMMAND,
-            "serve",
-            "--redis-url",
-            self._redis_url,
-            "--port",
-            str(port),
-            *flags,
-            name="serve",
-            env=env,
-        )
-        printed = process.wait_for_output("[serving]")
-        return process, re.findall(r"\[serving\] (http://\S+)", printed)[0]
-
-    def worker(self):
-        worker = self._processes.worker(self._redis_url, "--lease", "2", env=self.stage.env)
-        worker.wait_for_output("takes turns")
-        return worker
-
-    async def waits(self, gate: str, times: int = 1) -> None:
-        await wait_until_async(
-            lambda: len(self.stage.notes("waits", gate=gate)) >= times, 20, f"waits at {gate}"
-        )
 
 
 @pytest.fixture
@@ -156,16 +123,6 @@ async def test_openais_client_goes_on_at_another_gateway_when_gateway_and_worker
 
 def of_openai(url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-
-async def gathered(stream, into: list) -> bool:
-    """Read a stream, and return whether it came to its end."""
-    try:
-        async for one in stream:
-            into.append(one)  # noqa: PERF401 - what came before the end stays
-    except (httpx2.TransportError, openai.APIConnectionError):
-        return False
-    return True
 
 
 @pytest.mark.main_path
