@@ -70,7 +70,7 @@ upgrade: $(VENV)/.dev ## Roll hosts between the release before this one and this
 simulate: $(VENV)/.dev ## Run the real scripts under a seeded scheduler, thousands of schedules (SEEDS=20000)
 	@PYTHONPATH=tools:tests $(BIN)/python -m simulation $(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
-mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test must notice
+mutate: $(VENV)/.dev ## Delete each statement of the scripts in turn; a test must notice (ARGS="--statements 200")
 	@PYTHONPATH=tools:tests $(BIN)/python -m mutation $(ARGS)
 
 mutate-python: $(VENV)/.dev ## Change random Python statements of the core; a test must notice (ARGS="--statements 200 --seed 7")

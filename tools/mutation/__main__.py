@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="mutation", description=__doc__)
     parser.add_argument("files", nargs="*", help="scripts to mutate (default: what the promises rest on)")
     parser.add_argument("--all", action="store_true", help="mutate every script")
+    parser.add_argument("--statements", type=int, help="delete this many of the statements, chosen at random")
     parser.add_argument("--seeds", type=int, default=60, help="schedules against each mutant (default 60)")
     parser.add_argument("--first", type=int, help="the first seed (default: others at each commit)")
     options = parser.parse_args()
@@ -53,6 +55,8 @@ def main() -> int:
     files = options.files or ([name for name in everything if "clock" not in name] if options.all else FILES)
     mutants = [mutant for name in files for mutant in mutants_of(name, (SCRIPTS / f"{name}.lua").read_text())]
     first = first_seed() if options.first is None else options.first
+    if options.statements:
+        mutants = random.Random(first).sample(mutants, min(options.statements, len(mutants)))
     print(f"Schedules {first} to {first + options.seeds - 1} against each mutant.", flush=True)
     return report(mutants, Killers(range(first, first + options.seeds)))
 
