@@ -21,4 +21,13 @@ def whole(score: float) -> int:
     return int(min(max(score, -_MOST), _MOST))
 
 
+def number(value: bytes | str | None) -> int:
+    """Return a whole number from Redis, 0 for none and for anything else.
+
+    >>> number(b"12"), number("1.5"), number(None)
+    (12, 0, 0)
+    """
+    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0
+
+
 _MOST = 2.0**53

@@ -23,11 +23,10 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.input.ids import turn_id
 from antiphon.redis.failed import FILTERS, FailedFilter
-from antiphon.wire.lists.inspection import failed_turns
+from antiphon.wire.lists.inspection import not_turns
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-NO_TURNS = ("no_turn", "quarantined")
 
 
 def failed(argv: list[str]) -> int:
@@ -58,7 +57,7 @@ async def _failed(client: AsyncClient, limit: int, which: FailedFilter) -> list[
     found: list[Any] = await first(limit, client.failed(**which))
     if not which:
         for cell in client.connections.cells:
-            found += [one for one in await failed_turns(cell, limit) if one.code in NO_TURNS]
+            found += await not_turns(cell, limit)
     return sorted(found, key=lambda one: -(one.ended or 0))[:limit]
 
 

@@ -25,9 +25,12 @@ from antiphon.session.runtime import agent_name
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.lists.inspection import Place, agents_of_sessions, failed_places, queues_of
+from antiphon.wire.keys import rq_key
+from antiphon.wire.lists.inspection import agents_of_sessions
 from antiphon.wire.lists.notices import turn_records
+from antiphon.wire.lists.reading import Place, places, queues_of
 from antiphon.wire.records import TurnRecord
+from antiphon.wire.scripts import KEEP_TURN_SECONDS
 
 PAGE = 100
 MOST_TOGETHER = 1000
@@ -175,8 +178,11 @@ async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[Fai
     """The failed turns of a queue. Its list orders them by seconds; those of one second are put in order here."""
     after: Place | None = None
     second, together = 0, list[FailedTurn]()
-    while places := await failed_places(cell, queue, after, which.since, which.until, PAGE):
-        seconds = {job: at for at, job in places}
+    low = which.since // 1000 + KEEP_TURN_SECONDS - 1  # the list is ordered by when a turn leaves it
+    high = "+inf" if which.until is None else which.until // 1000 + KEEP_TURN_SECONDS + 1
+    key = rq_key("rq_failed", queue)
+    while found := await places(cell, key, after, PAGE, last_first=True, low=low, high=high):
+        seconds = {job: at for at, job in found}
         for turn in await _told(cell, list(seconds)):
             if seconds[turn.turn_id] != second or len(together) == MOST_TOGETHER:
                 for one in _last_first(together):
@@ -184,7 +190,7 @@ async def _of_queue(cell: Cell, queue: str, which: _Which) -> AsyncGenerator[Fai
                 second, together = seconds[turn.turn_id], []
             if which.selects(turn):
                 together.append(turn)
-        after = places[-1]
+        after = found[-1]
     for one in _last_first(together):
         yield one
 

@@ -19,6 +19,8 @@ from antiphon.session.saved import ListedFields
 from antiphon.wire.cell import Cell
 from antiphon.wire.lists import inspection
 from antiphon.wire.lists.inspection import DueTurn, SessionRow
+from antiphon.wire.lists.reading import Place
+from antiphon.wire.lists.reading import places as places_of
 from antiphon.wire.records import Snapshot
 from antiphon.wire.suspension import SuspendedTurn, suspended_turns
 
@@ -64,12 +66,15 @@ async def _live_sessions(
 
 def list_due(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[DueTurn, None]:
     """The delayed turns of all cells, the next one first; read page by page."""
-    return merged([_due_of_cell(cell, page) for cell in cells], lambda turn: turn.due)
+    return merged(
+        [_timed(cell, cell.keys.due, page, inspection.due_turns) for cell in cells], lambda turn: turn.due
+    )
 
 
 def list_suspended(cells: Iterable[Cell], page: int = PAGE) -> AsyncGenerator[SuspendedTurn, None]:
     """The suspended turns of all cells, the one that waits longest first; read page by page."""
-    return merged([_suspended_of_cell(cell, page) for cell in cells], lambda turn: turn.suspended)
+    streams = [_timed(cell, cell.keys.suspended, page, suspended_turns) for cell in cells]
+    return merged(streams, lambda turn: turn.suspended)
 
 
 async def merged(
@@ -122,7 +127,7 @@ async def warn_if_unserved(cell: Cell, turn_id: TurnId) -> None:
 async def _of_cell(
     cell: Cell, after: ListPlace | None, page: int, archive: ArchiveReader | None
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
-    while places := await inspection.session_places(cell, after, page):
+    while places := await places_of(cell, cell.keys.sessions, after, page, last_first=True):
         for place, row in zip(places, await inspection.session_rows(cell, places, LISTED), strict=True):
             if row is not None:
                 yield place, _info(row if archive is None else await _with_past(cell, archive, row))
@@ -148,23 +153,15 @@ def _whole(row: SessionRow, found: Snapshot) -> SessionRow:
     return row
 
 
-def _due_of_cell(cell: Cell, page: int) -> AsyncGenerator[DueTurn, None]:
-    return _timed(cell, cell.keys.due, page, inspection.due_turns)
-
-
-def _suspended_of_cell(cell: Cell, page: int) -> AsyncGenerator[SuspendedTurn, None]:
-    return _timed(cell, cell.keys.suspended, page, suspended_turns)
-
-
 async def _timed(
     cell: Cell,
     key: str,
     page: int,
-    read: Callable[[Cell, list[tuple[int, str]]], Awaitable[Sequence[T | None]]],
+    read: Callable[[Cell, list[Place]], Awaitable[Sequence[T | None]]],
 ) -> AsyncGenerator[T, None]:
     """The turns of a list that is ordered by time; those that have gone are left out."""
-    after: tuple[int, str] | None = None
-    while places := await inspection.turn_places(cell, key, after, page):
+    after: Place | None = None
+    while places := await places_of(cell, key, after, page):
         for turn in await read(cell, places):
             if turn is not None:
                 yield turn

@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.input.ids import Fence, SessionId, TurnId, new_again
 from antiphon.input.limits import LIMITS
 from antiphon.input.values import Asked, IfBusy, Keep, Priority, check_keep
-from antiphon.text import text_of, whole
+from antiphon.text import number, text_of, whole
 from antiphon.wire.connection.open import database_of
 from antiphon.wire.connection.pipeline import WaitingRedis
 from antiphon.wire.errors import (
@@ -433,11 +433,11 @@ class Cell:
         pipe.hget(self.keys.session(session_id), "seq")
         pipe.xrange(self.keys.events(session_id), count=1)
         found, newest, oldest = await asked(pipe.execute())
-        queued, started, ended = (_number(one) for one in found)
-        if queued and oldest and _number(oldest[0][0].partition(b"-")[0]) <= queued:
+        queued, started, ended = (number(one) for one in found)
+        if queued and oldest and number(oldest[0][0].partition(b"-")[0]) <= queued:
             return queued - 1
         begun = started or ended
-        return begun - 1 if begun else _number(newest)
+        return begun - 1 if begun else number(newest)
 
     async def end_is_kept(self, session_id: SessionId, turn: TurnRecord) -> bool:
         """Return whether the log of the session holds the last event of a turn that has ended.
@@ -507,7 +507,3 @@ class Cell:
             return await asked(run_script(self.redis, script, self.keys.prefix, self.database, *arguments))
         except CorruptRecord as exc:
             raise await named_damage(self.redis, self.keys.prefix) or exc from exc
-
-
-def _number(value: bytes | str | None) -> int:
-    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0

@@ -6,7 +6,9 @@ table (`lua_key_functions`), so that each key is spelled in one place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 PREFIX = "ant"
 RQ = "rq"
@@ -175,186 +177,96 @@ REDIS_TYPES = {"sorted set": "zset", "counter": "string"}
 _TEMPLATES = {kind.name: kind.template for kind in KINDS} | CHANNELS
 
 
+class _One:
+    """The only key of a kind."""
+
+    def __set_name__(self, _: type, kind: str) -> None:
+        self._kind = kind
+
+    def __get__(self, keys: Keys, _: object = None) -> str:
+        return keys.of(self._kind)
+
+
+class _Of:
+    """The keys of a kind, by one id."""
+
+    def __set_name__(self, _: type, kind: str) -> None:
+        self._kind = kind
+
+    def __get__(self, keys: Keys, _: object = None) -> Callable[[object], str]:
+        return partial(keys.of, self._kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one deployment.
+    """The keys of one deployment, by their kinds. Keys of sessions, turns, … are functions of an id.
 
     >>> Keys("ant").session("user-123")
     'ant:session:user-123'
+    >>> Keys("ant").active
+    'ant:active'
     """
 
     prefix: str = PREFIX
 
-    def _key(self, kind: str, *ids: object) -> str:
-        return f"{self.prefix}:{_TEMPLATES[kind].format(*ids)}"
-
-    def session(self, session_id: str) -> str:
-        return self._key("session", session_id)
-
-    def inbox(self, session_id: str) -> str:
-        return self._key("inbox", session_id)
-
-    def history(self, session_id: str) -> str:
-        return self._key("history", session_id)
-
-    def events(self, session_id: str) -> str:
-        return self._key("events", session_id)
+    session = _Of()
+    inbox = _Of()
+    history = _Of()
+    events = _Of()
+    turns = _Of()
+    turn = _Of()
+    journal = _Of()
+    tenant = _Of()
+    bucket = _Of()
+    buckets = _Of()
+    share = _Of()
+    pace = _Of()
+    held = _Of()
+    bell = _Of()
+    control = _Of()
+    schedule = _Of()
+    tenant_schedules = _Of()
+    scheduled = _Of()
+    webhook = _Of()
+    deliveries = _Of()
+    unindexed = _Of()
+    facts = _Of()
+    taking_over = _Of()
+    remembered = _Of()
+    graph_data = _Of()
+    graph_index = _Of()
+    pydantic_record = _Of()
+    pydantic_entry = _Of()
+    pydantic_family = _Of()
+    pydantic_scope = _Of()
+    limits = _One()
+    active = _One()
+    due = _One()
+    suspended = _One()
+    aside = _One()
+    sessions = _One()
+    ending = _One()
+    fence = _One()
+    gateway_secret = _One()
+    seq_floor = _One()
+    forget = _One()
+    clock = _One()
+    schedules = _One()
+    dispatched = _One()
+    webhooks = _One()
+    pydantic_index = _One()
+    notices = _One()
+    quarantined = _One()
 
     def live(self, database: int, session_id: str) -> str:
-        return self._key("live", database, session_id)
-
-    def turns(self, session_id: str) -> str:
-        return self._key("turns", session_id)
-
-    def turn(self, turn_id: str) -> str:
-        return self._key("turn", turn_id)
-
-    def journal(self, turn_id: str) -> str:
-        return self._key("journal", turn_id)
-
-    def tenant(self, tenant: str) -> str:
-        return self._key("tenant", tenant)
-
-    def bucket(self, scope: str) -> str:
-        return self._key("bucket", scope)
-
-    def buckets(self, database: int) -> str:
-        return self._key("buckets", database)
-
-    def share(self, share: str) -> str:
-        return self._key("share", share)
+        return self.of("live", database, session_id)
 
     def line(self, queue: str, share: str) -> str:
-        return self._key("line", queue, share)
+        return self.of("line", queue, share)
 
-    def pace(self, tenant: str) -> str:
-        return self._key("pace", tenant)
-
-    def held(self, worker: str) -> str:
-        return self._key("held", worker)
-
-    def bell(self, queue: str) -> str:
-        return self._key("bell", queue)
-
-    def control(self, worker: str) -> str:
-        return self._key("control", worker)
-
-    @property
-    def limits(self) -> str:
-        return self._key("limits")
-
-    @property
-    def active(self) -> str:
-        return self._key("active")
-
-    @property
-    def due(self) -> str:
-        return self._key("due")
-
-    @property
-    def suspended(self) -> str:
-        return self._key("suspended")
-
-    @property
-    def aside(self) -> str:
-        return self._key("aside")
-
-    @property
-    def sessions(self) -> str:
-        return self._key("sessions")
-
-    @property
-    def ending(self) -> str:
-        return self._key("ending")
-
-    @property
-    def fence(self) -> str:
-        return self._key("fence")
-
-    @property
-    def gateway_secret(self) -> str:
-        return self._key("gateway_secret")
-
-    @property
-    def seq_floor(self) -> str:
-        return self._key("seq_floor")
-
-    @property
-    def forget(self) -> str:
-        return self._key("forget")
-
-    @property
-    def clock(self) -> str:
-        return self._key("clock")
-
-    @property
-    def schedules(self) -> str:
-        return self._key("schedules")
-
-    def schedule(self, schedule: str) -> str:
-        return self._key("schedule", schedule)
-
-    def tenant_schedules(self, tenant: str) -> str:
-        return self._key("tenant_schedules", tenant)
-
-    def scheduled(self, session_id: str) -> str:
-        return self._key("scheduled", session_id)
-
-    @property
-    def dispatched(self) -> str:
-        return self._key("dispatched")
-
-    @property
-    def webhooks(self) -> str:
-        return self._key("webhooks")
-
-    def webhook(self, name: str) -> str:
-        return self._key("webhook", name)
-
-    def deliveries(self, name: str) -> str:
-        return self._key("deliveries", name)
-
-    def unindexed(self, memory: str) -> str:
-        return self._key("unindexed", memory)
-
-    def facts(self, scope: str) -> str:
-        return self._key("facts", scope)
-
-    def taking_over(self, memory: str) -> str:
-        return self._key("taking_over", memory)
-
-    def remembered(self, session_id: str) -> str:
-        return self._key("remembered", session_id)
-
-    def graph_data(self, thread: str) -> str:
-        return self._key("graph_data", thread)
-
-    def graph_index(self, thread: str) -> str:
-        return self._key("graph_index", thread)
-
-    def pydantic_record(self, conversation: str) -> str:
-        return self._key("pydantic_record", conversation)
-
-    def pydantic_entry(self, entry: str) -> str:
-        return self._key("pydantic_entry", entry)
-
-    def pydantic_family(self, family: str) -> str:
-        return self._key("pydantic_family", family)
-
-    @property
-    def pydantic_index(self) -> str:
-        return self._key("pydantic_index")
-
-    def pydantic_scope(self, scope: str) -> str:
-        return self._key("pydantic_scope", scope)
-
-    @property
-    def notices(self) -> str:
-        return self._key("notices")
-
-    @property
-    def quarantined(self) -> str:
-        return self._key("quarantined")
+    def of(self, kind: str, *ids: object) -> str:
+        """Return the key of a kind with these ids."""
+        return f"{self.prefix}:{_TEMPLATES[kind].format(*ids)}"
 
 
 def rq_key(kind: str, *ids: str) -> str:

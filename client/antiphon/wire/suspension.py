@@ -15,7 +15,8 @@ from antiphon.model.suspension import IN_TIME
 from antiphon.text import text_of, whole
 from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
-from antiphon.wire.errors import asked, unexpected
+from antiphon.wire.errors import unexpected
+from antiphon.wire.lists.reading import Place, fields_of
 from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
 
 
@@ -134,30 +135,25 @@ def open_calls(fields: Mapping[str, bytes], turn_id: TurnId) -> tuple[list[OpenC
     """
     with readable("The pending tool calls of a turn", turn_id=turn_id):
         calls = msgspec.json.decode(fields.get("calls") or b"[]", type=list[OpenCall])
-        made = [fields.get(name, b"").partition(b" ")[2] for name in _decision_fields(calls)]
+        made = [fields.get(name, b"").partition(b" ")[2] for name in _decision_fields(len(calls))]
         still = [call for call, decision in zip(calls, made, strict=True) if not decision]
     return still, decisions_of([decision for decision in made if decision], turn_id)
 
 
-def _decision_fields(calls: Sequence[OpenCall]) -> list[str]:
-    return [f"decision:{n}" for n in range(1, len(calls) + 1)]
+def _decision_fields(calls: int) -> list[str]:
+    return [f"decision:{n}" for n in range(1, calls + 1)]
 
 
-async def suspended_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[SuspendedTurn | None]:
+async def suspended_turns(cell: Cell, places: Sequence[Place]) -> list[SuspendedTurn | None]:
     """Read these suspended turns in two round trips. One that has gone on meanwhile or is damaged is None."""
     turns = [turn for _, turn in places]
-    pipe = cell.redis.pipeline(transaction=False)
-    for turn in turns:
-        pipe.hmget(cell.keys.turn(turn), *_LISTED)
-    records = await asked(pipe.execute(raise_on_error=False))
+    records = await fields_of(cell, map(cell.keys.turn, turns), *_LISTED)
     found = [_suspended(cell, turn, fields) for turn, fields in zip(turns, records, strict=True)]
     there = [one for one in found if one is not None]
-    for one in there:
-        pipe.hmget(cell.keys.turn(one.turn_id), *(_decision_fields(one.calls) or [""]))
-    for one, made in zip(
-        there, await asked(pipe.execute(raise_on_error=False)) if there else [], strict=True
-    ):
-        decided: list[bytes | None] = [] if isinstance(made, Exception) else made
+    most = max((len(one.calls) for one in there), default=0)
+    names = _decision_fields(most) or [""]
+    made = await fields_of(cell, (cell.keys.turn(one.turn_id) for one in there), *names)
+    for one, decided in zip(there, made, strict=True):
         one.calls = [call for call, decision in zip(one.calls, decided, strict=False) if decision is None]
     return found
 

@@ -15,7 +15,8 @@ from antiphon.errors import AgentError
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.wire.archiving import Ending, begin_archiving, take_work
 from antiphon.wire.errors import CancelledFirst
-from antiphon.wire.lists.inspection import failed_turns, session_places, session_rows
+from antiphon.wire.lists.inspection import not_turns, session_rows
+from antiphon.wire.lists.reading import places
 from antiphon.wire.records import Emit
 from antiphon.wire.scripts import load_script
 
@@ -106,12 +107,14 @@ async def others_go_on(cell, number):
     await or_refused(cell.cancel(TurnId("b1"), "enough"))
     await or_refused(cell.snapshot(SessionId("bad")))
     assert any(row and row.session_id == good for row in await rows(cell))
-    await failed_turns(cell, 100)
+    await not_turns(cell, 100)
     return acts.count("quarantined") + len(claims.damaged)
 
 
 async def rows(cell):
-    return await session_rows(cell, await session_places(cell, None, 100), ["tenant", "queue", "metadata"])
+    return await session_rows(
+        cell, await places(cell, cell.keys.sessions, None, 100), ["tenant", "queue", "metadata"]
+    )
 
 
 @pytest.mark.short
@@ -169,7 +172,7 @@ async def test_a_damaged_session_is_set_aside_once_and_goes_on_when_it_is_mended
             said += [one.session_id for one in claims.damaged]
             said += [act.session_id for act in await cell.reap_after(MINUTE) if act.what == "quarantined"]
         assert said == ["bad"]
-        listed = [one for one in await failed_turns(cell, 10) if one.code == "quarantined"]
+        listed = [one for one in await not_turns(cell, 10) if one.code == "quarantined"]
         assert [(one.session_id, bool(one.error), one.ended > 0) for one in listed] == [("bad", True, True)]
         await cell.redis.delete(key)
         if before is not None:
@@ -249,10 +252,10 @@ async def test_a_delayed_turn_that_is_damaged_is_set_aside_and_enters_when_it_is
     await cell.wait(1000)
     for said in (["quarantined"], [], []):
         assert [act.what for act in await cell.reap()] == said
-    assert [one.session_id for one in await failed_turns(cell, 10)] == ["b1"]
+    assert [one.session_id for one in await not_turns(cell, 10)] == ["b1"]
     await cell.redis.hset("ant:turn:b1", "run", 1)
     assert [act.what for act in await cell.reap_after(MINUTE)] == ["due"]
-    assert await failed_turns(cell, 10) == []
+    assert await not_turns(cell, 10) == []
     assert not await cell.redis.exists("ant:quarantined")
 
 

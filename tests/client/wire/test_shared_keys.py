@@ -6,7 +6,7 @@ from support.cells import LEASE_MS
 from antiphon.errors import CorruptRecord, StoreError
 from antiphon.input.ids import TurnId
 from antiphon.wire.keys import REDIS_TYPES, RQ_SHARED, SHARED, rq_key
-from antiphon.wire.lists.inspection import failed_turns
+from antiphon.wire.lists.inspection import not_turns
 from antiphon.wire.shared_keys import damaged_keys
 
 WANTED = {f"ant:{template}": kind for template, kind in SHARED.items()}
@@ -77,7 +77,7 @@ async def everything_ends(cell):
         await cell.reap(holder="w0")
     statuses = [(await cell.turn(turn)).status for turn in ("a1", "b1", "b2", "c1")]
     assert statuses == ["finished"] * 4
-    assert await failed_turns(cell, 10) == []
+    assert await not_turns(cell, 10) == []
 
 
 async def test_damage_of_one_session_is_still_its_own(cell):

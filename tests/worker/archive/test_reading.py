@@ -16,6 +16,7 @@ from antiphon.input.ids import SessionId
 from antiphon.redis.archived import ArchiveReader
 from antiphon.stores import SQLiteStore
 from antiphon.wire.lists import inspection
+from antiphon.wire.lists.reading import places
 from antiphon_gateway.access.access import Access
 from antiphon_gateway.access.caller import Key, Keys, hash_of, new_key
 
@@ -217,8 +218,8 @@ async def test_a_restored_session_costs_what_it_costs_without_an_archive(
         monkeypatch.setattr(cell, "snapshot", counted)
         assert len(await client.session("s").messages()) == 2
         assert len(calls) == 1
-        places = await inspection.session_places(cell, None, 10)
-        assert [row.restored for row in await inspection.session_rows(cell, places, []) if row] == [True]
+        found = await places(cell, cell.keys.sessions, None, 10)
+        assert [row.restored for row in await inspection.session_rows(cell, found, []) if row] == [True]
 
 
 async def test_readers_at_once_open_a_store_once(redis_url, monkeypatch, own):

@@ -11,61 +11,20 @@ from antiphon.encryption.records import SESSION
 from antiphon.errors import CorruptRecord
 from antiphon.events import Event, decode_event
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.text import text_of, whole
+from antiphon.text import number, text_of, whole
 from antiphon.wire.cell import DEFAULT_QUEUE, Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
+from antiphon.wire.lists.reading import Place, fields_of, queues_of, workers_of
 from antiphon.wire.records import TurnRecord, decode_published
-from antiphon.wire.scripts import KEEP_TURN_SECONDS
-
-Place = tuple[int, str]
-"""Where a failed turn stands in the list of its queue: when it leaves the list, in seconds, and its id."""
-
-
-async def queues_of(cell: Cell) -> list[str]:
-    """Return the queues of a cell."""
-    stem = rq_key("rq_queue", "")
-    names: Any = await asked(cell.redis.smembers(rq_key("rq_queues")))
-    return sorted(text_of(name).removeprefix(stem) for name in names)
-
-
-async def failed_places(
-    cell: Cell, queue: str, after: Place | None, since: int, until: int | None, count: int
-) -> list[Place]:
-    """Return up to ``count`` positions after a position, of turns that failed between two times (ms, to the second)."""
-    lowest = since // 1000 + KEEP_TURN_SECONDS - 1
-    highest: int | str = "+inf" if until is None else until // 1000 + KEEP_TURN_SECONDS + 1
-    if after is not None:
-        highest = after[0]
-    skipped = 0
-    while True:
-        found: Any = await asked(
-            cell.redis.zrevrangebyscore(
-                rq_key("rq_failed", queue), highest, lowest, start=skipped, num=count, withscores=True
-            )
-        )
-        places = [(whole(score), text_of(job)) for job, score in found]
-        places = [place for place in places if after is None or place < after]
-        if places or len(found) < count:
-            return places
-        skipped += count
 
 
 async def agents_of_sessions(cell: Cell, sessions: Sequence[str]) -> list[bytes]:
     """Read the agents of sessions in JSON; empty for those that cannot be opened."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for session in sessions:
-        pipe.hget(cell.keys.session(session), "agent")
-    answers: Any = await asked(pipe.execute(raise_on_error=False))
-    stored = [b"" if isinstance(raw, Exception) else raw or b"" for raw in answers]
-    return [_opened(cell, session, raw) for session, raw in zip(sessions, stored, strict=True)]
-
-
-def _opened(cell: Cell, session: str, agent: bytes) -> bytes:
-    try:
-        return cell.seal.open(session, "agent", agent)
-    except CorruptRecord:
-        return b""
+    found = await fields_of(cell, map(cell.keys.session, sessions), "agent")
+    return [
+        _shown(cell, session, "agent", raw or b"") for session, (raw,) in zip(sessions, found, strict=True)
+    ]
 
 
 PAGE = 1000
@@ -146,7 +105,7 @@ class DueTurn(Struct):
 
 
 class FailedTurn(Struct):
-    """A failed turn, a failed job that was not a turn, or a quarantined session. Times are the server's, in ms."""
+    """A failed job that is not a turn, or a quarantined session. Times are the server's, in ms."""
 
     turn_id: str
     session_id: str
@@ -158,20 +117,9 @@ class FailedTurn(Struct):
 
 async def workers(cell: Cell, queue: str | None = None) -> dict[str, int]:
     """Return the live workers, ours and RQ's own, by name with their process id: those of one queue, or all."""
-    members = await asked(
-        cell.redis.smembers(rq_key("rq_workers_of", queue) if queue else rq_key("rq_workers"))
-    )
-    keys = sorted(map(text_of, members))
-    pipe = cell.redis.pipeline(transaction=False)
-    for key in keys:
-        pipe.hmget(key, "birth", "pid")
-    found = await asked(pipe.execute())
-    stem = rq_key("rq_worker", "")
-    return {
-        key.removeprefix(stem): _number(pid)
-        for key, (birth, pid) in zip(keys, found, strict=True)
-        if birth is not None  # the sets still name a killed worker, whose own record is gone
-    }
+    names = await workers_of(cell, queue)
+    found = await fields_of(cell, (rq_key("rq_worker", name) for name in names), "birth", "pid")
+    return {name: number(pid) for name, (birth, pid) in zip(names, found, strict=True) if birth is not None}
 
 
 async def unserved(cell: Cell, turn_id: TurnId) -> str:
@@ -208,29 +156,7 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.prefix for prefix in prefixes]
 
 
-async def session_places(cell: Cell, after: tuple[int, str] | None, count: int) -> list[tuple[int, str]]:
-    """Return up to ``count`` places after a place, the last one first; none are left if the list is empty.
-
-    A place is the end of a session's life and its id. A session that was prolonged meanwhile is before the given place.
-    """
-    highest: int | str = "+inf" if after is None else after[0]
-    skipped = 0
-    while True:
-        found = await asked(
-            cell.redis.zrevrangebyscore(
-                cell.keys.sessions, highest, "-inf", start=skipped, num=count, withscores=True
-            )
-        )
-        places = [(whole(score), text_of(name)) for name, score in found]
-        places = [place for place in places if after is None or place < after]
-        if places or len(found) < count:
-            return places
-        skipped += count  # all of them end at the same moment as the last one seen
-
-
-async def session_rows(
-    cell: Cell, places: Sequence[tuple[int, str]], fields: Sequence[str]
-) -> list[SessionRow | None]:
+async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str]) -> list[SessionRow | None]:
     """Read some fields of these sessions, in two round trips, or in four where there are delayed turns.
 
     A session that has ended becomes None.
@@ -251,10 +177,8 @@ async def session_rows(
 
 async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
     """Whether the last turn of each session has failed."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for row in rows:
-        pipe.hget(cell.keys.turn(row.last_turn), "status")
-    for row, status in zip(rows, await asked(pipe.execute(raise_on_error=False)), strict=True):
+    found = await fields_of(cell, (cell.keys.turn(row.last_turn) for row in rows), "status")
+    for row, (status,) in zip(rows, found, strict=True):
         row.failed = status == b"failed"
 
 
@@ -269,32 +193,15 @@ async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
         row.due = min((whole(score) for score in scores if score is not None), default=0)
 
 
-async def turn_places(
-    cell: Cell, key: str, after: tuple[int, str] | None, count: int
-) -> list[tuple[int, str]]:
-    """The times and ids of the turns in this list, those after a place, the earliest first. Empty at the end."""
-    lowest: int | str = "-inf" if after is None else after[0]
-    skipped = 0
-    while True:
-        found = await asked(
-            cell.redis.zrangebyscore(key, lowest, "+inf", start=skipped, num=count, withscores=True)
-        )
-        places = [(whole(score), text_of(name)) for name, score in found]
-        places = [place for place in places if after is None or place > after]
-        if places or len(found) < count:
-            return places
-        skipped += count
-
-
-async def due_turns(cell: Cell, places: Sequence[tuple[int, str]]) -> list[DueTurn | None]:
+async def due_turns(cell: Cell, places: Sequence[Place]) -> list[DueTurn | None]:
     """These delayed turns; None for each that no longer exists."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for _, turn in places:
-        pipe.hmget(cell.keys.turn(turn), "session", "queue", "tenant", "queued_at")
-    return [
-        _due(due, turn, answer)
-        for (due, turn), answer in zip(places, await asked(pipe.execute(raise_on_error=False)), strict=True)
-    ]
+    names = "session", "queue", "tenant", "queued_at"
+    found: list[DueTurn | None] = []
+    records = await fields_of(cell, (cell.keys.turn(turn) for _, turn in places), *names)
+    for (due, turn), record in zip(places, records, strict=True):
+        session, queue, tenant, queued = map(text_of, record)
+        found.append(DueTurn(turn, session, due, queue, tenant or None, number(queued)) if session else None)
+    return found
 
 
 async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], bool, str | None]:
@@ -311,33 +218,23 @@ async def turn_ids(cell: Cell, session_id: SessionId) -> tuple[list[TurnId], boo
 
 async def statuses(cell: Cell, turns: Sequence[TurnId]) -> list[str]:
     """Return the status of each turn, '' for those that have expired."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for turn in turns:
-        pipe.hget(cell.keys.turn(turn), "status")
-    return [text_of(status) for status in await asked(pipe.execute())]
+    found = await fields_of(cell, map(cell.keys.turn, turns), "status")
+    return [text_of(status) for (status,) in found]
 
 
-async def failed_turns(cell: Cell, limit: int) -> list[FailedTurn]:
-    """Return the failed turns of all queues, newest first, with failed foreign jobs and quarantined sessions."""
-    stem = rq_key("rq_queue", "")
-    queues = sorted(
-        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
-    )
+async def not_turns(cell: Cell, limit: int) -> list[FailedTurn]:
+    """Return the quarantined sessions and the failed jobs of all queues that are not turns, newest first."""
     found = [_quarantined(*pair) for pair in (await asked(cell.redis.hgetall(cell.keys.quarantined))).items()]
-    for queue in queues:
+    for queue in await queues_of(cell):
         ids = await asked(cell.redis.zrange(rq_key("rq_failed", queue), 0, limit - 1, desc=True))
-        pipe = cell.redis.pipeline(transaction=False)
-        for job in ids:
-            pipe.hmget(cell.keys.turn(text_of(job)), "session", "error_code", "error", "ended_at")
-            pipe.hmget(rq_key("rq_job", text_of(job)), "exc_info")
-        answers = await asked(pipe.execute(raise_on_error=False))
-        found += [_failed(cell, job, queue, *answers[2 * n : 2 * n + 2]) for n, job in enumerate(ids)]
+        jobs = [text_of(job) for job in ids]
+        keys = [key for job in jobs for key in (cell.keys.turn(job), rq_key("rq_job", job))]
+        records = await fields_of(cell, keys, "session", "exc_info")
+        for job, (session, _), (_, traceback) in zip(jobs, records[::2], records[1::2], strict=True):
+            if not session:
+                lines = text_of(traceback).strip().splitlines()
+                found.append(FailedTurn(job, "", queue, "no_turn", lines[-1] if lines else "", 0))
     return sorted(found, key=lambda turn: -turn.ended)[:limit]
-
-
-def _due(due: int, turn: str, answer: Any) -> DueTurn | None:
-    session, queue, tenant, queued = map(text_of, [None] * 4 if isinstance(answer, Exception) else answer)
-    return DueTurn(turn, session, due, queue, tenant or None, _number(queued)) if session else None
 
 
 def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionRow | None:
@@ -350,8 +247,8 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
         return None
     fields = {field: _shown(cell, name, field, value) for field, value in zip(names, values, strict=True)}
     return SessionRow(
-        name, fields, _shown(cell, name, "agent", agent), _number(created or updated), _number(updated or created),
-        bool(closed), bool(fence), turns, messages, text_of(last_turn), _number(due_until),
+        name, fields, _shown(cell, name, "agent", agent), number(created or updated), number(updated or created),
+        bool(closed), bool(fence), turns, messages, text_of(last_turn), number(due_until),
         restored=restored == b"1",
     )  # fmt: skip
 
@@ -364,19 +261,6 @@ def _shown(cell: Cell, session: str, field: str, value: bytes) -> bytes:
         return b""
 
 
-def _failed(cell: Cell, job: bytes, queue: str, turn: Any, rq_job: Any) -> FailedTurn:
-    """Read a failed turn or job: a damaged one must not hide the others."""
-    session, code, error, ended = map(text_of, [None] * 4 if isinstance(turn, Exception) else turn)
-    if not session:
-        lines = text_of(None if isinstance(rq_job, Exception) else rq_job[0]).strip().splitlines()
-        return FailedTurn(text_of(job), "", queue, "no_turn", lines[-1] if lines else "", 0)
-    return FailedTurn(text_of(job), session, queue, code, cell.seal.reason(session, error), _number(ended))
-
-
 def _quarantined(name: bytes, why: bytes) -> FailedTurn:
     since, _, reason = text_of(why).partition(" ")
-    return FailedTurn("-", text_of(name), "", "quarantined", reason, _number(since))
-
-
-def _number(value: bytes | str | None) -> int:
-    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0
+    return FailedTurn("-", text_of(name), "", "quarantined", reason, number(since))

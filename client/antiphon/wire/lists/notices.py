@@ -11,6 +11,7 @@ from antiphon.input.ids import SessionId, TurnId
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked, store_error, unexpected
+from antiphon.wire.lists.reading import fields_of
 from antiphon.wire.records import TurnRecord, turn_record
 
 BEGAN = "began"
@@ -70,24 +71,19 @@ async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
 
     Raises ``KeyMissing``.
     """
-    pipe = cell.redis.pipeline(transaction=False)
-    for one in notices:
-        pipe.hget(cell.keys.turn(one.turn_id), "agent")
-        pipe.hget(cell.keys.session(one.session_id), "agent")
-    found = await asked(pipe.execute(raise_on_error=False))
-    answers = [b"" if isinstance(raw, Exception) else raw or b"" for raw in found]
+    keys = [
+        key for one in notices for key in (cell.keys.turn(one.turn_id), cell.keys.session(one.session_id))
+    ]
+    found = [agent or b"" for (agent,) in await fields_of(cell, keys, "agent")]
     return [
         _agent(cell, one.session_id, own, of_session)
-        for one, own, of_session in zip(notices, answers[::2], answers[1::2], strict=True)
+        for one, own, of_session in zip(notices, found[::2], found[1::2], strict=True)
     ]
 
 
 async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId]]:
     """Read the status of each turn ('' if it has expired), and which turn has taken its input ('' for most)."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for turn in turns:
-        pipe.hmget(cell.keys.turn(turn), "status", "steered_into")
-    found: list[Any] = await asked(pipe.execute())
+    found = await fields_of(cell, map(cell.keys.turn, turns), "status", "steered_into")
     return [(text_of(status), TurnId(text_of(into))) for status, into in found]
 
 

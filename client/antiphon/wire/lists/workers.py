@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.text import text_of
+from antiphon.text import number, text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.keys import rq_key
+from antiphon.wire.lists.reading import fields_of, queues_of, workers_of
 
 FIELD = "ant_app"
 """The field of a worker's record with the names of what its App has."""
@@ -34,11 +35,8 @@ class Offer(Struct):
 
 async def offers(cell: Cell) -> list[Offer]:
     """Return what the live workers of a cell offer, each App once. Raises ``StoreError``."""
-    members = await asked(cell.redis.smembers(rq_key("rq_workers")))
-    pipe = cell.redis.pipeline(transaction=False)
-    for member in members:
-        pipe.hget(member, FIELD)
-    records: set[bytes | None] = {*await asked(pipe.execute())} if members else set()
+    found = await fields_of(cell, (rq_key("rq_worker", name) for name in await workers_of(cell)), FIELD)
+    records = {record for (record,) in found}
     return [offer for record in records if (offer := _offer(cell, record)) is not None]
 
 
@@ -104,10 +102,7 @@ class WorkerRow(Struct):
 
 async def queue_rows(cell: Cell, workers: Sequence[WorkerRow]) -> list[QueueRow]:
     """Read all queues of a cell by name; ``workers`` are its workers. Raises ``StoreError``."""
-    stem = rq_key("rq_queue", "")
-    names = sorted(
-        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))
-    )
+    names = await queues_of(cell)
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
         pipe.llen(rq_key("rq_queue", name))
@@ -140,16 +135,13 @@ async def _since(cell: Cell, turns: Sequence[bytes]) -> tuple[int | None, int | 
 
     Entries of other jobs are ignored.
     """
-    pipe = cell.redis.pipeline(transaction=False)
-    for turn in turns:
-        pipe.hmget(cell.keys.turn(text_of(turn).partition(":")[0]), "queued_at", "failing", "step")
+    keys = (cell.keys.turn(text_of(turn).partition(":")[0]) for turn in turns)
     waited: list[int] = []
     failing: list[int] = []
-    for answer in await asked(pipe.execute(raise_on_error=False)) if turns else ():
-        queued, failed, step = (None, None, None) if isinstance(answer, Exception) else answer
-        waited.append(_number(queued or b""))
+    for queued, failed, step in await fields_of(cell, keys, "queued_at", "failing", "step"):
+        waited.append(number(queued))
         at_step, _, since = (failed or b"").partition(b" ")
-        failing.append(_number(since) if at_step == step else 0)
+        failing.append(number(since) if at_step == step else 0)
     return min(filter(None, waited), default=None), min(filter(None, failing), default=None)
 
 
@@ -163,19 +155,13 @@ def _age(since: int | None, now: int) -> float | None:
 
 async def own_workers(cell: Cell, rows: Sequence[WorkerRow]) -> list[WorkerRow]:
     """Return those workers that run turns of this prefix, and are not RQ's own. Raises ``StoreError``."""
-    pipe = cell.redis.pipeline(transaction=False)
-    for row in rows:
-        pipe.hget(rq_key("rq_worker", row.name), FIELD)
-    records: list[bytes | None] = await asked(pipe.execute()) if rows else []
-    return [row for row, record in zip(rows, records, strict=True) if _offer(cell, record) is not None]
+    records = await fields_of(cell, (rq_key("rq_worker", row.name) for row in rows), FIELD)
+    return [row for row, (record,) in zip(rows, records, strict=True) if _offer(cell, record) is not None]
 
 
 async def worker_rows(cell: Cell) -> list[WorkerRow]:
     """Read the live workers of a cell by name. Raises ``StoreError``."""
-    stem = rq_key("rq_worker", "")
-    names = sorted(
-        text_of(key).removeprefix(stem) for key in await asked(cell.redis.smembers(rq_key("rq_workers")))
-    )
+    names = await workers_of(cell)
     pipe = cell.redis.pipeline(transaction=False)
     for name in names:
         pipe.hmget(rq_key("rq_worker", name), *_FIELDS)
@@ -195,11 +181,11 @@ def _worker(name: str, fields: Any, executions: Any, held: Any, token: Any) -> W
     shown: list[bytes] = [] if isinstance(executions, Exception) else [*executions]
     turns = sorted(text_of(one).rpartition(":")[0] for one in shown)
     return WorkerRow(
-        name, [one for one in values["queues"].split(",") if one], values["hostname"], _number(values["pid"]),
+        name, [one for one in values["queues"].split(",") if one], values["hostname"], number(values["pid"]),
         values["state"], values["version"], _ms(values["birth"]), _ms(values["last_heartbeat"]),
-        max(_count(held) - _count(token), len(turns)), turns, _number(values["successful_job_count"]),
-        _number(values["failed_job_count"]), _seconds(values["total_working_time"]),
-        _number(values["ant_tokens"]), _seconds(values["ant_lag"]),
+        max(_count(held) - _count(token), len(turns)), turns, number(values["successful_job_count"]),
+        number(values["failed_job_count"]), _seconds(values["total_working_time"]),
+        number(values["ant_tokens"]), _seconds(values["ant_lag"]),
     )  # fmt: skip
 
 
@@ -219,10 +205,6 @@ def _seconds(text: str) -> float:
 
 def _count(answer: Any) -> int:
     return int(answer) if isinstance(answer, int) else 0
-
-
-def _number(value: bytes | str) -> int:
-    return int(value) if value and len(value) < 20 and value.isascii() and value.isdigit() else 0
 
 
 _FIELDS_OF_TURNS = (
@@ -286,22 +268,16 @@ async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
     heads = [
         text_of(one) for one in await asked(pipe.execute(raise_on_error=False)) if isinstance(one, bytes)
     ]
-    for turn in heads:
-        pipe.hmget(cell.keys.turn(turn), *_FIELDS_OF_TURNS)
-    found: list[Any] = await asked(pipe.execute(raise_on_error=False)) if heads else []
+    found = await fields_of(cell, map(cell.keys.turn, heads), *_FIELDS_OF_TURNS)
     return [row for turn, answer in zip(heads, found, strict=True) if (row := _row(turn, answer))]
 
 
-def _row(turn: str, answer: Any) -> TurnRow | None:
+def _row(turn: str, answer: list[bytes | None]) -> TurnRow | None:
     """A turn according to its record; None if it no longer exists or is damaged."""
-    if isinstance(answer, Exception) or not answer[0]:
-        return None
     session, status, queue, worker, attempt, step, queued, started, tenant = map(text_of, answer)
+    if not session:
+        return None
     return TurnRow(
-        turn, session, status, queue, worker, _integer(attempt), _integer(step), _integer(queued), _integer(started),
+        turn, session, status, queue, worker, number(attempt), number(step), number(queued), number(started),
         tenant or None,
     )  # fmt: skip
-
-
-def _integer(value: str) -> int:
-    return int(value) if value.isdigit() and len(value) < 20 else 0
