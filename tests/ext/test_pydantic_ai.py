@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelRetry, RunContext
-from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    CallDeferred,
+    DeferredToolRequests,
+    ExternalToolset,
+    ModelRetry,
+    RunContext,
+    ToolDefinition,
+)
+from pydantic_ai.capabilities import HandleDeferredToolCalls
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from support.eventually import wait_until
 
 from antiphon import Message
-from antiphon.errors import ProviderOverloaded, TurnFailed
+from antiphon.errors import ProviderOverloaded
 from antiphon.ext.pydantic_ai import PydanticAIRunner, messages_of, model_messages
 from antiphon.model import File, Image, Retry, Text, ToolCall, ToolResult
 
@@ -118,21 +129,167 @@ def test_an_output_type_and_a_retry(runtime, use):
     assert "not known" not in results[2]
 
 
-@pytest.mark.parametrize("deferred", [{"requires_approval": True}, {"external": True}], ids=str)
-def test_a_deferred_tool_fails_the_turn_and_is_no_answer(runtime, use, deferred):
-    model, _ = scripted([ToolCallPart("pay", {"euros": 3}, "c1")])
-    agent = Agent(model, output_type=[str, DeferredToolRequests])
+def paying(*answers, **options):
+    """An agent whose tools wait: one for an approval, by its rule and by its code, and two for a result."""
+    ran = []
+    model, asked = scripted(*answers)
+    desk = ExternalToolset([ToolDefinition(name="scan", parameters_json_schema={"type": "object"})])
+    agent = Agent(model, toolsets=[desk], **options)
 
-    @agent.tool_plain(requires_approval="requires_approval" in deferred)
+    @agent.tool_plain(requires_approval=True)
     def pay(euros: int) -> str:
+        ran.append(("pay", euros))
+        return f"paid {euros}"
+
+    @agent.tool
+    def refund(context: RunContext, euros: int) -> str:
+        ran.append(("refund", context.tool_call_approved))
+        if not context.tool_call_approved:
+            raise ApprovalRequired
+        return f"refunded {euros}"
+
+    @agent.tool_plain
+    def start(job: str) -> str:
+        ran.append(("start", job))
         raise CallDeferred
+
+    @agent.tool_plain
+    def look() -> str:
+        ran.append(("look", 0))
+        return "seen"
+
+    return agent, ran, asked
+
+
+ALL = [
+    ToolCallPart("pay", {"euros": 3}, "c1"),
+    ToolCallPart("refund", {"euros": 4}, "c2"),
+    ToolCallPart("start", {"job": "print"}, "c3"),
+    ToolCallPart("scan", {"shelf": 7}, "c4"),
+    ToolCallPart("look", {}, "c5"),
+]
+
+
+@pytest.mark.parametrize("output", [str, [str, DeferredToolRequests]], ids=["text", "deferred"])
+def test_deferred_tools_suspend_the_turn_until_all_are_decided(runtime, use, output):
+    agent, ran, asked = paying(ALL, ["Done."], output_type=output)
+    use(PydanticAIRunner(agent))
+    session = runtime.agent().session("s")
+    seen = []
+
+    def approve(call):
+        seen.append((call.name, call.kind, call.arguments))
+        return {"euros": 2} if call.name == "pay" else True
+
+    def result(call):
+        seen.append((call.name, call.kind, call.arguments))
+        return {"shelf": "empty"} if call.name == "scan" else "printed"
+
+    response = session.run("Go", on_approval=approve, on_tool=result)
+    assert sorted(seen) == [
+        ("pay", "approval", {"euros": 3}), ("refund", "approval", {"euros": 4}),
+        ("scan", "tool", {"shelf": 7}), ("start", "tool", {"job": "print"}),
+    ]  # fmt: skip
+    assert response.text == "Done."
+    results = {one.name: one.result for one in response.tool_calls}
+    assert results.pop("pay").endswith('changed the arguments to {"euros":2}]\npaid 2')
+    assert results == {
+        "refund": "refunded 4",
+        "start": "printed",
+        "scan": '{"shelf":"empty"}',
+        "look": "seen",
+    }
+    # What a tool did before it waited is not done again.
+    assert sorted(ran) == [("look", 0), ("pay", 2), ("refund", False), ("refund", True), ("start", "print")]
+    assert len(asked) == 2
+    told = [part for part in asked[1][-1].parts if isinstance(part, ToolReturnPart)]
+    assert {part.tool_name: part.outcome for part in told} == dict.fromkeys(
+        ["pay", "refund", "start", "scan", "look"], "success"
+    )
+    assert [message.role for message in session.messages] == ["user", "assistant", "tool", "assistant"]
+    assert {one.call_id: one.kind for one in session.messages[2].decisions} == {
+        "c1": "approve", "c2": "approve", "c3": "result", "c4": "result",
+    }  # fmt: skip
+
+
+def test_a_rejection_and_an_error_are_results_that_the_model_reads(runtime, use):
+    agent, ran, asked = paying(ALL, ["I see."])
+    use(PydanticAIRunner(agent))
+
+    def fail(call):
+        raise RuntimeError("out of paper")
+
+    response = runtime.agent().session("s").run("Go", on_approval=lambda call: "Too much.", on_tool=fail)
+    results = {one.name: (one.is_error, one.result) for one in response.tool_calls}
+    assert all("rejected the call: Too much." in results[name][1] for name in ("pay", "refund"))
+    assert results["scan"] == (True, "RuntimeError: out of paper")
+    assert sorted(ran) == [("look", 0), ("refund", False), ("start", "print")]
+    told = {part.tool_name: part for part in asked[1][-1].parts if isinstance(part, ToolReturnPart)}
+    assert "Too much." in told["pay"].model_response_str()
+    assert told["pay"].outcome == "denied"
+    assert told["scan"].outcome == "failed"
+
+
+def test_a_turn_waits_twice_and_a_failed_attempt_repeats_nothing(runtime, use):
+    first, second = [ALL[0], ALL[2]], [ToolCallPart("pay", {"euros": 9}, "c9")]
+    agent, ran, asked = paying(first, Busy("busy"), second, Busy("busy"), ["Done."])
+    use(PydanticAIRunner(agent))
+    session = runtime.agent(retry=Retry(seconds=30, delay=0.01)).session("s")
+    response = session.run("Go", on_approval=lambda call: True, on_tool=lambda call: "printed")
+    assert response.text == "Done."
+    assert [one.result for one in response.tool_calls] == ["paid 3", "printed", "paid 9"]
+    assert ran == [("start", "print"), ("pay", 3), ("pay", 9)]
+    assert len(asked) == 5
+
+
+def test_a_handler_of_the_agent_decides_first(runtime, use):
+    agent, ran, _ = paying(
+        [ALL[0], ALL[3]],
+        ["Done."],
+        capabilities=[HandleDeferredToolCalls(lambda _, requests: requests.build_results(approve_all=True))],
+    )
+    use(PydanticAIRunner(agent))
+    asked = []
+    response = runtime.agent().session("s").run("Go", on_tool=lambda call: asked.append(call.name) or "empty")
+    assert (response.text, asked, ran) == ("Done.", ["scan"], [("pay", 3)])
+
+
+def test_a_turn_that_is_cancelled_while_it_waits_tells_what_it_has_done(runtime, use):
+    agent, ran, _ = paying(ALL)
+    use(PydanticAIRunner(agent))
+    session = runtime.agent().session("s")
+    turn = session.submit("Go")
+    wait_until(lambda: turn.status() == "suspended", description="the turn waits")
+    assert sorted(call.name for call in turn.info().calls) == ["pay", "refund", "scan", "start"]
+    turn.cancel()
+    wait_until(lambda: turn.status() == "cancelled", description="the turn is cancelled")
+    results = {one.name: one.text for message in turn.info().messages for one in message.tool_results}
+    assert results["look"] == "seen"
+    assert "waited for a decision" in results["pay"]
+    assert ("pay", 3) not in ran
+
+
+def test_calls_with_the_same_id_in_two_steps_have_their_results(runtime, use):
+    model, asked = scripted(
+        [ToolCallPart("look", {"n": 1}, "call_0")],
+        [ToolCallPart("look", {"n": 2}, "call_0")],
+        ["Done."],
+        ["Yes."],
+    )
+    agent = Agent(model)
+
+    @agent.tool_plain
+    def look(n: int) -> str:
+        return f"seen {n}"
 
     use(PydanticAIRunner(agent))
     session = runtime.agent().session("s")
-    with pytest.raises(TurnFailed, match=r"deferred.*: pay") as failed:
-        session.run("Pay")
-    assert failed.value.code == "turn_function"
-    assert session.messages == []
+    assert [one.result for one in session.run("Look").tool_calls] == ["seen 1", "seen 2"]
+    session.run("And?")
+    ids = [
+        part.tool_call_id for message in asked[-1] for part in message.parts if hasattr(part, "tool_call_id")
+    ]
+    assert ids == ["call_0", "call_0", "call_0_2", "call_0_2"]
 
 
 def test_histories_in_both_directions():

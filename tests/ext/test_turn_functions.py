@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from support.eventually import wait_until_async
 
 from antiphon import Agent, Message
-from antiphon.errors import InvalidOutput, LimitReached, ProviderOverloaded, StepLimitReached, TurnFailed
+from antiphon.errors import (
+    InvalidOutput,
+    LimitReached,
+    ProviderOverloaded,
+    StepLimitReached,
+    TurnFailed,
+)
 from antiphon.ext.turns import ModelAnswer, TurnFunction
-from antiphon.model import Retry, Text, ToolCall, Usage
+from antiphon.input.request import NewerRecord, refuse_newer
+from antiphon.model import Decision, OpenCall, Retry, Text, ToolCall, Usage
 from antiphon.model.usage import Limits
+from antiphon_worker.loop.steps import CallsOpened, StepEntry, decode_entry, encode_entry, tools_to_run
 
 
 def answer(text, *calls):
@@ -277,3 +286,60 @@ def test_a_limit_ends_the_turn_although_the_function_catches_it(runtime, use):
     use(run)
     with pytest.raises(StepLimitReached):
         runtime.agent(max_steps=2).session("s").run("Go")
+
+
+async def pays(turn):
+    """A loop whose calls wait, and that swallows what the framework of another might."""
+    said = await asks(turn, "", ToolCall("c1", "pay", {"amount": 5}), ToolCall("c2", "scan", {}))
+    kinds = {"pay": "approval", "scan": "tool"}
+    waiting = [
+        OpenCall(one.call_id, one.name, one.arguments, kinds[one.name], 60) for one in said.message.tool_calls
+    ]
+    with contextlib.suppress(Exception):
+        decided = await turn.decided(waiting)
+        assert turn.decision("c1") == decided["c1"]
+        assert decided["c2"].text == "empty"
+
+        async def pay(context):
+            return f"paid {decided['c1'].arguments['amount']}"
+
+        await turn.tool_call("c1", pay)
+    assert turn.decision("nobody") is None
+    await asks(turn, "Done.")
+
+
+def test_a_function_waits_for_decisions(runtime, use):
+    use(pays)
+    session = runtime.agent().session("s")
+    seen = []
+    response = session.run(
+        "Go",
+        on_approval=lambda call: seen.append(call) or {"amount": 4},
+        on_tool=lambda call: seen.append(call) or "empty",
+    )
+    assert response.text == "Done."
+    assert [(one.name, one.seconds) for one in seen] == [("pay", 60), ("scan", 60)]
+    assert [one.result for one in response.tool_calls] == [
+        '[the caller changed the arguments to {"amount":4}]\npaid 4', "empty",
+    ]  # fmt: skip
+
+
+def test_only_a_call_of_the_last_answer_can_wait(runtime, use):
+    async def run(turn):
+        await turn.decided([OpenCall("c9", "pay", {})])
+
+    use(run)
+    with pytest.raises(TurnFailed, match="c9 of pay cannot wait") as failed:
+        runtime.agent().session("s").run("Go")
+    assert failed.value.code == "turn_function"
+
+
+def test_calls_of_a_function_need_no_tool_of_the_app_and_no_older_worker_takes_them(monkeypatch):
+    step = StepEntry(1, Message.assistant([ToolCall("c1", "pay", {})]), Usage(), "tool_use", None, "m")
+    waits = CallsOpened(1, ["c1"], version=3)
+    approved = {"c1": Decision("c1", "approve")}
+    assert tools_to_run([step, CallsOpened(1, ["c1"])], approved) == {"pay"}
+    assert tools_to_run([step, waits], approved) == set()
+    monkeypatch.setitem(refuse_newer.__globals__["KNOWN"], "journal entry", 2)
+    with pytest.raises(NewerRecord):
+        decode_entry(encode_entry(waits))

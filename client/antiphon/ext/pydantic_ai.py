@@ -13,8 +13,19 @@ from typing import Any, cast
 
 from msgspec import UNSET, UnsetType
 from pydantic import TypeAdapter
-from pydantic_ai import Agent, DeferredToolRequests, RunContext, UsageLimits
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    CallDeferred,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolApproved,
+    ToolDenied,
+    ToolFailed,
+    UsageLimits,
+)
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
@@ -49,7 +60,20 @@ from antiphon.errors import TurnFailed, UsageError
 from antiphon.ext.histories import kept_by, outcome_of
 from antiphon.ext.turns import FunctionTurn, ModelAnswer, TurnFunction
 from antiphon.input.values import lifetime
-from antiphon.model import File, Image, Item, Message, Part, Reasoning, Text, ToolCall, ToolResult, Usage
+from antiphon.model import (
+    File,
+    Image,
+    Item,
+    Message,
+    OpenCall,
+    OpenCallKind,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from antiphon.redis.cells import prefix_of
 from antiphon.redis.connections import ConnectionsByLoop
 from antiphon.session.runtime import DEFAULT_TTL_SECONDS
@@ -89,7 +113,7 @@ def messages_of(history: Sequence[ModelMessage]) -> list[Message]:
 def _model_message(message: Message) -> ModelMessage:
     kept = kept_by(PROVIDER, message)
     if kept is not None:
-        return ModelMessagesTypeAdapter.validate_python([kept])[0]
+        return _with_ids(ModelMessagesTypeAdapter.validate_python([kept])[0], message.tool_calls)
     if message.role == "assistant":
         parts = [one for part in message.parts if (one := _said(part)) is not None]
         return ModelResponse(parts=parts)
@@ -105,6 +129,14 @@ def _model_message(message: Message) -> ModelMessage:
     if all(isinstance(part, Text) for part in message.parts):
         return ModelRequest(parts=[UserPromptPart(content=message.text)])
     return ModelRequest(parts=[UserPromptPart(content=[*_content(message.parts)])])
+
+
+def _with_ids(kept: ModelMessage, calls: Sequence[ToolCall]) -> ModelMessage:
+    """Give the calls of a response the ids that they have here: a turn has each id once."""
+    theirs = [part for part in kept.parts if isinstance(part, ToolCallPart)]
+    for part, call in zip(theirs, calls, strict=False):
+        part.tool_call_id = call.call_id
+    return kept
 
 
 def _said(part: Part) -> Any:
@@ -207,8 +239,8 @@ class PydanticAIRunner(TurnFunction):
     instructions, its tools with their retries, and its output type: an output that is no text is the answer as JSON.
     Each model request is a step, and each result of a tool is in the journal as text or JSON. After a crash the agent
     begins again, and is given what it has had. ``deps`` makes the agent's dependencies from our turn, by default
-    ``turn.context``. A deferred tool, which waits for an approval or for a result from outside, fails the turn
-    (``turn_function``).
+    ``turn.context``. A deferred tool suspends the turn, without a worker, until a caller approves or rejects its call
+    (``requires_approval=True``, ``ApprovalRequired``) or gives its result (``CallDeferred``, ``ExternalToolset``).
     """
 
     def __init__(
@@ -236,8 +268,8 @@ class PydanticAIRunner(TurnFunction):
                 sorted({call.tool_name for call in [*done.output.calls, *done.output.approvals]})
             )
             raise TurnFailed(
-                f"Tools of pydantic-ai are deferred, which its turns do not support: {names}. Use approval= or "
-                "caller_tools= of an Antiphon agent.",
+                f"Tools of pydantic-ai deferred a call again after a decision about it: {names}. Let a tool defer a "
+                "call once.",
                 code="turn_function",
             )
         await turn.settle(_results(done.new_messages()))
@@ -284,7 +316,30 @@ class _Journal(AbstractCapability[Any]):
             said = await handler(args)
             return said if isinstance(said, str) else to_json(said).decode()
 
+        known = self._turn.decision(call.tool_call_id)
+        if isinstance(known, ToolResult):
+            raise CallDeferred  # as it did before it waited: its code does not run again
+        if known is not None and not ctx.tool_call_approved:
+            raise ApprovalRequired
         return (await self._turn.tool_call(call.tool_call_id, run)).text
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """The agent's own handlers of deferred tools go first."""
+        return CapabilityOrdering(position="innermost")
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults:
+        """Suspend the turn until callers have decided, and return what they have."""
+        waiting = [_opened(call, "approval") for call in requests.approvals]
+        waiting += [_opened(call, "tool") for call in requests.calls]
+        decided = await self._turn.decided(waiting)
+        return DeferredToolResults(
+            approvals={
+                call.tool_call_id: _approval(decided[call.tool_call_id]) for call in requests.approvals
+            },
+            calls={call.tool_call_id: _result(decided[call.tool_call_id]) for call in requests.calls},
+        )
 
     async def publish(self, ctx: RunContext[Any], events: AsyncIterable[Any]) -> None:
         """Publish what comes of an answer. What an earlier attempt has had is not published again."""
@@ -311,6 +366,23 @@ class _Journal(AbstractCapability[Any]):
                     await self._turn.call_delta(calls.get(event.index, ""), "", text)
                 case _:
                     pass
+
+
+def _opened(call: ToolCallPart, kind: OpenCallKind) -> OpenCall:
+    return OpenCall(call.tool_call_id, call.tool_name, call.args_as_dict(), kind)
+
+
+def _approval(decided: ToolCall | ToolResult) -> ToolApproved | ToolDenied:
+    if isinstance(decided, ToolResult):
+        return ToolDenied(decided.text)
+    return ToolApproved(override_args=decided.arguments)
+
+
+def _result(decided: ToolCall | ToolResult) -> Any:
+    assert isinstance(decided, ToolResult)
+    if decided.is_error:
+        return ToolFailed(decided.text)
+    return decided.content if isinstance(decided.content, str) else [*_content(decided.content)]
 
 
 def _results(messages: Sequence[ModelMessage]) -> dict[str, str]:

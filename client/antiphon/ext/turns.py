@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from antiphon.errors import ProviderRejected
-from antiphon.model import Message, StopReason, ToolResult, Usage
+from antiphon.model import Message, OpenCall, StopReason, ToolCall, ToolResult, Usage
 from antiphon.tools import Context
 
 __all__ = ["FunctionTurn", "ModelAnswer", "TurnFunction"]
@@ -61,6 +61,19 @@ class FunctionTurn(Protocol):
         What ``run`` returns is text, or is written as JSON. It is in the journal when this returns. Raises the errors
         of ``run``. A call that no answer has is run, and not kept.
         """
+        ...
+
+    async def decided(self, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
+        """Suspend the turn until callers have decided about these calls of the last answer.
+
+        The function is called again when all are decided, and this returns by the ids of the calls: the call of one
+        that was approved, with the arguments that it was approved with, and the result of any other. The results are
+        in the journal when this returns. Raises ``TurnFailed`` for a call that the last answer does not have.
+        """
+        ...
+
+    def decision(self, call_id: str) -> ToolCall | ToolResult | None:
+        """Return what was decided about a call that has waited, as ``decided`` does; None for other calls."""
         ...
 
     async def settle(self, results: Mapping[str, str]) -> None:

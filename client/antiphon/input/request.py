@@ -19,7 +19,7 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Re
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
-KNOWN = {"request": 3, "agent": 4, "journal entry": 2}
+KNOWN = {"request": 3, "agent": 4, "journal entry": 3}
 """The newest versions that this release can run. A record without a version is of the first."""
 
 

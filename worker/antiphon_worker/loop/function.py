@@ -19,20 +19,24 @@ from antiphon.errors import AgentError, StepLimitReached, TurnFailed
 from antiphon.events import Event, ReasoningDelta, StepFinished, ToolCallDelta, ToolCallEvent
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
-from antiphon.model import Message, ToolCall, ToolResult
+from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult
 from antiphon.tools import Context
+from antiphon.tools.results import decided_result, noted
 from antiphon.window import byte_size
 from antiphon_worker.loop.answers import check_form
 from antiphon_worker.loop.input import LoopInput
-from antiphon_worker.loop.loop import LoopResult
+from antiphon_worker.loop.loop import LoopResult, Suspended
 from antiphon_worker.loop.output import ExpectedOutput
-from antiphon_worker.loop.step_calls import Rules, error_result, result_event
+from antiphon_worker.loop.step_calls import Rules, as_approved, error_result, result_event, told
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import (
+    CallsOpened,
     Journal,
+    JournalEntry,
     Step,
     StepEntry,
     ToolFinished,
+    ToolStarted,
     plain_variables,
     steps_of,
     usage_of,
@@ -50,19 +54,34 @@ NO_RESULT = "The result of this call is unknown."
 _in_a_tool: ContextVar[bool] = ContextVar("in_a_tool", default=False)
 
 
-async def run_function(
-    function: TurnFunction, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
-) -> LoopResult:
-    """Call the function until the turn has ended. Raises its ``AgentError``, and ``TurnFailed`` for other exceptions.
+class _Suspend(Exception):
+    """Ends the function: calls of its last answer wait for decisions."""
 
-    Errors of the journal and stop signals pass through.
+
+async def run_function(
+    function: TurnFunction,
+    inp: LoopInput,
+    toolbox: ToolBox,
+    journal: Journal,
+    sink: Sink,
+    context: Context,
+    decisions: Mapping[str, Decision] | None = None,
+) -> LoopResult | Suspended:
+    """Call the function until the turn has ended, or waits for decisions.
+
+    Raises its ``AgentError``, and ``TurnFailed`` for other exceptions. Errors of the journal and stop signals pass
+    through.
     """
     _check(inp, function.name)
-    turn = _Turn(inp, function.name, toolbox, journal, sink, context)
+    turn = _Turn(inp, function.name, toolbox, journal, sink, context, decisions or {})
     try:
         said = await function.run(turn)
     except BaseException as exc:
-        if is_stop(exc) or isinstance(exc, AgentError):
+        if is_stop(exc):
+            raise
+        if turn.fault is None and turn.waiting:
+            return Suspended(turn.waiting)
+        if isinstance(exc, AgentError):
             raise
         if turn.fault is not None:
             raise turn.fault from exc
@@ -71,7 +90,7 @@ async def run_function(
         ) from exc
     if turn.fault is not None:
         raise turn.fault
-    return await turn.result(said)
+    return Suspended(turn.waiting) if turn.waiting else await turn.result(said)
 
 
 def _check(inp: LoopInput, name: str) -> None:
@@ -94,7 +113,14 @@ class _Turn:
     """The turn, as its function sees it (``FunctionTurn``)."""
 
     def __init__(
-        self, inp: LoopInput, name: str, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context
+        self,
+        inp: LoopInput,
+        name: str,
+        toolbox: ToolBox,
+        journal: Journal,
+        sink: Sink,
+        context: Context,
+        decisions: Mapping[str, Decision],
     ) -> None:
         self.messages = whole([*inp.history, *inp.notes, *inp.new_messages])
         self.input = inp.new_messages
@@ -112,7 +138,9 @@ class _Turn:
         self._variables = plain_variables(context.variables)  # the values in the journal
         self._recorded = steps_of(journal.entries)
         self._steps: list[Step] = []
-        self._unwritten: list[StepEntry] = []
+        self._decisions = decisions  # of the last suspension
+        self.waiting: list[OpenCall] = []
+        self._unwritten: list[JournalEntry] = []
         self._writing = asyncio.Lock()
         self.heard = False
         self.fault: BaseException | None = None  # ends the turn, also where a framework has caught it
@@ -162,6 +190,8 @@ class _Turn:
             answer = await ask()
             self._inp.meter.count(answer.usage, answer.model, self.model)
             return answer
+        if self.waiting:
+            raise _Suspend
         if len(self._steps) < len(self._recorded):
             step = self._recorded[len(self._steps)]
             self._steps.append(step)
@@ -222,6 +252,11 @@ class _Turn:
         if step is None or call is None:
             return ToolResult(call_id, _content(await run(self.context.of_call(call_id))))
         if call_id not in step.results:
+            decision = self._decision(step, call_id)
+            if decision is not None and call_id not in step.begun:
+                step.begun.add(call_id)
+                await self._write([ToolStarted(step.entry.step, call_id, again=True)], [])
+            call = as_approved(call, decision)
             running = RunningCall(call, step.entry.step, self._sink, self.context.turn_id)
             inside = _in_a_tool.set(True)
             try:
@@ -230,8 +265,50 @@ class _Turn:
                         said = await run(self.context.of_call(call_id, step.entry.step, running))
             finally:
                 _in_a_tool.reset(inside)
-            await self._finished(step, [ToolResult(call_id, _content(said), call.name)])
+            result = ToolResult(call_id, _content(said), call.name)
+            await self._finished(step, [told(result, decision)])
         return step.results[call_id]
+
+    async def decided(self, calls: Sequence[OpenCall]) -> Mapping[str, ToolCall | ToolResult]:
+        step = self._steps[-1] if self._steps else None
+        for one in calls:
+            if step is None or self._call(one.call_id)[1] is None:
+                raise TurnFailed(
+                    f"The call {one.call_id} of {one.name} cannot wait for a decision: it must be a call of the last "
+                    "answer, and not one inside a tool.",
+                    code="turn_function",
+                )
+        if step is None:
+            return {}
+        given = [self._given(step, one.call_id) for one in calls]
+        await self._finished(step, [one for one in given if isinstance(one, ToolResult)])
+        known = {one.call_id: found for one in calls if (found := self._given(step, one.call_id))}
+        waiting = [one for one in calls if one.call_id not in known]
+        if not waiting:
+            return known
+        ids = {one.call_id for one in waiting}
+        if not ids <= step.opened:
+            step.opened |= ids
+            await self._write([CallsOpened(step.entry.step, sorted(ids), version=3)], [])
+        self.waiting = waiting
+        raise _Suspend
+
+    def decision(self, call_id: str) -> ToolCall | ToolResult | None:
+        step, call = self._call(call_id)
+        return None if step is None or call is None else self._given(step, call_id)
+
+    def _given(self, step: Step, call_id: str) -> ToolCall | ToolResult | None:
+        """Return what was decided about a call: an approved call also after it has run."""
+        call = self._call(call_id)[1]
+        decision = self._decision(step, call_id) or step.decisions.get(call_id)
+        if call is None or decision is None:
+            return None
+        if decision.kind == "approve":
+            return as_approved(call, decision)
+        return step.results.get(call_id) or decided_result(call, decision)
+
+    def _decision(self, step: Step, call_id: str) -> Decision | None:
+        return self._decisions.get(call_id) if call_id in step.opened else None
 
     async def settle(self, results: Mapping[str, str]) -> None:
         step = self._steps[-1] if self._steps else None
@@ -251,18 +328,22 @@ class _Turn:
         return step, next((call for call in calls if call.call_id == call_id), None)
 
     async def _finished(self, step: Step, results: Sequence[ToolResult]) -> None:
+        results = [result for result in results if result.call_id not in step.results]
         if not results:
             return
         number, at = step.entry.step, now_ms()
         results = [self._toolbox.shortened(result) for result in results]
-        entries = [ToolFinished(number, result, created=at) for result in results]
+        entries = [
+            ToolFinished(number, result, created=at, decision=noted(self._decision(step, result.call_id)))
+            for result in results
+        ]
         if self.context.variables != self._variables:
             self._variables = entries[-1].variables = plain_variables(self.context.variables)
         await self._write(entries, [result_event(result, number) for result in results])
         for entry in entries:
             step.finish(entry)
 
-    async def _write(self, entries: Sequence[StepEntry | ToolFinished], events: Sequence[Event]) -> None:
+    async def _write(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         """Append to the journal. Calls that run side by side write one after the other."""
         async with self._writing:
             entries, self._unwritten = [*self._unwritten, *entries], []

@@ -88,7 +88,7 @@ async def _run(
         history = SentHistory(provider, inp, loaded, writer)
         inp.history = await history.select()
         if isinstance(provider, TurnFunction):
-            result = await run_function(provider, inp, toolbox, journal, sink, context)
+            result = await run_function(provider, inp, toolbox, journal, sink, context, decisions)
         else:
             result = await run_loop(provider, inp, toolbox, journal, sink, context, decisions, history)
     if isinstance(result, Suspended):

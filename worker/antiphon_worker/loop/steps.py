@@ -83,7 +83,8 @@ class Steered(Struct, tag="steered", tag_field="type", omit_defaults=True):
 class CallsOpened(Struct, tag="calls_opened", tag_field="type"):
     """The calls of a step that wait for decisions, written before the turn is suspended.
 
-    Its ``version`` keeps workers of a release that knows no decisions from running the calls.
+    Its ``version`` keeps workers of a release that knows no decisions from running the calls: 3 is that of calls whose
+    tools a function has, which runs the turn.
     """
 
     step: int
@@ -262,8 +263,10 @@ def turn_steps(steps: Iterable[Step]) -> list[TurnStep]:
     ]
 
 
-def tools_to_run(entries: Iterable[JournalEntry], decisions: Mapping[str, Decision]) -> set[str]:
+def tools_to_run(entries: Sequence[JournalEntry], decisions: Mapping[str, Decision]) -> set[str]:
     """Return the names of the tools that calls of a journal need which have waited for a decision."""
+    if any(isinstance(entry, CallsOpened) and entry.version == 3 for entry in entries):
+        return set()  # a function has them
     return {call.name for step in steps_of(entries) for call in step.to_run(decisions)}
 
 
