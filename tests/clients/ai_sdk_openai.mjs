@@ -39,6 +39,10 @@ const programs = {
   async stateless() {
     await programs.tools({ store: false, include: ["reasoning.encrypted_content"] });
   },
+  async streamed() {
+    const found = streamText({ model, prompt: "Look", tools: { look }, stopWhen: stepCountIs(4), maxRetries: 0 });
+    say({ text: await found.text, steps: (await found.steps).length, bodies: bodies.length });
+  },
 };
 
 await programs[what]();

@@ -105,3 +105,28 @@ async def test_the_openai_provider_runs_tools_and_the_model_is_shown_its_reasoni
         assert [one.item and one.item["signature"] for one in thought] == ["s"]
         for one in (await api.get("/sessions"))["sessions"]:
             await api.call("DELETE", f"/sessions/{one['session_id']}", 204)
+
+
+@pytest.mark.main_path
+@pytest.mark.parametrize("what", ["tools", "stateless", "streamed"])
+async def test_results_that_come_with_the_whole_conversation_go_to_the_turn_that_waits(redis_url, what):
+    """The provider of the AI SDK names no response: it repeats the conversation, and a call without its item's id."""
+    rounds = [
+        [ToolCall("call_a", "look", {"n": 1.5, "of": "Bäume"}), ToolCall("call_b", "look", {})],
+        ["One more.", ToolCall("call_c", "look", {})],
+    ]
+
+    def answers(request):
+        results = [one.text for message in request.messages for one in message.tool_results]
+        return rounds[len(results) // 2] if len(results) < 3 else "I saw all."
+
+    async with (
+        calling(redis_url, answers) as (api, _),
+        running("ai_sdk_openai.mjs", api.url, what) as program,
+    ):
+        found = await program.said()
+        assert (found["text"], found["steps"], found["bodies"]) == ("I saw all.", 3, 3)
+        (session,) = (await api.get("/sessions"))["sessions"]
+        turns = (await api.get(f"/sessions/{session['session_id']}/turns"))["turns"]
+        assert [one["status"] for one in turns] == ["finished"], "no turn is left waiting"
+        assert session["messages"] == 6

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import openai
 import pytest
 from support.gateway import open_gateway
-from support.openai_clients import MODEL, contract_at, open_client, stand
+from support.openai_clients import MODEL, answered, contract_at, open_client, socket, stand, told
 from support.stage import FIRST_WORDS
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from antiphon_gateway.access.access import Access
@@ -24,32 +23,11 @@ def contract(request):
     return contract_at(request.config.rootpath)
 
 
-@asynccontextmanager
-async def socket(api, path="/v1/responses", **options):
-    async with connect(api.url.replace("http", "ws") + path, proxy=None, **options) as peer:
-        yield peer
-
-
-async def answered(peer, **fields):
-    """Ask for a response, and return its events up to the last one."""
-    await peer.send(json.dumps({"type": "response.create", "model": MODEL, **fields}))
-    return await told(peer)
-
-
 async def closing(peer):
     """The messages up to the end of the connection, however it ends."""
     with suppress(ConnectionClosed):
         async for message in peer:
             yield message
-
-
-async def told(peer):
-    found = []
-    async for message in peer:
-        found.append(json.loads(message))
-        if found[-1]["type"] in ("response.completed", "response.failed", "error"):
-            break
-    return found
 
 
 async def test_the_official_client_makes_responses_one_after_the_other(redis_url, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from support.ensemble import Ensemble, open_ensemble
 from support.gateway import Api, open_gateway
 from support.schemas import Schemas
+from websockets.asyncio.client import ClientConnection, connect
 
 from antiphon.testing import script
 from antiphon_worker import Allow, App
@@ -75,7 +76,7 @@ async def stand(redis_url: str, tmp_path: Path) -> AsyncGenerator[tuple[Ensemble
 
 @asynccontextmanager
 async def calling(
-    redis_url: str, answers: Callable[[Any], Any], agents: Any = (), models: Any = "any"
+    redis_url: str, answers: Callable[[Any], Any], agents: Any = (), models: Any = "any", **options: Any
 ) -> AsyncGenerator[tuple[Api, openai.AsyncOpenAI]]:
     """A worker whose model (``scripted/any``) answers with a function, a gateway and the client."""
     app = App(
@@ -85,10 +86,33 @@ async def calling(
     )
     worker = Worker(Settings(), app, url=redis_url)
     running = asyncio.create_task(worker.run())
-    async with open_client(redis_url) as (api, client):
+    async with open_client(redis_url, **options) as (api, client):
         try:
             yield api, client
         finally:
             worker.abort()
             await running
             await app.aclose()
+
+
+@asynccontextmanager
+async def socket(api: Api, path: str = "/v1/responses", **options: Any) -> AsyncGenerator[ClientConnection]:
+    """A WebSocket at the gateway."""
+    async with connect(api.url.replace("http", "ws") + path, proxy=None, **options) as peer:
+        yield peer
+
+
+async def answered(peer: ClientConnection, **fields: Any) -> list[Any]:
+    """Ask for a response, and return its events up to the last one."""
+    await peer.send(json.dumps({"type": "response.create", "model": MODEL, **fields}))
+    return await told(peer)
+
+
+async def told(peer: ClientConnection) -> list[Any]:
+    """Return the events up to the end of a response, or an error."""
+    found: list[Any] = []
+    async for message in peer:
+        found.append(json.loads(message))
+        if found[-1]["type"] in ("response.completed", "response.failed", "error"):
+            break
+    return found

@@ -61,6 +61,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("fence", "fence", "counter", "the cell's fence counter", "kept", lasting=True),
     Kind("gateway_secret", "gateway_secret", "string", "the secret of gateways that have none configured: it encrypts "
          "their cursors", "kept", lasting=True),
+    Kind("handed_out", "handed_out:{}", "string", "the response that ended with calls of client-side tools, by a keyed "
+         "hash of its conversation", "a day"),
     Kind("seq_floor", "seq_floor", "counter", "with an archive: a seq that no archived session exceeds; "
         "recreated sessions continue from it", "kept", lasting=True),
     Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must be removed, by when",
@@ -222,6 +224,7 @@ class Keys:
     share = _Of()
     pace = _Of()
     held = _Of()
+    handed_out = _Of()
     bell = _Of()
     control = _Of()
     schedule = _Of()

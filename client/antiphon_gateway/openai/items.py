@@ -68,7 +68,7 @@ def results_of(given: Given) -> dict[str, Content] | None:
 
     Raises ``Refused`` for a mixture that begins with results, as these continue a turn that waits for them.
     """
-    if isinstance(given, str) or not given or _type(given[0]) != "function_call_output":
+    if isinstance(given, str) or not given or item_type(given[0]) != "function_call_output":
         return None
     found: dict[str, Content] = {}
     for number, item in enumerate(given):
@@ -78,11 +78,21 @@ def results_of(given: Given) -> dict[str, Content] | None:
                 "input",
                 f"{where}: send tool results alone, and other input in the next request.",
             )
-        call = _text(item, "call_id", where)
+        call, content = result_in(item, where)
         if call in found:
             raise refused("input", f"{where}: the call {call[:80]!r} has two results.")
-        found[call] = _content(call, item, where)
+        found[call] = content
     return found
+
+
+def result_in(item: dict[str, Any], where: str) -> tuple[str, Content]:
+    """Return the id of the call that an item is the result of, and the result. Raises ``Refused``."""
+    call = _text(item, "call_id", where)
+    message = {"role": "tool", "tool_call_id": call, "content": _output(item, where)}
+    try:
+        return call, to_messages([message])[0].tool_results[0].content
+    except InvalidMessage as exc:
+        raise refused("input", f"{where}: {exc.message}") from exc
 
 
 def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
@@ -109,15 +119,16 @@ def _check_calls(messages: Sequence[dict[str, Any]], param: str) -> None:
 
 def is_reference(item: Any) -> bool:
     """Return whether an input item only names another one. Its type may be left out."""
-    return isinstance(item, dict) and _type(item) == "item_reference"
+    return isinstance(item, dict) and item_type(item) == "item_reference"
 
 
 def is_reasoning(item: Any) -> bool:
     """Return whether an input item is what a model thought."""
-    return _type(item) == "reasoning"
+    return item_type(item) == "reasoning"
 
 
-def _type(item: Any) -> Any:
+def item_type(item: Any) -> Any:
+    """Return the type of an item, which messages and references may leave out."""
     if not isinstance(item, dict):
         return None
     named = item.get("type")
@@ -125,7 +136,7 @@ def _type(item: Any) -> Any:
 
 
 def _kind(item: dict[str, Any], where: str) -> str:
-    kind = _type(item)
+    kind = item_type(item)
     if kind not in FIELDS:
         raise refused("input", f"{where}: an item of the type {kind!r} is not supported.")
     for name, value in item.items():
@@ -193,14 +204,6 @@ def _output(item: dict[str, Any], where: str) -> Any:
         raise refused("input", f"{where}: output must be text or a list of parts.")
     _check_parts(output, where)
     return output
-
-
-def _content(call: str, item: dict[str, Any], where: str) -> Content:
-    message = {"role": "tool", "tool_call_id": call, "content": _output(item, where)}
-    try:
-        return to_messages([message])[0].tool_results[0].content
-    except InvalidMessage as exc:
-        raise refused("input", f"{where}: {exc.message}") from exc
 
 
 def _check_parts(content: Any, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Any, cast
 
@@ -20,7 +20,14 @@ from antiphon_gateway.openai.items import ItemList, ItemQuery, input_items, outp
 from antiphon_gateway.openai.requests import CreateResponse
 from antiphon_gateway.openai.stored import is_stored, seal_of, so_far, stream_of
 from antiphon_gateway.openai.stream import DONE, ResponseStream, encode, resource, response_id
-from antiphon_gateway.openai.submission import awaited, check_model, submitted, turn_of
+from antiphon_gateway.openai.submission import (
+    Submitted,
+    awaited,
+    check_model,
+    handed_over,
+    submitted,
+    turn_of,
+)
 
 READ_SECONDS = 5.0
 CANCEL_SECONDS = 10.0
@@ -48,12 +55,12 @@ async def create_response(call: Call[None, CreateResponse]) -> Answer[dict[str, 
     With `stream` its events come. With `background` it is returned at once, and made by a worker all the same.
     """
     given = call.body
-    turn, part = await submitted(call, given)
+    asked = await submitted(call, given)
     if given.stream:
-        return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, None))
+        return cast("Answer[dict[str, Any]]", await _stream(call, asked, None))
     if given.background:
-        return Answer(await _resource(call, turn, part))
-    return Answer(await awaited(call, turn, _made(call, turn, part)))
+        return Answer(await _resource(call, asked.turn, asked.part))
+    return Answer(await awaited(call, asked.turn, _made(call, asked)))
 
 
 @operation("GET", "/v1/responses/{response}", right="read")
@@ -61,7 +68,8 @@ async def show_response(call: Call[ResponseQuery, None]) -> Answer[dict[str, Any
     """Read a response, or follow its events from any place"""
     turn, part = await _stored(call, call.path["response"])
     if call.query.stream:
-        return cast("Answer[dict[str, Any]]", await _stream(call, turn, part, call.query.starting_after))
+        stream = await _stream(call, Submitted(turn, part), call.query.starting_after)
+        return cast("Answer[dict[str, Any]]", stream)
     return Answer(await _resource(call, turn, part))
 
 
@@ -138,27 +146,31 @@ async def _resource(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[st
     return resource(info, outcome, seal_of(call, info))
 
 
-async def _made(call: Call[Any, Any], turn: AsyncTurn, part: int) -> dict[str, Any]:
+async def _made(call: Call[Any, Any], asked: Submitted) -> dict[str, Any]:
     """Wait until a response ends or waits for an approval, and return it. Raises ``Refused``."""
-    made = await stream_of(call, turn, part)
-    async with turn.stream() as events:
+    made = await stream_of(call, asked.turn, asked.part)
+    async with asked.turn.stream() as events:
         async for event in events:
             made.of(event)
             if event.type == "turn_failed":
                 await check_model(call, event, made.model)
             if made.over or made.for_approval:
+                await handed_over(call, asked, made)
                 return made.response()
-    return await _resource(call, turn, part)
+    return await _resource(call, asked.turn, asked.part)
 
 
-async def _stream(call: Call[Any, Any], turn: AsyncTurn, part: int, after: int | None) -> Response:
-    stream = await stream_of(call, turn, part)
-    events = turn.stream()
-    return call.stream(events, _messages(events, stream, -1 if after is None else after))
+async def _stream(call: Call[Any, Any], asked: Submitted, after: int | None) -> Response:
+    stream = await stream_of(call, asked.turn, asked.part)
+    events = asked.turn.stream()
+    told = response_events(call, asked, events, stream)
+    return call.stream(events, _messages(told, stream, -1 if after is None else after))
 
 
-async def _messages(events: EventIterator, made: ResponseStream, after: int) -> AsyncGenerator[bytes]:
-    async for one in response_events(events, made):
+async def _messages(
+    told: AsyncIterator[dict[str, Any]], made: ResponseStream, after: int
+) -> AsyncGenerator[bytes]:
+    async for one in told:
         if one["sequence_number"] > after:
             yield encode(one)
     if made.over:
@@ -166,12 +178,14 @@ async def _messages(events: EventIterator, made: ResponseStream, after: int) -> 
 
 
 async def response_events(
-    events: EventIterator, made: ResponseStream
+    call: Call[Any, Any], asked: Submitted, events: EventIterator, made: ResponseStream
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the events of a response. If it is not ``over`` then, come back."""
     try:
         async for event in events:
-            for one in made.of(event):
+            found = made.of(event)
+            await handed_over(call, asked, made)
+            for one in found:
                 yield one
             if made.over:
                 return

@@ -157,6 +157,11 @@ class ResponseStream(TurnStream[dict[str, Any]]):
         """Whether this response has begun: the results that it follows were given."""
         return not self._skips
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether this response has ended with calls of the caller's tools."""
+        return self.over and self._waits
+
     def response(self) -> dict[str, Any]:
         """Return the response as it is after the events so far."""
         return {**self._response} if self.over else {**self._response, "output": [*self._done]}

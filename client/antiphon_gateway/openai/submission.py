@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from antiphon.client import SessionSnapshot
-from antiphon.errors import SessionBusy, SessionChanged, SessionExists, TurnNotFound, UsageError
+from antiphon.errors import (
+    AlreadyDecided,
+    NotSuspended,
+    SessionBusy,
+    SessionChanged,
+    SessionExists,
+    TurnNotFound,
+    UsageError,
+)
 from antiphon.input.ids import turn_id_of_key
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
@@ -17,7 +25,8 @@ from antiphon_gateway.openai.items import Content, messages_of, results_of
 from antiphon_gateway.openai.models import is_offered
 from antiphon_gateway.openai.requests import CreateResponse, check, conversation_of, echo_of, options_of
 from antiphon_gateway.openai.stored import dereferenced, is_stored, summary_of
-from antiphon_gateway.openai.stream import ResponseStream, resource, turn_and_part
+from antiphon_gateway.openai.stream import ResponseStream, resource, response_id, turn_and_part
+from antiphon_gateway.openai.whole import Whole, hand_out, handed_out, name_of_key, whole_of
 from antiphon_gateway.problems import Draining, Refused
 
 T = TypeVar("T")
@@ -27,13 +36,24 @@ STATELESS_SECONDS = 3600.0
 """How long the session of a request that is not to be stored is kept after its last turn."""
 
 
+class Submitted(NamedTuple):
+    """A response that is being made: its turn, and its part: how often the caller's tools had answered before.
+
+    ``whole`` is the conversation of a request that brought it whole.
+    """
+
+    turn: AsyncTurn
+    part: int
+    whole: Whole | None = None
+
+
 async def submitted(
     call: Call[Any, Any], given: CreateResponse, unstored: Collection[str] | None = None
-) -> tuple[AsyncTurn, int]:
+) -> Submitted:
     """Submit the turn of a response, or answer the calls that the previous one has ended with.
 
-    Of the responses that are not stored, one of ``unstored`` may come before, or any with None. Returns the turn, and
-    how often the caller's tools had answered before. Raises ``Refused`` and ``AgentError``.
+    Of the responses that are not stored, one of ``unstored`` may come before, or any with None. Raises ``Refused`` and
+    ``AgentError``.
     """
     check(given)
     name = given.previous_response_id
@@ -48,9 +68,68 @@ async def submitted(
     options = _options(call, given)
     messages = messages_of(items, summary_of(call))
     if before is not None:
-        return await _following(call, *before, messages, options), 0
-    where = session if session is not None else call.new_session(options["key"])
-    return await call.client.submit(where, messages, **options), 0
+        return Submitted(await _following(call, *before, messages, options), 0)
+    if session is not None:
+        return Submitted(await call.client.submit(session, messages, **options), 0)
+    whole = whole_of(echo_of(given), items)
+    if found := await _taken_up(call, whole, unstored):
+        return found
+    return Submitted(
+        await call.client.submit(call.new_session(options["key"]), messages, **options), 0, whole
+    )
+
+
+async def _taken_up(call: Call[Any, Any], whole: Whole, unstored: Collection[str] | None) -> Submitted | None:
+    """Answer the turn that waits for the results at the end of a conversation, or return None without one.
+
+    With an ``Idempotency-Key``, a repeated request gets the same response.
+    """
+    results, key = whole.results(), key_of(call)
+    if not results:
+        return None
+    of_whole = whole.name(call)
+    of_key = None if key is None else name_of_key(call, key, of_whole)
+    name = (of_key and await handed_out(call, of_key)) or await handed_out(call, of_whole)
+    if not name:
+        return None
+    try:
+        turn, part = await previous(call, name, unstored)
+    except RefusedField:
+        return None
+    waiting = {one.call_id for one in (await turn.info()).calls if one.kind == "tool"}
+    found = Submitted(turn, part + 1, whole)
+    if not waiting or not waiting <= results.keys():
+        return found if of_key and await handed_out(call, of_key) == name else None
+    if of_key is not None:
+        await hand_out(call, of_key, name)
+    if await _given(call, turn, {one: results[one] for one in waiting}):
+        return found
+    if of_key is not None:
+        await hand_out(call, of_key, "")
+    return None
+
+
+async def _given(call: Call[Any, Any], turn: AsyncTurn, results: dict[str, Content]) -> bool:
+    """Give a turn the results that it waits for. Returns False if another request was quicker, with other results."""
+    try:
+        for name, content in results.items():
+            await turn.tool_result(name, content, by=call.caller.name)
+    except (AlreadyDecided, NotSuspended):
+        return _has(await turn.info(), results)
+    return True
+
+
+def _has(info: TurnInfo, results: dict[str, Content]) -> bool:
+    """Return whether a turn was last given these results."""
+    known = {one.call_id: one.content for one in info.decisions if one.kind == "result"}
+    return all(known.get(name) == content for name, content in results.items())
+
+
+async def handed_over(call: Call[Any, Any], asked: Submitted, made: ResponseStream) -> None:
+    """Note where the results belong of a response that has ended with calls of the caller's tools."""
+    if asked.whole is not None and made.handed_over:
+        name = asked.whole.name(call, made.response()["output"])
+        await hand_out(call, name, response_id(asked.turn.id, asked.part))
 
 
 async def awaited(call: Call[Any, Any], turn: AsyncTurn, work: Awaitable[T]) -> T:
@@ -209,7 +288,7 @@ async def _parts(turn: AsyncTurn, info: TurnInfo) -> int:
 
 async def _answered(
     call: Call[Any, Any], given: CreateResponse, results: dict[str, Content], before: tuple[AsyncTurn, int]
-) -> tuple[AsyncTurn, int]:
+) -> Submitted:
     """Give the results of tool calls to the turn that waits for them. Raises ``Refused``."""
     turn, part = before
     info = await turn.info()
@@ -224,10 +303,9 @@ async def _answered(
             )
         for name, content in results.items():
             await turn.tool_result(name, content, by=call.caller.name)
-        return turn, part + 1
-    known = {one.call_id: one.content for one in info.decisions if one.kind == "result"}
-    if all(known.get(name) == content for name, content in results.items()):
-        return turn, part + 1  # the same request again
+        return Submitted(turn, part + 1)
+    if _has(info, results):
+        return Submitted(turn, part + 1)  # the same request again
     raise refused("input", "No tool call of the previous response waits for this result.")
 
 

@@ -22,6 +22,7 @@ from antiphon_gateway.openai.errors import RefusedField, error_of, refused
 from antiphon_gateway.openai.requests import CreateResponse
 from antiphon_gateway.openai.responses import response_events
 from antiphon_gateway.openai.stored import stream_of
+from antiphon_gateway.openai.stream import response_id
 from antiphon_gateway.openai.submission import submitted
 from antiphon_gateway.problems import Draining, Refused
 
@@ -93,11 +94,11 @@ async def _respond(peer: WebSocket, call: Call[Any, CreateResponse], unstored: s
     call.services.quotas.take(call.caller.name, call.caller.rate or call.services.limits.rate)
     before, completed = call.body.previous_response_id or "", False
     try:
-        turn, part = await submitted(call, call.body, unstored)
-        made = await stream_of(call, turn, part)
+        asked = await submitted(call, call.body, unstored)
+        made = await stream_of(call, asked.turn, asked.part)
         async with (
-            turn.stream() as events,
-            aclosing(response_events(events, made)) as told,
+            asked.turn.stream() as events,
+            aclosing(response_events(call, asked, events, made)) as told,
         ):
             async for one in told:
                 completed = one["type"] in ("response.completed", "response.incomplete")
@@ -108,8 +109,9 @@ async def _respond(peer: WebSocket, call: Call[Any, CreateResponse], unstored: s
         if not completed:
             unstored.discard(before)
     if not made.over:
+        name = response_id(asked.turn.id, asked.part)
         raise Refused(
-            503, "store_unavailable", f"Read the rest of the response with GET /v1/responses/{turn.id}."
+            503, "store_unavailable", f"Read the rest of the response with GET /v1/responses/{name}."
         )
 
 
