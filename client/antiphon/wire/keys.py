@@ -1,11 +1,12 @@
 """Every key and channel: its kind, type, owner and lifetime.
 
-The kind comes first and the id last, so that no id can reach another key. The scripts' key functions are made from this
-table (`lua_key_functions`), so that each key is spelled in one place.
+The kind comes first and the id last, so that no id can reach another key. The keys in scripts are made from this
+table (`lua_key`), so that each key is spelled in one place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -295,23 +296,21 @@ def lua_shared_keys() -> str:
     ]
     lines.append(f"['{rq_key('rq_queues')}'] = {{'set', false}}")
     stems = [f"['{rq_key(name, '')}'] = '{REDIS_TYPES.get(kind, kind)}'" for name, kind in RQ_SHARED.items()]
-    return f"local SHARED_KEYS, SHARED_STEMS = {{{', '.join(lines)}}}, {{{', '.join(stems)}}}"
+    return f"local SHARED_KEYS, SHARED_STEMS = {{{', '.join(lines)}}}, {{{', '.join(stems)}}}\n"
 
 
-def lua_key_functions() -> str:
-    """Return the scripts' key functions, such as ``key_session(id)``, which use the locals PREFIX and DB."""
-    lines: list[str] = []
-    for root, templates in (("PREFIX", _TEMPLATES), (f"'{RQ}'", RQ_KEYS)):
-        for name, template in templates.items():
-            if name == "live":
-                lines.append("local function key_live(id) return PREFIX .. ':live:' .. DB .. ':' .. id end")
-                continue
-            stem, *rest = template.split("{}")
-            ids = ["id", "second"][: len(rest)]
-            suffix = "".join(
-                f" .. {one}" + (f" .. '{text}'" if text else "") for one, text in zip(ids, rest, strict=True)
-            )
-            lines.append(
-                f"local function key_{name}({', '.join(ids)}) return {root} .. ':{stem}'{suffix} end"
-            )
-    return "\n".join(lines)
+def lua_key(name: str, *ids: str) -> str:
+    """Return the Lua expression of a key whose ids are these expressions; it uses the locals PREFIX and DB.
+
+    >>> lua_key("line", "f.queue", "share")
+    "(PREFIX .. ':line:' .. f.queue .. ':' .. share)"
+    """
+    root, template = (f"'{RQ}", RQ_KEYS[name]) if name in RQ_KEYS else ("PREFIX .. '", _TEMPLATES[name])
+    parts = template.split("{}")
+    values = [one if re.fullmatch(r"[\w.]+", one) else f"({one})" for one in ids]
+    if name == "live":
+        values = ["DB", *values]
+    joined = (
+        "".join(f"{part}' .. {value} .. '" for part, value in zip(parts, values, strict=False)) + parts[-1]
+    )
+    return f"({root}:{joined}')".replace(" .. ''", "")

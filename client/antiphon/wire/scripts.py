@@ -17,7 +17,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from antiphon.wire.keys import lua_key_functions, lua_shared_keys
+from antiphon.wire.joining import joined
+from antiphon.wire.keys import lua_shared_keys
 
 KEEP_TURN_SECONDS = 7 * 24 * 3600
 HASH_LIVES_ON_MS = 3600 * 1000
@@ -50,20 +51,14 @@ def load_script(name: str, clock: str = "clock") -> Script:
     body = (_FOLDER / f"{name}.lua").read_text()
     arguments = tuple(_header(body, "args").split())
     includes = [clock, *_header(body, "include").split()]
-    pieces = [
-        _bind(arguments),
-        *((_FOLDER / "include" / f"{piece}.lua").read_text() for piece in includes),
-        body,
-    ]
-    text = "\n".join(pieces)
+    pieces = [(_FOLDER / "include" / f"{piece}.lua").read_text() for piece in includes]
     source = "\n".join(
         [
             "local PREFIX, DB = ARGV[1], ARGV[2]",
             "local DEPLOYMENT = PREFIX",  # for what is no key
             f"local KEEP_TURN_SECONDS, HASH_LIVES_ON_MS = {KEEP_TURN_SECONDS}, {HASH_LIVES_ON_MS}",
-            _used_key_functions(text),
-            *([lua_shared_keys()] if "SHARED_KEYS" in text else []),
-            _without_comments(text),
+            _bind(arguments),
+            joined("".join([lua_shared_keys(), *pieces]), body),
         ]
     )
     outcomes = tuple(dict.fromkeys(re.findall(r"^-- -> ([A-Z_]+)", body, re.MULTILINE)))
@@ -100,14 +95,3 @@ def _bind(arguments: tuple[str, ...]) -> str:
         lines.append(f"local {rest} = {{}}")
         lines.append(f"for n = {3 + len(single)}, #ARGV do {rest}[#{rest} + 1] = ARGV[n] end")
     return "\n".join(lines)
-
-
-def _used_key_functions(text: str) -> str:
-    used = set(re.findall(r"\b(key_\w+)", text))
-    return "\n".join(
-        line for line in lua_key_functions().split("\n") if line.split()[2].split("(")[0] in used
-    )
-
-
-def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("--"))

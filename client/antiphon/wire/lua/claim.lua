@@ -40,7 +40,7 @@ local function hold(session, before, as)
   redis.call('PEXPIRE', held, 3600000)
 end
 
-local function take(turn, f)
+local function take(turn, f) -- @often
   local session, status = f.session, f.status
   if status == 'failed' and wanted_again(turn, f.queue) and not is_anothers(session, turn) then
     if requeue(session, turn, now) > 0 then return end
@@ -95,7 +95,7 @@ local function undo(turn, f, problem)
 end
 
 -- A turn with damaged data is left to the reaper, and its session is released. Returns whether it is a turn.
-local function try(turn)
+local function try(turn) -- @often
   local f
   local done, why = guarded(function()
     f = read_turn(turn)

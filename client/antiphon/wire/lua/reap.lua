@@ -13,7 +13,7 @@ redis.call('ZREM', key_active(), '')
 
 local function act(session, turn, what) acts[#acts + 1] = {session, turn, what} end
 
-local function inspect(session)
+local function inspect(session) -- @often
   local f = redis.call('HMGET', key_session(session), 'fence', 'lease', 'turn', 'holder')
   if (f[1] or '') ~= '' then
     if holder ~= '' and f[4] ~= holder then return end
@@ -27,7 +27,7 @@ local function inspect(session)
 end
 
 -- A session with damaged data is set aside, and the others go on. While it is looked at it counts as whole.
-local function attempt(session, work, ...)
+local function attempt(session, work, ...) -- @often
   local since = redis.call('HGET', key_quarantined(), session)
   if since then redis.call('HDEL', key_quarantined(), session) end
   local done, why = guarded(work, ...)

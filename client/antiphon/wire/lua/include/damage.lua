@@ -53,7 +53,7 @@ local function set_aside(session, now, why)
 end
 
 -- The fields of a turn by their names, nil where there is no such turn. Raises what is wrong with them.
-local function read_turn(turn)
+local function read_turn(turn) -- @often
   local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(FIELDS))
   for i, name in ipairs(FIELDS) do f[name] = found[i] or nil end
   if next(f) == nil and redis.call('EXISTS', key_turn(turn)) == 0 then return nil end

@@ -2,7 +2,7 @@
 -- with -2 those from the start of the session's last window ("<index>:<tokens>") or from the end of its summary; for how
 -- many ms the model service has failed in this step ('' if it has not); the ms since the first start, without
 -- those while it was suspended; and what was decided then.
-local function load(session, turn, now)
+local function load(session, turn, now) -- @often
   local s = redis.call('HMGET', key_session(session), 'fence', 'stop', 'system', 'variables', 'agent', 'window',
     'summary', 'restored', 'refused', 'untold', 'usage', 'steer')
   local t = redis.call('HMGET', key_turn(turn), 'request', 'run', 'attempt', 'crashes', 'errors', 'step', 'queue',

@@ -38,7 +38,7 @@ local function probe(session, turn, f)
   redis.call('XLEN', key_events(session))
 end
 
-local function look(session, now, act)
+local function look(session, now, act) -- @often
   local head = redis.call('LINDEX', key_inbox(session), 0)
   if not head then
     redis.call('ZREM', key_active(), session)

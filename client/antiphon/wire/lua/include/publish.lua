@@ -17,7 +17,7 @@ end
 
 -- `last` is the session's seq if the caller has read it, and `batch` the number of an emit. Numbers are passed to Redis as
 -- existing text, because this function is most of the cost of a delta.
-local function publish(session, now, bodies, last, batch)
+local function publish(session, now, bodies, last, batch) -- @often
   local record, stream, channel = key_session(session), key_events(session), key_live(session)
   local seq = tonumber(last or redis.call('HGET', record, 'seq') or begin_seq(session))
   local events, at, number = {}, string.format('%.0f', now), string.format('%.0f', seq)
@@ -39,7 +39,7 @@ local function publish(session, now, bodies, last, batch)
 end
 
 -- The body of an event that a script makes itself; `more` is JSON text of further fields or ''.
-local function event_body(kind, session, turn, run, more)
+local function event_body(kind, session, turn, run, more) -- @often
   return '{"type":"' .. kind .. '","session_id":' .. json_text(session) .. ',"turn_id":"' .. turn
     .. '","run":' .. run .. more .. '}'
 end

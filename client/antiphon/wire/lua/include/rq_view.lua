@@ -90,7 +90,7 @@ end
 local VIEWED = {'queue', 'session', 'execution', 'worker', 'queued_at', 'started_at', 'ended_at', 'error', 'tenant',
   'priority', 'status', 'offered_at', 'cancel'}
 
-local function viewed(turn)
+local function viewed(turn) -- @often
   local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(VIEWED))
   for i, name in ipairs(VIEWED) do f[name] = found[i] or nil end
   return f
@@ -103,7 +103,7 @@ local function count_in_flight(tenant, turn, status, queued_at)
 end
 
 -- Returns what `viewed` does; `f` is that if the caller has read it.
-local function rq_view(turn, status, now, until_ms, unheard, f)
+local function rq_view(turn, status, now, until_ms, unheard, f) -- @often
   f = f or viewed(turn)
   local queue, job, queued_at = f.queue, key_rq_job(turn), iso(f.queued_at)
   if not unheard then rq_forget(turn, queue, f.execution) end
