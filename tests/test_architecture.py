@@ -46,7 +46,7 @@ WORKER_ORDER = [
     "__main__",
     "local",
     "process",
-    "supervisor rq webhooks scheduler",
+    "supervisor rq webhooks scheduler eraser",
     "observing",
     "app",
     "inline_agents archive memory",

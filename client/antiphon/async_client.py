@@ -562,7 +562,7 @@ async def _forget_session(client: AsyncClient, session: SessionId, tenant: str |
     found, cell = Forgotten(), client.connections.cell_of_session(session)
     if await client.session(session, tenant=tenant).delete():
         found.sessions.append(session)
-    found.turns = await erase_turns(cell, session, tenant)
+    found.turns = await erase_turns(cell) or 0
     await search([cell], {session}, None, found)
     return found
 
@@ -583,6 +583,6 @@ async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgo
         await facts.delete(fact.id)
         found.facts += 1
     for cell in cells:
-        found.turns += await erase_turns(cell, "", tenant)
+        found.turns += await erase_turns(cell, tenant) or 0
     await search(cells, {*found.sessions}, tenant, found)
     return found

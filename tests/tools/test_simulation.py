@@ -65,6 +65,7 @@ SABOTAGE = [
         "G15",
     ),
     ("editing/delete", "for _, ended in ipairs(turns) do erase_turn(session, ended, now_ms()) end", "G15"),
+    ("editing/erase", "if erase_turn(f[1], turn, now) then erased = erased + 1 end", "G15"),
     ("editing/edit", "cut(session, keep)", "G2 history"),
     ("claim", "if f then make_room(f, now) end", "G14"),
     (

@@ -47,10 +47,12 @@ WEIGHTS = FIRST_WEIGHTS | {
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
 READERS = {"client": 20, "life": 12, "readers": 40, "time": 6, "reaper": 4}
+LIVES = {"client": 12, "w1": 16, "life": 16, "time": 6, "clock": 4, "reaper": 10}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
+    "editing/erase": LIVES,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is

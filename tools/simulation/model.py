@@ -79,6 +79,7 @@ class Turn:
     usage: int = 0  # of its session, with the finished steps of this run
     own_usage: int = 0  # of this run, where it was passed by
     deleted: bool = False  # with its session
+    doomed: bool = False  # its session was deleted, and a search is to find it
 
     def change(self, call: Call, **facts: Any) -> None:
         self.calls = [replace(one, **facts) if one is call else one for one in self.calls]
@@ -340,8 +341,8 @@ class Model:
                 return "TurnDeleted"
             if known.session.id != session_id:
                 return "KeyReused"
-            if again:
-                self.run_again(known, again, busy)
+            if again and self.run_again(known, again, busy) == "TURN_DELETED":
+                return "TurnDeleted"
             return known.position
         session = self.sessions.setdefault(session_id, Session(session_id))
         if session.inbox and busy == "reject":
@@ -373,6 +374,8 @@ class Model:
             return "OK"
         if turn.status != "failed":
             return "queued" if turn.status == "delayed" else turn.status
+        if turn.doomed:
+            return "TURN_DELETED"
         stopped = self.stopped_by(turn.session, busy)
         turn.again = again
         self.requeue(turn, stopped)
@@ -439,7 +442,7 @@ class Model:
         session = turn.session
         if turn.damaged:
             return
-        if turn.status == "failed" and self.wanted_again(turn, listed=listed):
+        if turn.status == "failed" and self.wanted_again(turn, listed=listed) and not turn.doomed:
             self.requeue(turn)
             queue = self.queues[turn.queue]
             if turn.position == 0 and turn.id in queue:
@@ -659,7 +662,7 @@ class Model:
 
     def erase(self, turn: Turn) -> None:
         """Nothing stays of a turn but that it was there."""
-        turn.status, turn.deleted, turn.damaged, turn.place = "cancelled", True, "", None
+        turn.status, turn.deleted, turn.doomed, turn.damaged, turn.place = "cancelled", True, False, "", None
         turn.crashes = turn.errors = turn.usage = turn.own_usage = 0
         turn.cancel = turn.keep = turn.done = turn.given_back = turn.again = turn.lacking = ""
         turn.steers = turn.steered_into = ""

@@ -41,6 +41,7 @@ from antiphon.wire.editing import (
     Part,
     change_session,
     delete_session,
+    erase_turns,
     fork_session,
 )
 from antiphon.wire.errors import CancelledFirst
@@ -52,7 +53,7 @@ from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Broken, Checks, require
 from simulation.direct import Command, DirectRedis, Look, run
 from simulation.hooks import Hooks
-from simulation.model import ENDED, RQ_STATUS, Call, Model
+from simulation.model import ENDED, RQ_STATUS, Call, Model, Session
 from simulation.readers import Readers
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, tokens
@@ -94,7 +95,7 @@ class World:
         self.state = State()
         self.log: list[str] = []
         self.damaged: dict[str, bytes] = {}  # what stood in the field of a turn
-        self.marks = itertools.count(1)
+        self.marks, self._deletions = itertools.count(1), itertools.count()
         self.redis.due = None
         self._settling = False
         self.redis.calls([("FLUSHDB",), ("SET", CLOCK, START_MS, "EX", 3600)])
@@ -176,28 +177,58 @@ class World:
         self.done(f"the life of {session} is over", None, None)
 
     def delete(self, session: str) -> None:
+        """Every second caller dies before it has searched all keys for turns that the session does not list."""
         known = self.model.sessions[session]
+        dies = not isinstance(self.cell, TwinCell) and next(self._deletions) % 2 == 0
         ended = [(turn.id, turn.run) for turn in self.model.outside(known)]
-        answer: Any = run(delete_session(self.cell, SessionId(session)))
+        answer: Any = run(
+            self.cell.run("editing/delete", session, "")
+            if dies
+            else delete_session(self.cell, SessionId(session))
+        )
+        if dies:
+            answer = bool(answer[1]) if answer[0] == b"DELETED" else TurnId(answer[1].decode())
         listed = {turn.id for turn in known.listed}
         expected = self.model.delete(known)
         if not isinstance(expected, str):
-            turns = [turn for turn in self.model.turns.values() if turn.session is known]
-            erased = [turn for turn in turns if self.redis.call("HEXISTS", f"ant:turn:{turn.id}", "deleted")]
-            missed = listed - {turn.id for turn in erased}
-            require(not missed, "G15 what a deleted session lists is erased", missed)
-            for turn in erased:
-                require(turn.status in ENDED, "only turns that have ended are erased", turn.id)
-                require(
-                    not self.redis.call("EXISTS", f"rq:job:{turn.id}", f"rq:results:{turn.id}"),
-                    "G15 RQ's records",
-                )
-                self.model.erase(turn)
-                self.damaged.pop(turn.id, None)
+            self._doom(known)
+            erased = self._see_what_is_erased()
+            require(listed <= erased, "G15 what a deleted session lists is erased", listed - erased)
             self.checks.forget(known, ended)
             self.beside.forget(session)
             self.readers.say(session, b"")
         self.done(f"delete {session}", getattr(answer, "turn_id", answer), expected)
+
+    def _doom(self, session: Session) -> None:
+        """What the turns of a deleted session have said is to be erased, whether it lists them or not."""
+        for turn in self.model.turns.values():
+            if turn.session is session and not turn.deleted and turn.created < self.model.now:
+                turn.doomed = True
+
+    def _see_what_is_erased(self) -> set[str]:
+        """Tell the model of the turns that are erased now: those alone that were to be."""
+        found = {
+            name for name in self.model.turns if self.redis.call("HEXISTS", f"ant:turn:{name}", "deleted")
+        }
+        for turn in [self.model.turns[name] for name in found]:
+            if turn.deleted:
+                continue
+            require(turn.status in ENDED, "only turns that have ended are erased", turn.id)
+            require(turn.doomed or turn.created == self.model.now, "only turns of deleted sessions", turn.id)
+            left = self.redis.call("EXISTS", f"rq:job:{turn.id}", f"rq:results:{turn.id}")
+            require(not left, "G15 RQ's records", turn.id)
+            self.model.erase(turn)
+            self.damaged.pop(turn.id, None)
+        return found
+
+    def complete_deletions(self) -> None:
+        """A worker searches all keys where the time has come."""
+        if isinstance(self.cell, TwinCell) or run(erase_turns(self.cell, if_due=True)) is None:
+            return
+        self._see_what_is_erased()
+        left = [turn.id for turn in self.model.turns.values() if turn.doomed and turn.status in ENDED]
+        require(not left, "G15 what was said in a deleted session is erased by a search", left)
+        self.note("a worker has searched for turns of deleted sessions")
 
     def damage(self, turn: str, field: str, junk: str) -> None:
         """A field of a turn that nobody runs gets a value that is none."""
@@ -527,6 +558,7 @@ class World:
             answer = [act for act in answer if not self._corrected(*act)]
             expected = self.model.reap(limit, CRASH_LIMIT, spare=spare)
         self.done(f"reap {holder} limit {limit}{' spare' * spare}", answer, expected)
+        self.complete_deletions()
 
     def _corrected(self, _: str, name: str, what: str) -> bool:
         """Whether the reaper has put right what RQ said of a turn that had ended: only where RQ's tools were at it."""

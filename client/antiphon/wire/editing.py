@@ -133,9 +133,9 @@ async def fork_session(
 async def delete_session(cell: Cell, session_id: SessionId, tenant: str | None = None) -> bool | Busy:
     """Delete a session with all content of its turns. Returns whether it existed. Raises ``WrongTenant``."""
     match await cell.run("editing/delete", session_id, tenant or ""):
-        case [b"DELETED", existed, more, owner]:
+        case [b"DELETED", existed, more]:
             if more:
-                await erase_turns(cell, session_id, text_of(owner) if existed else tenant)
+                await erase_turns(cell)
             return bool(existed)
         case [b"OTHER_TENANT"]:
             raise other_tenant(session_id, tenant or "")
@@ -145,18 +145,21 @@ async def delete_session(cell: Cell, session_id: SessionId, tenant: str | None =
             raise unexpected("delete", answer)
 
 
-async def erase_turns(cell: Cell, session: SessionId | Literal[""], tenant: str | None) -> int:
-    """Erase the content of ended turns, of a session or of all, and of a tenant or of any (None).
+async def erase_turns(cell: Cell, tenant: str = "", *, if_due: bool = False) -> int | None:
+    """Erase the content of ended turns: of all deleted sessions, or of a tenant.
 
-    ``''`` is no tenant. Looks at all keys of the cell, a page at a time. Returns how many turns it has erased.
+    Searches all keys of the cell, a page at a time. With ``if_due`` only where it is time for that. Returns how many
+    turns it has erased, or None.
     """
-    cursor, count = "0", 0
+    cursor, began, count = "" if if_due else "0", "", 0
     while True:
-        match await cell.run("editing/erase", session, tenant or "", int(tenant is None), cursor, SCANNED):
-            case [b"ERASED", b"0", erased]:
-                return count + erased
-            case [b"ERASED", following, erased]:
-                cursor, count = text_of(following), count + erased
+        match await cell.run("editing/erase", tenant, began, cursor, SCANNED):
+            case [b"IDLE"]:
+                return None
+            case [b"ERASED", following, erased, first]:
+                cursor, count, began = text_of(following), count + erased, text_of(first)
+                if cursor == "0":
+                    return count
             case answer:
                 raise unexpected("erase", answer)
 

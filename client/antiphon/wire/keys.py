@@ -68,6 +68,8 @@ KINDS: tuple[Kind, ...] = (
         "recreated sessions continue from it", "kept", lasting=True),
     Kind("forget", "forget", "sorted set", "deleted sessions whose archived copy must be removed, by when",
          "empty when idle", lasting=True),
+    Kind("erasing", "erasing", "hash", "deleted sessions, with the time of the deletion, until a worker has erased "
+         "turns that they did not list; without a name, when it searches next", "7 days after the last deletion"),
     Kind("clock", "clock", "counter", "the server's time at the last check of a reaper, in ms, to "
         "detect a clock that was set back", "kept", lasting=True),
     Kind("quarantined", "quarantined", "hash", "sessions and delayed turns set aside because a key or "
@@ -254,6 +256,7 @@ class Keys:
     gateway_secret = _One()
     seq_floor = _One()
     forget = _One()
+    erasing = _One()
     clock = _One()
     schedules = _One()
     dispatched = _One()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from redis import Redis
-from support.eventually import wait_until
+from support.eventually import wait_until, wait_until_async
+from support.here import running_worker
 from support.leaks import MARKER, dumped, holds
 from support.servers import RedisServer
 
@@ -12,6 +13,7 @@ from antiphon import Agent, AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import TurnDeleted, WrongTenant
 from antiphon.session.background import call
+from antiphon_worker import eraser
 
 pytestmark = pytest.mark.one_server
 
@@ -145,3 +147,19 @@ def test_nothing_is_left_in_the_log_of_redis_after_it_was_rewritten(tmp_path):
         client.session("s").delete()
         redis.bgrewriteaof()
         wait_until(lambda: not written(), description="it is in no file")
+
+
+async def test_a_worker_completes_a_deletion_whose_process_has_died(redis_url, monkeypatch):
+    monkeypatch.setattr(eraser, "PAUSE_SECONDS", 0.02)
+    async with AsyncClient(redis_url) as client, running_worker(redis_url):
+        turn = await client.submit("s", MARKER, agent=Agent("scripted", "any"), key=MARKER)
+        await turn.result(20)
+        cell = client.connections.cell_of_session("s")
+        await cell.redis.delete("ant:turns:s")
+        await cell.redis.hset("ant:session:s", "earlier", 1)
+        assert (await cell.run("editing/delete", "s", ""))[2] == b"1"  # and here its process ends
+        assert leaks(redis_url)
+        await cell.redis.hset("ant:erasing", "", 0)  # the minute is over
+        await wait_until_async(lambda: not leaks(redis_url), 20, "nothing of it is left")
+        with pytest.raises(TurnDeleted):
+            await turn.info()

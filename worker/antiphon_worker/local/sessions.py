@@ -129,7 +129,7 @@ class SessionTransitions(Moves):
         """Delete a session. Its delayed turns are cancelled, and those that wait for decisions outside its inbox."""
         session = self.find(session_id)
         if session is None:
-            return [b"DELETED", b"", b"", b""]
+            return [b"DELETED", b"", b""]
         if tenant and session.record.text("tenant") != tenant:
             return [b"OTHER_TENANT"]
         if session.inbox:
@@ -144,7 +144,7 @@ class SessionTransitions(Moves):
                 turn.erase(self.clock())
         self.drop_session(session)
         session.record.clear()
-        return [b"DELETED", b"1", b"", b""]
+        return [b"DELETED", b"1", b""]
 
     def forget(self, turn_id: str) -> Answer:
         """Delete the record of a turn that has ended."""

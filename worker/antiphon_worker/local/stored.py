@@ -196,7 +196,7 @@ class StoredCell(MemoryCell):
             existed = await self._asked(self._store.delete, session_id)
             self.suspended.pop(session_id, None)
             self._stamps.pop(session_id, None)
-            return [b"DELETED", b"1" if existed or answer[1] else b"", b"", b""]
+            return [b"DELETED", b"1" if existed or answer[1] else b"", b""]
         return answer
 
     async def _asked(self, method: Callable[..., T], *args: Any) -> T:

@@ -18,6 +18,7 @@ from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.app import App
 from antiphon_worker.archive import Archiver
+from antiphon_worker.eraser import Eraser
 from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.control import Control
@@ -114,7 +115,7 @@ class Worker:
                     start(control.run_own, "control"), start(control.run_rq, "control of RQ"),
                     start(presence.run, "presence"), start(lambda: gate.run(feed), "rate limits"),
                     start(Scheduler(cell).run, "scheduler"), start(lambda: Deliverer(cell).run(), "deliverer"),
-                    *[start(index, "indexer") for index in self._indexers(cells, gate)],
+                    start(Eraser(cell).run, "eraser"), *[start(one, "indexer") for one in self._indexers(cells, gate)],
                 ]  # fmt: skip
                 taking = [start(consumer.run, "consumer"), start(Reaper(cell, self.settings).run, "reaper")]
                 if (archive := runner.archive) is not None:

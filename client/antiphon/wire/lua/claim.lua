@@ -6,7 +6,7 @@
 -- @args worker token lease_ms max max_alone only app queues...
 -- -> CLAIMED, turns, foreign jobs (id, queue, data), turns that must run alone, damaged (session, turn, reason), others (queue, prefix)
 -- -> SUSPENDED             `rq suspend` is in force
--- @include publish rq_view life shares inbox let_in holder suspended requeue load damage foreign
+-- @include publish rq_view life shares inbox let_in holder suspended erasing requeue load damage foreign
 local MOST_ENTRIES = 1000
 -- By this time a process of its own has claimed the turn, or it is offered to another worker (at once if this one dies).
 -- On a machine without free processors a process takes long to start, and a second one would slow both down.
@@ -42,7 +42,7 @@ end
 
 local function take(turn, f) -- @often
   local session, status = f.session, f.status
-  if status == 'failed' and wanted_again(turn, f.queue) and not is_anothers(session, turn) then
+  if status == 'failed' and wanted_again(turn, f.queue) and not kept_from_running(session, turn) then
     if requeue(session, turn, now) > 0 then return end
     redis.call('LREM', key_rq_queue(f.queue), -1, turn) -- it is being claimed
     f = read_turn(turn)
@@ -79,9 +79,8 @@ local function take(turn, f) -- @often
   local seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
     ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3])
   redis.call('HSETNX', key_turn(turn), 'first_seq', seq)
-  redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at',
-    tonumber(f.started_at or '') and f.started_at or now,
-    'worker', worker, 'execution', fence)
+  local started_at = tonumber(f.started_at or '') and f.started_at or now
+  redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at', started_at, 'worker', worker, 'execution', fence)
   rq_view(turn, 'running', now)
   turns[#turns + 1] = load(session, turn, now)
 end

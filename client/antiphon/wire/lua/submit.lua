@@ -17,7 +17,7 @@
 -- -> FULL, limit           Redis has as many as this limit allows
 -- -> TENANT_LIMIT, limit, its number, ms to wait
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
--- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw stop busy requeue tenants
+-- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw stop busy erasing requeue tenants
 local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms ~= '' and ttl_ms or DEFAULT_TTL_MS)
 for _, ms in ipairs({due_in or -1, life or -1}) do
   if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
@@ -31,7 +31,8 @@ if known[1] then
   if known[1] == 'deleted' then return {'TURN_DELETED'} end
   if known[1] ~= digest or known[2] ~= session then return {'KEY_REUSED'} end
   if again == '' or known[4] ~= 'failed' or known[5] == again then return {'ACCEPTED', known[3]} end
-  if is_anothers(session, turn) then return {'OTHER_TENANT'} end
+  local no = kept_from_running(session, turn)
+  if no then return {no} end
   if length > 0 and busy == 'reject' then return {'SESSION_BUSY', redis.call('LINDEX', key_inbox(session), 0)} end
   if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
   local stopped = stopped_by(session, busy)

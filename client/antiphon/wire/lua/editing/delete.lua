@@ -1,14 +1,16 @@
 -- Delete a session, and its archived copy a minute later. Its delayed turns are cancelled, so that none of them begins it
--- anew, and so are the suspended ones that others pass by; its schedules go. What its turns said is erased. More of them may
--- be kept than it lists: of a full list, and from the time before it expired or was archived (see `erase`). Its hash keeps
--- the seq for another hour, as that of a session that has expired. Open readers are told to look.
+-- anew, and so are the suspended ones that others pass by; its schedules go. What its turns said is erased. Others
+-- may be kept that it does not list: `erasing` names the session until a search of all keys has erased them (see `erase`). The
+-- caller searches at once where there are some: of a full list, and from the time before it expired or was archived. Its hash
+-- keeps the seq for another hour, as that of a session that has expired. Open readers are told to look.
 -- The first write is a ZREM, so that it works at full memory.
 -- @args session tenant
--- -> DELETED, '1' if there was a session, '1' if more of its turns may be kept, its tenant or ''
+-- -> DELETED, '1' if there was a session, '1' if the caller is to search all keys
 -- -> OTHER_TENANT          it belongs to another one, or to none
 -- -> BUSY, turn            the last one of its inbox
 -- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw give_up archive scheduled memories erase
 local KEPT_EVENTS = 10000
+local SOON_MS, LATER_MS = 60000, 600000 -- when a worker searches: after a caller that has died, or for earlier sessions
 local turn = redis.call('LINDEX', key_inbox(session), -1)
 local kept = redis.pcall('HMGET', key_session(session), 'seq', 'created', 'tenant', 'earlier', 'life')
 if tenant ~= '' and kept[2] and kept[3] ~= tenant then return {'OTHER_TENANT'} end
@@ -20,6 +22,13 @@ else
   more = more or not kept[1] and redis.call('EXISTS', key_seq_floor()) == 1 -- it may be archived
 end
 redis.call('ZREM', key_sessions(), session)
+local whose = kept[2] and (kept[3] or '') or tenant ~= '' and tenant
+local search_at = tonumber(redis.call('HGET', key_erasing(), '') or '')
+more = more or not kept[2] and search_at and search_at < now_ms() + LATER_MS / 2 -- one is under way, or has died
+redis.call('HSET', key_erasing(), whose and session .. '\31' .. whose or session, now_ms())
+if more then redis.call('HSET', key_erasing(), '', now_ms() + SOON_MS) end
+redis.call('HSETNX', key_erasing(), '', now_ms() + LATER_MS)
+redis.call('EXPIRE', key_erasing(), KEEP_TURN_SECONDS)
 local turns = redis.call('LRANGE', key_turns(session), 0, -1)
 for _, outside in ipairs(turns) do
   if redis.call('ZREM', key_due(), outside) == 1 or redis.call('ZSCORE', key_aside(), outside) then
@@ -50,4 +59,4 @@ if existed then
   redis.call('PEXPIRE', key_session(session), HASH_LIVES_ON_MS)
   redis.pcall('PUBLISH', key_live(session), '') -- it only hurries
 end
-return {'DELETED', existed and '1' or '', more and '1' or '', kept[3] or ''}
+return {'DELETED', existed and '1' or '', more and '1' or ''}

@@ -2,6 +2,15 @@
 -- starts none of them again. Older releases see a cancelled turn.
 local DELETED = 'The session was deleted.'
 
+-- A turn of a deleted session that waits outside an inbox, and that the session no longer listed, does not begin.
+local function end_outside(turn, tenant)
+  local delayed, aside = redis.call('ZREM', key_due(), turn), redis.call('ZREM', key_aside(), turn)
+  if delayed + aside == 0 then return end
+  redis.call('ZREM', key_suspended(), turn)
+  if tenant then redis.pcall('ZREM', key_tenant(tenant), turn) end
+  redis.call('HSET', key_turn(turn), 'status', 'cancelled')
+end
+
 -- Erase what a turn of this session says that has ended, here and where RQ's tools show it. Returns whether it did.
 local function erase_turn(session, turn, now)
   local f = redis.pcall('HMGET', key_turn(turn), 'session', 'status', 'queue', 'execution', 'tenant', 'run', 'attempt',

@@ -2,9 +2,7 @@
 -- without a fence is about to start the session's turn in a separate process.
 local function let_go(session)
   local holder = redis.call('HGET', key_session(session), 'holder')
-  if holder and holder ~= '' then
-    redis.call('HDEL', key_held(holder), session)
-  end
+  if holder and holder ~= '' then redis.call('HDEL', key_held(holder), session) end
   redis.call('HSET', key_session(session), 'fence', '', 'holder', '', 'lease', 0, 'turn', '', 'stop', '', 'batch', 0)
 end
 

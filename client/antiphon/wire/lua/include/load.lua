@@ -16,11 +16,6 @@ local function load(session, turn, now) -- @often
   t[#t + 1] = math.max(0, now - started - waited)
   local first = tail == -2 and tonumber(string.match(s[6] or s[7] or '0', '^%d+')) or tail == -1 and 0 or -tail
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
-  return {
-    session, turn, s, t,
-    redis.call('LRANGE', key_journal(turn), 0, -1),
-    history,
-    redis.call('LLEN', key_history(session)),
-    decisions,
-  }
+  local journal = redis.call('LRANGE', key_journal(turn), 0, -1)
+  return {session, turn, s, t, journal, history, redis.call('LLEN', key_history(session)), decisions}
 end

@@ -14,12 +14,13 @@ local function remember_run(turn)
   redis.call('HSET', key_turn(turn), 'runs', table.concat(lines, '\n'))
 end
 
--- Whether the turn's session has ended since, and another tenant has begun one of that name.
-local function is_anothers(session, turn)
-  local whose = redis.call('HGET', key_turn(turn), 'tenant')
-  if not whose or is_over(session) then return false end
-  local created, owner = unpack(redis.call('HMGET', key_session(session), 'created', 'tenant'))
-  return created and owner ~= whose
+-- Why a turn does not run again: its session was deleted (`erasing`), or another tenant has begun one of that name since.
+local function kept_from_running(session, turn)
+  local whose, created = unpack(redis.call('HMGET', key_turn(turn), 'tenant', 'created'))
+  if was_deleted(session, whose, created) then return 'TURN_DELETED' end
+  if not whose or is_over(session) then return nil end
+  local begun, owner = unpack(redis.call('HMGET', key_session(session), 'created', 'tenant'))
+  return begun and owner ~= whose and 'OTHER_TENANT'
 end
 
 -- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox. Returns its position.

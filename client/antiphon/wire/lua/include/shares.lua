@@ -4,9 +4,7 @@
 -- `share:<share>` names for each queue the turn that has the place, or '' if a line waits while none has it.
 local HEAD_START_MS = {high = 600000, low = -600000}
 
-local function share_of(tenant, priority)
-  return tenant and '@' .. tenant or priority or nil
-end
+local function share_of(tenant, priority) return tenant and '@' .. tenant or priority or nil end
 
 -- A limit of a tenant's own, or the default of all tenants; nil if there is none.
 local function limit_of(tenant, name)
