@@ -6,14 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench.gauges import Counters, cpu_seconds, percentile, spread
-from bench.kept import Kept, Record
+from bench.kept import QUIET_LOAD, Kept, Machine, Record
 from bench.live import Stage
 from bench.load import steady_rate
-from bench.machine import QUIET_LOAD, Machine
-from bench.parts import FULL_SECONDS, PARTS, QUICK_SECONDS, Part, expected_seconds, named
+from bench.parts import FULL_SECONDS, PARTS, QUICK_SECONDS, Part, expected_seconds, named, run_parts
 from bench.peers.catalogue import missing
 from bench.results import Plan, Result, grids, table
-from bench.running import run_parts
 from bench.stand import MODULES
 from bench.streams import knee_of
 from bench.sums import Costs, costs_of, needs
@@ -138,7 +136,7 @@ def test_all_parts_together_keep_to_the_time_that_is_promised():
 
 def test_a_part_that_breaks_or_hangs_is_named_and_the_next_one_is_measured(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", MODULES)
-    monkeypatch.setattr("bench.running.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("bench.parts.RESULTS", tmp_path / "results")
     missing, hanging = Part("no_such_part", 1, 1), Part("floor", 1, 1)
     monkeypatch.setattr(Part, "limit", lambda self, _quick, _rounds: 0.3 if self is hanging else 20)
     found = {part.name: one for part, one in run_parts([missing, hanging], Plan(1, quick=False), MACHINE)}

@@ -5,12 +5,9 @@ import xml.etree.ElementTree as ET
 
 import msgspec
 import pytest
-from bench.headlines import HEADLINES, Headline
-from bench.kept import DOCS, Kept, Record
-from bench.machine import Machine
-from bench.pages import PAGES, page_with_figures
-from bench.pictures import DESCRIPTIONS, draw, pictures
-from bench.plots import COLOURS, TEXT_COLOUR, Bar, Lines, bars, lines
+from bench.headlines import HEADLINES, PAGES, Headline, page_with_figures
+from bench.kept import DOCS, Kept, Machine, Record
+from bench.plots import COLOURS, DESCRIPTIONS, TEXT_COLOUR, Bar, Lines, bars, draw, lines, pictures
 from bench.results import Result
 from support.marked import with_block
 

@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from bench.kept import DOCS, RESULTS, Kept, Record
-from bench.machine import QUIET_LOAD, Machine, this_machine
-from bench.pages import write_pages
-from bench.parts import PARTS, Part, expected_seconds, named
+from bench.headlines import write_pages
+from bench.kept import DOCS, QUIET_LOAD, RESULTS, Kept, Machine, Record, this_machine
+from bench.parts import PARTS, Part, expected_seconds, named, run_parts
 from bench.peers.catalogue import install
-from bench.pictures import draw
+from bench.plots import draw
 from bench.results import Plan, table
-from bench.running import run_parts
 
 PLOTS = "plots"
 WITH_PEERS = {"peers", "recovery"}

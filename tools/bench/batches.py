@@ -20,8 +20,7 @@ TITLE = "a batch of turns, each of a session of its own"
 NUMBER, AWAITED = 10_000, 1_000
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("batches", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number, awaited = plan.pick(NUMBER, 500), plan.pick(AWAITED, 200)
     ours: list[float] = []
     theirs: list[float] = []
@@ -40,7 +39,6 @@ async def measure(plan: Plan) -> Result:
         "Each call is one from a client process; nobody works meanwhile. The last row has one worker process, which "
         "begins when the batch is handed in. RQ's jobs have no sessions, no keys and no events."
     )
-    return result
 
 
 def _batch(number: int) -> list[Submission]:

@@ -17,8 +17,7 @@ PACE = 20
 SAMPLE = 60
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("cells", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     streams, seconds = plan.pick(600, 60), plan.pick(4.0, 1.0)
     for cells in plan.pick((1, 2, 3), (2,)):
         with stand() as built:
@@ -26,7 +25,6 @@ async def measure(plan: Plan) -> Result:
     result.remarks.append(
         f"{streams} streams at {PACE}/s in all, one worker process for each cell; CPU is of all of them together."
     )
-    return result
 
 
 async def _some(result: Result, built: Stand, cells: int, streams: int, seconds: float) -> None:

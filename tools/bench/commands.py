@@ -16,8 +16,7 @@ TITLE = "Redis commands, script calls, round trips and CPU time"
 STREAM = "hi pace:50 length:{length}"
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("commands", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(400, 100)
     with (
         stand() as built,
@@ -47,7 +46,6 @@ async def measure(plan: Plan) -> Result:
         "Eight turns are claimed at once where they wait; alone, a turn has a bell and a claim. "
         "One caller submits; several share round trips. Those of a run include an idle worker's meanwhile."
     )
-    return result
 
 
 async def all_ended_quietly(redis: Redis, number: int) -> None:

@@ -11,8 +11,7 @@ SERVER = "the model server, to a bare socket"
 HANDS = 32
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("floor", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(1500, 400)
     with stand() as built:
         rounds = [_round(built, number, plan) for _ in range(plan.rounds)]
@@ -27,7 +26,6 @@ async def measure(plan: Plan) -> Result:
         chunks = built.child("bench.sdk", "raw", "2000", "20", "2")
         result.add(f"{SERVER}, 20 streams as fast as it goes", "carried", chunks["chunks"], "chunks/s")
     result.remarks.append(_headroom(calls, served))
-    return result
 
 
 def _round(built: Stand, number: int, plan: Plan) -> dict[str, float]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from urllib.parse import urlsplit
 
+import msgspec
 from support.processes import Process
 
 from antiphon.client import AsyncClient
-from antiphon.input.request import AgentSpec
 from bench.following import START_SECONDS, Report, begin, follow, report
 from bench.gauges import cpu_seconds, percentile, rss_bytes
 from bench.load import AGENT
@@ -23,8 +22,7 @@ STREAMS = ((500, 20), (1000, 10))
 IDLE = 1000
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("gateway", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     seconds = plan.pick(3.0, 1.0)
     for number, pace in plan.pick(STREAMS, ((50, 20),)):
         name = f"{number:,} streams at {pace}/s"
@@ -51,7 +49,6 @@ async def measure(plan: Plan) -> Result:
         "One process publishes as many workers would, one gateway process streams, one process reads all streams; "
         "Redis and they share the machine. Direct is a client that follows as many sessions in one process."
     )
-    return result
 
 
 def serve(built: Stand) -> tuple[Process, str]:
@@ -134,20 +131,13 @@ async def _directly(client: AsyncClient, session: str) -> float:
 
 async def _through(url: str, session: str) -> float:
     """Two requests on two new connections, as a program without a pool makes them."""
-    agent = AGENT if isinstance(AGENT, str) else _json_of(AGENT)
     began = time.perf_counter()
-    body = json.dumps({"input": "hi", "agent": agent}).encode()
+    body = msgspec.json.encode({"input": "hi", "agent": AGENT})
     head = f"POST /sessions/{session}/turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     answer = await _asked(url, head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body, rb"}")
     events = re.findall(rb'"events":"([^"]+)"', answer)[0]
     await _asked(url, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % events, rb'"text_delta"')
     return time.perf_counter() - began
-
-
-def _json_of(agent: AgentSpec) -> object:
-    import msgspec
-
-    return msgspec.to_builtins(agent)
 
 
 async def _asked(url: str, request: bytes, until: bytes) -> bytes:
@@ -161,7 +151,3 @@ async def _asked(url: str, request: bytes, until: bytes) -> bytes:
         answer += part
     writer.close()
     return answer
-
-
-if __name__ == "__main__":
-    print(asyncio.run(measure(Plan(1, True))))

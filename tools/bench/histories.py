@@ -16,8 +16,7 @@ LENGTHS = (10, 1_000, 10_000)
 PAIR = ("Asked. " * 20, "Said. " * 20)
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("histories", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     times = plan.pick(20, 3)
     with stand() as built:
         agent = Agent(provider="scripted", model="any", redis=built.redis.url)
@@ -26,7 +25,6 @@ async def measure(plan: Plan) -> Result:
                 result.add(f"{length:,} messages", what, percentile(took, 0.5), "ms")
                 result.point(what, length, percentile(took, 0.5))
     result.remarks.append(f"The median of {times} calls by one caller; a message has about 130 characters.")
-    return result
 
 
 async def _one(agent: Agent, length: int, times: int) -> dict[str, list[float]]:

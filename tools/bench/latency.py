@@ -18,8 +18,7 @@ PAUSE_SECONDS = 0.005
 Times = dict[str, list[float]]
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("latency", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = str(plan.pick(150, 30))
     with stand() as built:
         worker = built.worker()
@@ -34,7 +33,6 @@ async def measure(plan: Plan) -> Result:
     result.remarks.append(
         f"Half load is {capacity / 2:,.0f} turns/s in one worker process, half of what it can do."
     )
-    return result
 
 
 async def _capacity(built: Stand, worker: Process, number: int) -> float:

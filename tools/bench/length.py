@@ -19,8 +19,7 @@ LENGTHS = (10, 100, 1_000, 10_000)
 WINDOWED = msgspec.structs.replace(AGENT, window=20)
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("length", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(200, 20)
     with stand() as built:
         worker = built.worker()
@@ -29,7 +28,6 @@ async def measure(plan: Plan) -> Result:
             await warm_up(client, 50)
             for length in plan.pick(LENGTHS, (10, 1_000)):
                 await _turns(result, built, client, pid, length, number)
-    return result
 
 
 async def _turns(

@@ -18,8 +18,7 @@ FIRST = 20
 """So many turns let the workers start; their calls count as well."""
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("limits", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(100, 40)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for _ in range(plan.pick(min(plan.rounds, 2), 1)):
@@ -32,7 +31,6 @@ async def measure(plan: Plan) -> Result:
     result.remarks.append(
         f"{number} turns are handed in at once. The service answers {A_SECOND} calls a second, and others with 429."
     )
-    return result
 
 
 async def _through(number: int, *more: str) -> tuple[float, float, float]:

@@ -8,10 +8,10 @@ import time
 from redis import Redis
 
 from antiphon.client import AsyncClient
-from bench.clone import clone_session
 from bench.gauges import redis_counters, rss_bytes
 from bench.load import AGENT, all_ended, all_run, submit_turns, warm_up
 from bench.results import Plan, Result
+from bench.sessions import clone_session
 from bench.stand import Stand, stand
 
 TITLE = "memory of turns in flight and of idle sessions"
@@ -23,15 +23,13 @@ PACE = 50
 TEXT = "hi pace:2 length:200"
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("memory", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     with stand() as built:
         await _in_flight(result, built, plan.pick(800, 200))
     with stand() as built:
         await _saying(result, built, plan.pick(100, 20), plan.pick(4.0, 1.0))
     with stand() as built:
         await _idle(result, built, plan.pick(20_000, 2_000))
-    return result
 
 
 async def _in_flight(result: Result, built: Stand, number: int) -> None:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+
+from bench.kept import Kept
+from bench.results import Result, number
 
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 62, 52
@@ -58,14 +62,14 @@ def lines(plot: Lines) -> str:
         parts.append(f'<text x="{LEFT + 6}" y="{y - 5:.1f}">{escape(plot.limit[1])}</text>')
     legend_at = float(LEFT)
     for colour, (name, group) in zip(COLOURS, plot.groups.items(), strict=False):
-        for number, curve in enumerate(group.values(), 1):
-            dash = DASH if number < len(group) else ""
+        for place, curve in enumerate(group.values(), 1):
+            dash = DASH if place < len(group) else ""
             parts.append(_curve([(x_axis.place(x), y_axis.place(y)) for x, y in curve], colour, dash))
         parts.append(_legend(legend_at, name, colour, ""))
         legend_at += LEGEND_WIDTH + 20 + LEGEND_LETTER * len(name)
     which = next((list(group) for group in plot.groups.values() if len(group) > 1), [])
-    for number, name in enumerate(which, 1):
-        parts.append(_legend(legend_at, name, TEXT_COLOUR, DASH if number < len(which) else ""))
+    for place, name in enumerate(which, 1):
+        parts.append(_legend(legend_at, name, TEXT_COLOUR, DASH if place < len(which) else ""))
         legend_at += LEGEND_WIDTH + 20 + LEGEND_LETTER * len(name)
     return _document(parts, HEIGHT)
 
@@ -79,8 +83,8 @@ def bars(title: str, values: Sequence[Bar], axis: str) -> str:
         x = scale.place(value)
         parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="44" y2="{bottom}"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{_short(value)}</text>')
-    for number, bar in enumerate(values):
-        top = 48 + number * BAR_STEP
+    for place, bar in enumerate(values):
+        top = 48 + place * BAR_STEP
         end = scale.place(bar.value or 0.0)
         colour = COLOURS[0] if bar.ours else COLOURS[5]
         parts.append(f'<text x="{BAR_LEFT - 8}" y="{top + 17}" text-anchor="end">{escape(bar.name)}</text>')
@@ -179,3 +183,98 @@ def _document(parts: Sequence[str], height: int) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'
         f"<style>{STYLE}</style>\n{body}\n</svg>\n"
     )
+
+
+DESCRIPTIONS = {
+    "turns": "Turns a second beside other queues and bare SDK calls",
+    "lag": "Lag of a delta against live streams",
+    "length": "Cost of a turn against the length of its session",
+    "recovery": "Time to recover beside other queues",
+}
+"""Each picture in words, for those who do not see it."""
+LAG_LIMIT_MS = 50.0
+
+
+def draw(kept: Kept, directory: Path) -> list[Path]:
+    """Write each picture whose figures there are; the files that were written."""
+    written: list[Path] = []
+    for name, svg in pictures(kept).items():
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{name}.svg"
+        path.write_text(svg)
+        written.append(path)
+    return written
+
+
+def pictures(kept: Kept) -> dict[str, str]:
+    """The plots by name, without those that have no figures."""
+    drawn = {
+        "turns": _bars(
+            kept.result("peers"),
+            "turns",
+            "Turns a second, one-chunk answers, one worker each",
+            "turns a second",
+        ),
+        "lag": _lag(kept.result("streams")),
+        "length": _length(kept.result("length")),
+        "recovery": _bars(
+            kept.result("recovery"),
+            "goes on after",
+            "From the loss of a worker to the next attempt",
+            "seconds",
+        ),
+    }
+    return {name: svg for name, svg in drawn.items() if svg}
+
+
+def _bars(result: Result | None, what: str, title: str, axis: str) -> str:
+    if result is None:
+        return ""
+    values: list[Bar] = []
+    for one in result.figures:
+        if one.value is not None and one.what == what:
+            shown = number(one.value.median)
+            values.append(Bar(one.subject, one.value.median, shown, one.subject.startswith("Antiphon")))
+        elif one.note and one.value is None:
+            values.append(Bar(one.subject, None, one.note.partition(":")[0]))
+    return bars(title, values, axis) if any(bar.value for bar in values) else ""
+
+
+def _lag(result: Result | None) -> str:
+    if result is None or not result.curves:
+        return ""
+    return lines(
+        Lines(
+            title="Lag of a delta, from the model server to a subscriber, one worker process",
+            x_name="live streams at once",
+            y_name="lag, ms",
+            groups=_by_group(result.curves),
+            limit=(LAG_LIMIT_MS, f"limit: {LAG_LIMIT_MS:g} ms p99"),
+            y_log=True,
+        )
+    )
+
+
+def _length(result: Result | None) -> str:
+    if result is None or not result.curves:
+        return ""
+    return lines(
+        Lines(
+            title="A turn against the length of its session, the model is sent the last 20 messages",
+            x_name="messages in the session",
+            y_name="ms a turn",
+            groups={name: {name: curve} for name, curve in result.curves.items()},
+            x_log=True,
+        )
+    )
+
+
+def _by_group(
+    curves: Mapping[str, list[tuple[float, float]]],
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Curves that are named ``group, which``, by group and the rest of the name."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, curve in curves.items():
+        group, _, which = name.partition(", ")
+        found.setdefault(group, {})[which] = curve
+    return found

@@ -59,8 +59,7 @@ def facts(count: int, chance: random.Random) -> list[tuple[str, str, str]]:
     return found
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("recall", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     sessions, planted = plan.pick(SESSIONS, 50), plan.pick(FACTS, 20)
     with RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         store = FaissStore(Path(folder), WordEmbeddings())
@@ -79,7 +78,6 @@ async def measure(plan: Plan) -> Result:
         finally:
             worker.drain()
             await running
-    return result
 
 
 async def _said(

@@ -24,8 +24,7 @@ PATIENCE_SECONDS = 45.0
 TEXT = "hi pace:20 length:2000"
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("recovery", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     lease = plan.pick(10.0, 2.0)
     killed = [await _killed() for _ in range(plan.rounds)]
     result.add("Antiphon, kill -9 of one of two processes", WHAT, killed, "s")
@@ -53,7 +52,6 @@ async def measure(plan: Plan) -> Result:
         "one beside it, other settings as they come, until the job is started again. An only process has another one "
         "ready beside it, from a few seconds after its start on."
     )
-    return result
 
 
 async def _one_ready(worker: Process) -> None:

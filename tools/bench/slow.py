@@ -33,8 +33,7 @@ class Seen:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("slow", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     streams, seconds = plan.pick(200, 50), plan.pick(10.0, 2.0)
     async with live_streams(PACE, 3 * seconds + 40, plan.pick(200, 50)) as live:
         await live.grow(streams)
@@ -55,7 +54,6 @@ async def measure(plan: Plan) -> Result:
         f"{streams} streams at {PACE}/s, all followed by two processes. Redis cuts off a subscriber with more than "
         f"{BUFFER} unread; it connects again and reads the log from its cursor."
     )
-    return result
 
 
 async def _phase(result: Result, live: LiveStreams, redis: Redis, name: str, seconds: float) -> None:

@@ -15,8 +15,7 @@ LAG_LIMIT_MS = 50.0
 CARRIED_SHARE = 0.98
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("streams", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     numbers = plan.pick(NUMBERS, (50, 100))
     for pace in plan.pick(PACES, (50,)):
         tried = [number for number in numbers if number * pace <= MOST_CHUNKS and number * pace >= 2000]
@@ -29,7 +28,6 @@ async def measure(plan: Plan) -> Result:
         f"taken from {SAMPLE} streams that another process follows; CPU is that of the whole process. Past the "
         f"knee, Redis grows by the log of the running turns, which is trimmed when they finish."
     )
-    return result
 
 
 def fine(stage: Stage) -> bool:

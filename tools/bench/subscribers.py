@@ -17,8 +17,7 @@ TITLE = "subscribers of one session, and sessions followed over one connection"
 PACE = 50
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("subscribers", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     seconds = plan.pick(3.0, 1.0)
     for number in plan.pick((1, 10, 100, 1_000), (50,)):
         with stand() as built:
@@ -31,7 +30,6 @@ async def measure(plan: Plan) -> Result:
     result.remarks.append(
         f"Each speaks at {PACE}/s. All subscribers are in one process, whose client has one connection for all."
     )
-    return result
 
 
 def _add(result: Result, name: str, seen: Report, redis_cpu: float) -> None:

@@ -23,8 +23,7 @@ SHARE_OF_RQ = 0.25
 """How much of the flood stock RQ gets: it is slower."""
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("tenants", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(1000, 100)
     found: dict[str, list[tuple[float, float]]] = {}
     for n in range(plan.rounds):
@@ -39,7 +38,6 @@ async def measure(plan: Plan) -> Result:
         result.add(name, "turns taken before it", [before for before, _ in rounds], "")
         result.add(name, "its start after", [seconds for _, seconds in rounds], "s")
     result.remarks.append(f"{number} turns wait for one worker process with room for 10.")
-    return result
 
 
 async def _behind(

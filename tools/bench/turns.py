@@ -14,8 +14,7 @@ from bench.stand import Stand, stand
 TITLE = "turns with one-chunk answers over HTTP, submitted in advance"
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("turns", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     number = plan.pick(2500, 400)
     rounds: list[dict[str, float]] = []
     with stand() as built:
@@ -45,7 +44,6 @@ async def measure(plan: Plan) -> Result:
     result.add(name, "against bare SDK calls", [one["turns1"] / one["sdk"] for one in rounds], "×")
     result.add(name, "CPU of the worker, a turn", of("alone"), "µs")
     result.add(name, "CPU of Redis, a turn", of("redis_alone"), "µs")
-    return result
 
 
 async def _through(built: Stand, worker: Process, number: int, prefix: str) -> dict[str, float]:

@@ -32,11 +32,9 @@ ASKS = AgentSpec(
 """Its tool is the caller's: each turn waits for the result of one call."""
 
 
-async def measure(plan: Plan) -> Result:
-    result = Result("waiting", TITLE)
+async def measure(plan: Plan, result: Result) -> None:
     with stand() as built:
         await _waiting(result, built, plan.pick(1_000, 200))
-    return result
 
 
 async def _waiting(result: Result, built: Stand, number: int) -> None:

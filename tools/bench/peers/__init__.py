@@ -1,5 +1,5 @@
 """Other queues at the same work."""
 
-from bench.peers.comparison import measure
+from bench.peers.comparison import TITLE, measure
 
-__all__ = ["measure"]
+__all__ = ["TITLE", "measure"]

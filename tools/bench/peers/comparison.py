@@ -43,9 +43,8 @@ class Found:
     failed: list[str] = field(default_factory=list[str])
 
 
-async def measure(plan: Plan) -> Result:
+async def measure(plan: Plan, result: Result) -> None:
     """The rounds are interleaved; a peer that fails is named with its reason, and the others go on."""
-    result = Result("peers", TITLE)
     number, rounds = plan.pick(1000, 200), min(plan.rounds, ROUNDS)
     unusable = missing()
     found = {name: Found() for name in (FLOOR, OURS, *[peer.name for peer in PEERS])}
@@ -65,7 +64,6 @@ async def measure(plan: Plan) -> Result:
         f"Rounds: {rounds}. One worker each, room for 100 turns where it has room for more than one, other settings "
         f"as they come: {', '.join(versions)}"
     )
-    return result
 
 
 def _add(result: Result, name: str, found: Found) -> None:
