@@ -57,7 +57,7 @@ WORKER_ORDER = [
 ]
 GATEWAY_ORDER = [
     "serve api",
-    "app redis_check",
+    "app",
     "interface frontends openai page",
     "http",
     "settings turn_stream",
@@ -82,7 +82,7 @@ OWNERS = {
     "llama_index": ["antiphon.ext.llama_index"],
     "pydantic_ai": ["antiphon.ext.pydantic_ai"],
     "ag_ui": ["antiphon_gateway.frontends.ag_ui", "antiphon_gateway.frontends.ag_ui_events"],
-    "cryptography": ["antiphon_gateway.access.cursors", "antiphon.encryption.cipher"],
+    "cryptography": ["antiphon_gateway.access.secret", "antiphon.encryption.cipher"],
     "jwt": ["antiphon_gateway.access.tokens"],
     "redis": ["antiphon.wire.*", "antiphon.stores.redis"],
     "rq": ["antiphon_worker.jobs"],
@@ -98,7 +98,7 @@ OWNERS = {
     "anthropic": ["antiphon_worker.providers.anthropic.provider"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
-        for name in ("connection", "failures", "http1", "posting", "proxies", "transport")
+        for name in ("connection", "failures", "http1", "posting", "transport")
     ],
     "httptools": ["antiphon_worker.providers.http.http1"],
     "psycopg": ["antiphon.stores.postgres"],
@@ -122,7 +122,6 @@ OWNERS = {
 # Modules outside the owners that name errors of Redis. Each is a place where the layer below lets them through.
 NAMES_REDIS_ERRORS = {
     "antiphon_worker.rq.foreign_jobs",
-    "antiphon_worker.rq.advertised",
     "antiphon_worker.rq.presence",
 }
 

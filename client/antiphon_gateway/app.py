@@ -17,9 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
 from antiphon.client import AsyncClient
-from antiphon_gateway.access.access import Access
+from antiphon_gateway.access.access import Access, check_origin
 from antiphon_gateway.access.caller import Caller
-from antiphon_gateway.access.origins import check_origin
 from antiphon_gateway.frontends import ag_ui, ai_sdk
 from antiphon_gateway.http.operations import (
     Answer,

@@ -7,8 +7,9 @@ import importlib.util
 import logging
 import signal
 import socket
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -16,14 +17,15 @@ import uvicorn
 
 from antiphon.cli.arguments import add_json, add_redis, add_settings, command_parser, print_json, redis_urls
 from antiphon.client import AsyncClient
-from antiphon.errors import SettingsError
+from antiphon.errors import SettingsError, StoreError, StoreUnsupported
 from antiphon.redis.cells import prefix_of
 from antiphon.telemetry import set_up_logging
+from antiphon.wire.connection.open import open_redis, redact
+from antiphon.wire.errors import asked
 from antiphon_gateway.access.caller import hash_of, new_key
 from antiphon_gateway.app import Gateway, gateway
 from antiphon_gateway.http.connection import Connection, SocketConnection
 from antiphon_gateway.observing.loop_lag import STUCK_SECONDS, LoopLag
-from antiphon_gateway.redis_check import reaching
 from antiphon_gateway.settings import GatewaySettings
 
 log = logging.getLogger("antiphon.gateway")
@@ -201,3 +203,48 @@ def _print_key(*, json: bool) -> int:
         return 0
     print(f'{key}\n\n[keys.NAME]\nhash = "{hash_of(key)}"\ntenant = "TENANT"\nrights = ["read", "write"]')
     return 0
+
+
+AGAIN_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def reaching(urls: Iterable[str]) -> AsyncGenerator[None]:
+    """Try each Redis until it has answered once, while this lasts. Ends with ``StoreUnsupported`` if one refuses us."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_reach(url)) for url in urls]
+            yield
+            for task in tasks:
+                task.cancel()
+    except* StoreUnsupported as refused:
+        raise refused.exceptions[0] from None
+
+
+async def _reach(url: str) -> None:
+    began = time.monotonic()
+    async with open_redis(url, retries=0) as redis:
+        failure = await _failure(redis)
+        if failure is None:
+            return
+        log.warning(
+            "%s: %s Requests fail until it answers; trying again.", redact(url), failure,
+            extra={"action": "outage_began"},
+        )  # fmt: skip
+        while await _failure(redis) is not None:  # noqa: ASYNC110 - what is waited for is in another process
+            await asyncio.sleep(AGAIN_SECONDS)
+        log.info(
+            "%s: Redis answers after %.1f s", redact(url), time.monotonic() - began,
+            extra={"action": "outage_ended"},
+        )  # fmt: skip
+
+
+async def _failure(redis: Any) -> StoreError | None:
+    """Why this Redis does not answer, or None if it does. Raises ``StoreUnsupported``."""
+    try:
+        await asked(redis.ping())
+    except StoreUnsupported:
+        raise
+    except StoreError as exc:
+        return exc
+    return None

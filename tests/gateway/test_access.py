@@ -27,7 +27,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
 from antiphon_gateway import Access, Caller, Limits, Refused
 from antiphon_gateway.access.caller import hash_of, read_keys
-from antiphon_gateway.access.cursors import opened
+from antiphon_gateway.access.secret import opened
 from antiphon_gateway.access.tokens import JwtSettings
 from antiphon_gateway.app import operations
 

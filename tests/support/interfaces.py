@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from antiphon.cli.completion import parsers
+from antiphon.cli.getting_started import parsers
 from antiphon.input.options import (
     LIST_OPTIONS,
     SESSION_OPTIONS,

@@ -31,17 +31,13 @@ SECTIONS = {
     },
     "Operation": {
         "top": ("top",),
-        "workers": ("workers", "queues"),
         "explain": ("explain",),
-        "failed": ("failed", "requeue"),
-        "administration": ("limits", "schedules", "webhooks", "facts"),
-        "erasure": ("export", "forget"),
+        "operation": ("workers", "queues", "failed", "requeue"),
+        "administration": ("limits", "schedules", "webhooks", "facts", "export", "forget"),
     },
     "Getting started": {
-        "init": ("init",),
-        "docs": ("docs",),
+        "getting_started": ("init", "docs", "completion"),
         "redis": ("redis", "demo"),
-        "completion": ("completion",),
     },
 }  # fmt: skip
 OWN = {

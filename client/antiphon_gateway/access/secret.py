@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import time
 
+from cryptography.fernet import Fernet, InvalidToken
+
 from antiphon.client import AsyncClient
 from antiphon.errors import StoreError
 from antiphon.redis.deployment import gateway_secret
+from antiphon_gateway.problems import Refused
 
 AGAIN_SECONDS = 60.0
 """After a loss of Redis, gateways may have different secrets for so long."""
@@ -43,3 +47,20 @@ class SharedSecret:
     def digest(self, *parts: str) -> str:
         """Return a hash of texts, always the same, which callers cannot compute."""
         return hmac.digest(self._secret, "\0".join(parts).encode(), "sha256").hex()
+
+
+def sealed(key: bytes, cursor: str) -> str:
+    """Return a cursor that only a gateway with the same configuration can read."""
+    return _fernet(key).encrypt(cursor.encode()).decode()
+
+
+def opened(key: bytes, text: str) -> str:
+    """Return the cursor. Raises ``Refused`` with 400."""
+    try:
+        return _fernet(key).decrypt(text.encode()).decode()
+    except InvalidToken:
+        raise Refused(400, "invalid_query", "This is not a cursor of a list of sessions.") from None
+
+
+def _fernet(key: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(key))

@@ -17,7 +17,7 @@ from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
 from antiphon.session.runtime import SessionRef
 from antiphon.wire.records import Published
-from antiphon_gateway.access.cursors import opened, sealed
+from antiphon_gateway.access.secret import opened, sealed
 from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.http.streams import PublishedEvents, json_of, messages_of
 from antiphon_gateway.interface.bodies import EventsQuery, MakeToken, ManyQuery, NewToken

@@ -11,7 +11,7 @@ from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
 from antiphon.session.async_session import AsyncSession
-from antiphon_gateway.access.cursors import opened, sealed
+from antiphon_gateway.access.secret import opened, sealed
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
     MOST_MESSAGES,

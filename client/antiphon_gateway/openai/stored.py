@@ -15,7 +15,7 @@ from antiphon.model import TERMINAL
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import finished_steps
 from antiphon.session.turn_info import TurnInfo
-from antiphon_gateway.access.cursors import opened, sealed
+from antiphon_gateway.access.secret import opened, sealed
 from antiphon_gateway.http.operations import Call
 from antiphon_gateway.openai.errors import RefusedField, refused
 from antiphon_gateway.openai.items import (

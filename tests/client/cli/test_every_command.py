@@ -18,8 +18,8 @@ from support.source_tree import ROOT
 
 from antiphon.cli.arguments import EXIT_CODES, acts_of
 from antiphon.cli.chat import Answer
-from antiphon.cli.completion import parsers
 from antiphon.cli.explain import story_of
+from antiphon.cli.getting_started import parsers
 from antiphon.cli.main import commands, main
 from antiphon.cli.terminal import EventLines, Paint, counted, printable, safe_json
 from antiphon.client import Client

@@ -19,7 +19,7 @@ from antiphon.memory import Memory, WordEmbeddings
 from antiphon.testing import script
 from antiphon_worker.app import App
 from antiphon_worker.memory import indexer
-from antiphon_worker.memory.index import Index
+from antiphon_worker.memory.documents import Index
 from antiphon_worker.memory.recall import NOTE
 from antiphon_worker.providers.scripted import ScriptedProvider
 

@@ -14,7 +14,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.model import FallbackModel
 from antiphon.wire.lists.workers import FIELD
 from antiphon_worker.process.worker import Worker
-from antiphon_worker.rq.advertised import AppParts
+from antiphon_worker.rq.presence import AppParts
 from antiphon_worker.settings import Settings
 
 ENV = {"ANTIPHON_APP": "support.other_stage:app"}

@@ -13,7 +13,7 @@ from support.services.raw_server import RawConnection, RawServer
 from support.services.wire_server import WireServer
 
 from antiphon.errors import ProviderRejected, ProviderUnreachable
-from antiphon_worker.providers.http.proxies import proxies_of
+from antiphon_worker.providers.http.transport import proxies_of
 from antiphon_worker.providers.service import ModelService
 
 pytestmark = pytest.mark.usefixtures("any_loop", "no_proxies")

@@ -16,7 +16,7 @@ from antiphon_worker.process.isolated_turn import run_one_turn
 from antiphon_worker.process.lease import LeaseKeeper
 from antiphon_worker.settings import Settings
 from antiphon_worker.supervisor.isolated_turns import IsolatedTurns
-from antiphon_worker.supervisor.standby import KEPT
+from antiphon_worker.supervisor.supervisor import KEPT
 
 pytestmark = pytest.mark.one_server  # signals and processes: no server has a part in that
 

@@ -23,12 +23,11 @@ from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.results import decided_result, noted
 from antiphon.window import byte_size
-from antiphon_worker.loop.answers import check_form
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.loop import LoopResult, Suspended
 from antiphon_worker.loop.output import ExpectedOutput
 from antiphon_worker.loop.step_calls import Rules, as_approved, error_result, result_event, told
-from antiphon_worker.loop.step_events import Sink
+from antiphon_worker.loop.step_events import Sink, check_form
 from antiphon_worker.loop.steps import (
     CallsOpened,
     Journal,

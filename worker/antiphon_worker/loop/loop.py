@@ -46,12 +46,11 @@ from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.input.values import now_ms
 from antiphon.model import Decision, Item, Message, OpenCall, Response, StopReason, ToolOutcome, Usage
 from antiphon.tools import Context
-from antiphon_worker.loop.answers import check_answer
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
 from antiphon_worker.loop.sent_history import SentHistory, cut_results
 from antiphon_worker.loop.step_calls import Gate, StepCalls, result_event, result_of_open
-from antiphon_worker.loop.step_events import Sink, StepEvents, answered
+from antiphon_worker.loop.step_events import Sink, StepEvents, answered, check_answer
 from antiphon_worker.loop.steps import (
     Journal,
     Step,

@@ -32,8 +32,7 @@ from antiphon.wire.lists.memories import (
 )
 from antiphon_worker.loop.output import ExpectedOutput
 from antiphon_worker.loop.step_events import answered
-from antiphon_worker.memory.passages import TurnText
-from antiphon_worker.memory.plan import Plan
+from antiphon_worker.memory.passages import Plan, TurnText
 from antiphon_worker.providers.base import Increment, ModelRequest, OutputSchema, Provider
 from antiphon_worker.providers.http.limits import Gate
 

@@ -30,8 +30,7 @@ from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord
 from antiphon_worker.loop.toolbox import is_stop, text_of
 from antiphon_worker.memory.documents import Documents
-from antiphon_worker.memory.passages import TurnText, texts_of_history, texts_of_turn
-from antiphon_worker.memory.plan import Plan, Work
+from antiphon_worker.memory.passages import Plan, TurnText, Work, texts_of_history, texts_of_turn
 
 log = logging.getLogger("antiphon.memory")
 

@@ -1,16 +1,22 @@
-"""What of a turn is written to an index: passages of its question and its answer, with ids that are always the same."""
+"""What of a turn is written to an index: chunks of its question and its answer, with ids that are always the same."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from antiphon.memory.declaration import Memory
 from antiphon.model import Message
+from antiphon.wire.lists.memories import TakenSession
+
+if TYPE_CHECKING:
+    from antiphon.memory.declaration import Memory
+
 
 PASSAGE_CHARACTERS = 2000
 MOST_PASSAGES = 16
@@ -82,3 +88,33 @@ def _cut(text: str) -> Iterator[str]:
         text = text[end:].strip()
     if text:
         yield text
+
+
+class Plan(NamedTuple):
+    """Turns with outdated documents, the texts to write now, and what Redis keeps of each turn.
+
+    Nothing is kept of a turn that was forgotten.
+    """
+
+    taken: TakenSession
+    replaced: list[str]
+    texts: list[TurnText]
+    indexed: dict[str, str]
+
+
+class Work(Protocol):
+    """What is made of finished turns. ``cursor`` is the name under which they wait in Redis.
+
+    ``write`` and ``undo`` may be called again for the same turns: then they do nothing more.
+    """
+
+    cursor: str
+    at_once: int
+    lease_seconds: float
+    most_turns: int | None
+    replaces: Memory | None
+
+    def value(self, taken: TakenSession, text: TurnText) -> str: ...
+    async def write(self, plans: Sequence[Plan]) -> None: ...
+    async def undo(self, plan: Plan, turns: Sequence[str]) -> None: ...
+    async def former(self, taken: TakenSession, turn: str) -> TurnText | None: ...

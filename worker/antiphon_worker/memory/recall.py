@@ -26,7 +26,7 @@ from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.toolbox import is_stop, text_of
 from antiphon_worker.loop.visible_history import LoadedHistory
-from antiphon_worker.memory.index import Index
+from antiphon_worker.memory.documents import Index
 from antiphon_worker.memory.memories import Memories
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ from antiphon_worker.process.outcomes import (
 )
 from antiphon_worker.process.publisher import Publisher, TurnSink, WatchedSink
 from antiphon_worker.providers.http.limits import Gate, HeldBack
-from antiphon_worker.rq.advertised import AppParts, how_to_start, workers_with
+from antiphon_worker.rq.presence import AppParts, how_to_start, workers_with
 from antiphon_worker.settings import Settings
 
 log = logging.getLogger("antiphon.turn")

@@ -39,7 +39,7 @@ from antiphon_worker.webhooks import Deliverer
 
 if TYPE_CHECKING:
     from antiphon.memory.declaration import Memory
-    from antiphon_worker.memory.plan import Work
+    from antiphon_worker.memory.passages import Work
 
 log = logging.getLogger("antiphon.worker")
 

@@ -40,8 +40,7 @@ try:
         map_sdk_error,
         map_transport_error,
     )
-    from antiphon_worker.providers.http.proxies import ProxyRoutes, proxies_of
-    from antiphon_worker.providers.http.transport import DirectTransport, exchange_of
+    from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoutes, exchange_of, proxies_of
 except ImportError as exc:
     raise MissingPackage(
         "Model services need the worker's packages: pip install 'antiphon[worker]'."

@@ -12,8 +12,7 @@ from antiphon.errors import AgentError
 from antiphon_worker.providers.errors import retry_after
 from antiphon_worker.providers.http.addresses import is_public
 from antiphon_worker.providers.http.failures import TransportErrors
-from antiphon_worker.providers.http.proxies import ProxyRoutes, proxies_of
-from antiphon_worker.providers.http.transport import DirectTransport
+from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoutes, proxies_of
 
 MOST_CONNECTIONS = 1024
 KEEPALIVE_SECONDS = 30.0
