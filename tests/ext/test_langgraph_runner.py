@@ -1,7 +1,5 @@
 """A graph of LangGraph inside a turn: over HTTP against the model server, and with nodes that fail."""
 
-from __future__ import annotations
-
 import operator
 from typing import Annotated, Any
 

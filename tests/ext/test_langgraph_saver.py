@@ -1,7 +1,5 @@
 """The checkpointer passes LangGraph's own conformance suite, on every server, and works in graphs."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The Agents SDK's ``Runner`` inside a turn: over HTTP against the model server, and with scripted models."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

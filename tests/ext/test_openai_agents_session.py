@@ -1,7 +1,5 @@
 """``AntiphonSession`` keeps the contract of the Agents SDK's sessions, in this process and on Redis."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

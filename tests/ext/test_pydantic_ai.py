@@ -1,7 +1,5 @@
 """An agent of pydantic-ai inside a turn, and message histories in both directions."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import (

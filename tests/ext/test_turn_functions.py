@@ -1,7 +1,5 @@
 """A function runs the turn: with our lease, stream, journal, limits and cancel."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """Who may what: keys, JSON web tokens, tokens for streams, and all that is tried to get around them (G15)."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

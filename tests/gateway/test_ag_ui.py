@@ -1,7 +1,5 @@
 """AG-UI: by the types of ``ag-ui-protocol``, and by the official ``@ag-ui/client``, which ``make clients`` installs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The AI SDK's chat: its stream, resuming it from another gateway, and the official client where it is installed."""
 
-from __future__ import annotations
-
 import json
 from contextlib import asynccontextmanager
 

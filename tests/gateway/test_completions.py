@@ -1,7 +1,5 @@
 """OpenAI's Chat Completions interface: the official client reads it, and nothing of a request is left unsaid."""
 
-from __future__ import annotations
-
 import openai
 import pytest
 from support.gateway import open_gateway

@@ -1,7 +1,5 @@
 """A gateway that drains while a request waits: the request is refused, and its repetition returns the result."""
 
-from __future__ import annotations
-
 import asyncio
 
 import openai

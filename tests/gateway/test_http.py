@@ -1,7 +1,5 @@
 """What any HTTP client may send: HEAD, compressed bodies, a charset; and what is wrong is told in a sentence."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

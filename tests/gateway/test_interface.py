@@ -1,7 +1,5 @@
 """Sessions, turns and events over HTTP, as a program in any language has them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from urllib.parse import quote

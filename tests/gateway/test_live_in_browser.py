@@ -1,7 +1,5 @@
 """The page ``/live`` in headless Chromium, beside a real gateway and real workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote

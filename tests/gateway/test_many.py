@@ -1,7 +1,5 @@
 """What spans sessions: one stream of many of them, failed turns, queues, workers and limits."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import AsyncExitStack, asynccontextmanager

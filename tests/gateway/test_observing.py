@@ -1,7 +1,5 @@
 """What operators see of gateways: metrics, health, JSON logs and traces; none of it holds what users wrote."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

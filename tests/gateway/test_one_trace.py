@@ -4,8 +4,6 @@ The receiver is an HTTP server that decodes what exporters send with the officia
 does.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

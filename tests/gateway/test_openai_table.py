@@ -1,7 +1,5 @@
 """The table of OpenAI's endpoints and fields is current, and each of its claims is true of a running gateway."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

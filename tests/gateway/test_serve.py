@@ -1,7 +1,5 @@
 """``antiphon serve`` as a process beside real workers: they are killed, stopped and attacked in mid-answer (G18)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

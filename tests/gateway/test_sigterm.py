@@ -1,7 +1,5 @@
 """SIGTERM of ``antiphon serve`` while OpenAI's clients wait: a repetition with its key gets the one result."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

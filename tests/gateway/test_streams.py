@@ -1,7 +1,5 @@
 """An open stream as its ASGI server sees it: what an event costs, silence, and a reader that takes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import asynccontextmanager

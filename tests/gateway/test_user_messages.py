@@ -1,7 +1,5 @@
 """What end users read of an error: in streams for browsers, in histories and in refusals."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

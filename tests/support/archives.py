@@ -1,7 +1,5 @@
 """Stores that tests watch, hold up and break, and the end of a session's life in Redis."""
 
-from __future__ import annotations
-
 import json
 import threading
 from typing import Any

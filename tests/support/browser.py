@@ -1,7 +1,5 @@
 """Headless Chromium, and the page of operators as somebody at it sees and uses it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

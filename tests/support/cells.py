@@ -1,7 +1,5 @@
 """One cell as a test drives it: the real scripts, a clock that the test moves, and short ways to a claimed turn."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 Worker processes load ``app`` from here: the text of a question says when its answer waits, fails or goes on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

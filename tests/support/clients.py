@@ -1,7 +1,5 @@
 """The official JavaScript clients, as ``make clients`` installs them, run by a test."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Coroutine tests: each on a loop of its own, which must be as empty afterwards as it was before."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Coroutine

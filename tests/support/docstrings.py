@@ -6,8 +6,6 @@ understands ``await``, as that of ``python -m asyncio``. Dots in an expected ans
 The methods of ``Session`` named …_async are those of ``AsyncSession``, whose examples are typed in.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """Code in plain text documents: found without marks, because prose does not parse as Python."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

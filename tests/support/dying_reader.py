@@ -1,7 +1,5 @@
 """The stage, whose workers die while they read a job that is no turn yet: ``JOB_DEATHS`` times."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -1,7 +1,5 @@
 """Workers, clients and a stage on one Redis, and what must hold of every session afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A reader of server-sent events as browsers have one: it comes back by itself, with the last id that it has seen."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Waiting for a condition: the only clock that a test may look at."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

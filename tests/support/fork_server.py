@@ -5,8 +5,6 @@ as a fresh interpreter would. If it starts processes with commands of ours, as a
 forked from it: the last step of ``subprocess`` is replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import fcntl

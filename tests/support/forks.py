@@ -8,8 +8,6 @@ What reads its settings when Python starts cannot be forked and is executed: see
 ``TEST_FORKS=no`` in its environment, for a test that finds processes by what /proc has of theirs.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

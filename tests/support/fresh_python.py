@@ -1,7 +1,5 @@
 """A Python that has imported nothing of ours yet."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

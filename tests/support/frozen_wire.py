@@ -5,8 +5,6 @@ them. Arguments and answers of scripts are no part of it: a script is called by 
 runs its own.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """A gateway behind uvicorn on the loop of the test, and a program that calls it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager

@@ -1,7 +1,5 @@
 """``antiphon serve`` and workers as processes, which a test starts, stops and kills."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ then it is doubled twice. Linear work takes four times as long, quadratic work s
 time for a hundred thousand signs is linear, whatever the machine.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product

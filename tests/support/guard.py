@@ -3,8 +3,6 @@
 Each test process has one watchdog. It works for process groups, so that the children of a worker end as well.
 """
 
-from __future__ import annotations
-
 import atexit
 import threading
 from typing import Literal

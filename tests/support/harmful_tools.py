@@ -1,7 +1,5 @@
 """Tools that harm the process that runs them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

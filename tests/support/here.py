@@ -1,7 +1,5 @@
 """A worker in the test's own process, with nothing but what the package brings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

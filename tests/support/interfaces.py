@@ -1,7 +1,5 @@
 """Which options of a turn each interface has, read from the interface itself."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

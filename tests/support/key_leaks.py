@@ -1,7 +1,5 @@
 """What a test has left in Redis: keys of ours must go away by themselves, except those made to last."""
 
-from __future__ import annotations
-
 import fnmatch
 import importlib
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@
 A test that starts processes or a browser is also ``nightly``, unless it is marked ``main_path``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path

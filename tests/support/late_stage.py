@@ -1,8 +1,6 @@
 """The stage, but a process that is to run a turn alone stands still twice: at the gate ``alone`` before it claims the
 turn, and at the gate ``claimed`` after it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable

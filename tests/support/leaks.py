@@ -1,7 +1,5 @@
 """Looks for what users, tools and models wrote in all that a Redis holds, and in all that was ever sent to it."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

@@ -1,7 +1,5 @@
 """A limit for what hangs outside a test function: it fails that test and no other."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

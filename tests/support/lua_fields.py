@@ -1,7 +1,5 @@
 """The fields of hashes and streams that the Lua scripts read and write, by the kind of their key."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

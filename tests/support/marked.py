@@ -1,7 +1,5 @@
 """What a page says between ``<!-- NAME: … -->`` and ``<!-- end of NAME -->`` is made from something else."""
 
-from __future__ import annotations
-
 
 def with_block(page: str, name: str, block: str) -> str:
     """The page with ``block`` between its marks. Raises ``ValueError`` where the page has no such marks."""

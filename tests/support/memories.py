@@ -1,7 +1,5 @@
 """Memories for tests: stores that fail, and what stands in a memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model server in a process of its own, for tests whose workers are processes too."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from typing import Any

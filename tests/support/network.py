@@ -1,7 +1,5 @@
 """The tests talk to this machine alone: a connection to anywhere else is a mistake, and says so."""
 
-from __future__ import annotations
-
 import ipaddress
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """The stage in another release: each of its scripts has another text, and so another hash."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from functools import cache

@@ -5,8 +5,6 @@
 The suites of ``client/node`` are such programs. All ends with the input.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """One test over a list, which reports all that is wrong and not only the first."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps

@@ -1,7 +1,5 @@
 """Workers, a gateway and OpenAI's own client on one Redis, and the contract that what they exchange must fit."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable

@@ -4,8 +4,6 @@ Worker processes load ``app`` from here. ``tool:survey`` in a question says how 
 open; ``tool:refund`` waits for an approval.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

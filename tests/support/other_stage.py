@@ -1,7 +1,5 @@
 """The stage with another App, for worker processes: what it has stands in STAGE_APP."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every regular expression of the packages, found in their sources, with the ways in which each is used."""
 
-from __future__ import annotations
-
 import ast
 import re
 import re._parser as parser

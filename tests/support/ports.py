@@ -1,7 +1,5 @@
 """Ports for servers that a test kills and starts again."""
 
-from __future__ import annotations
-
 import random
 import socket
 

@@ -1,7 +1,5 @@
 """Worker processes that a test starts, stops, freezes and kills; what they printed is shown when it fails."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

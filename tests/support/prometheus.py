@@ -1,7 +1,5 @@
 """Which alerts fire for what processes export: the rules are evaluated by Prometheus's own tool."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -13,8 +13,6 @@ Every method returns when its effect is in force.
 ...     proxy.heal()                       # everything passes again
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """A receiver of webhooks: a real HTTP server in threads, which answers as the test says and keeps what has come."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self

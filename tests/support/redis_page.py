@@ -1,7 +1,5 @@
 """The table of keys in docs/redis.md, made from the one place that spells them: ``python -m support.redis_page``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from support.marked import with_block

@@ -4,8 +4,6 @@ Nothing of it is published, so its wheel is built from its commit, and its depen
 ``tools/upgrade/requirements-<version>.txt``. ``python -m support.releases`` prepares it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The schemas of an OpenAPI document, each compiled once: making a validator takes far longer than using it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ They make ``SQLiteSession``s: here each is an ``AntiphonSession`` on the Redis t
 about SQLite itself, by what a test's code names, is left out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import os

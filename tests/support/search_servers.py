@@ -1,7 +1,5 @@
 """Servers that search vectors, from packages of pip: PostgreSQL with pgvector, and Redis with its search module."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An ASGI application behind uvicorn, on the loop of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The project's sources as syntax trees: who imports whom, how long everything is, which names are public."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

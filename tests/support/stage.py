@@ -12,8 +12,6 @@ directory, so that no fault of Redis comes between them. Words in the last user 
 - ``words:50``: that many words more, 10 ms each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A real terminal for a command: a pty, and what a person would see on its screen."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

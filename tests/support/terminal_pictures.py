@@ -4,8 +4,6 @@
 writes the screens.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

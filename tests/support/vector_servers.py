@@ -1,7 +1,5 @@
 """Small HTTP servers that answer as Elasticsearch and Pinecone do, as far as their LangChain packages ask."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

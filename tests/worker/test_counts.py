@@ -5,8 +5,6 @@ Seconds would flake; these do not.
 An upper bound is what it takes today: who needs more says so here, who needs less lowers it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import selectors

@@ -5,8 +5,6 @@ machine lends its counters, and most virtual machines do not. A bound is what it
 other versions of Python: who needs more says so here, who needs less lowers it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import sys

@@ -4,8 +4,6 @@ A full run writes ``docs/bench.json`` after each part, then the plots in ``docs/
 ``--quick`` and ``--json FILE`` leave the pages alone. ``plots`` measures nothing and makes plots and pages again.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Many turns handed in at once, and awaited: ``submit_many`` and ``results``, beside RQ's ``enqueue_many``."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

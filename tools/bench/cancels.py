@@ -1,7 +1,5 @@
 """How soon a cancelled turn has ended, while many others stream: from the call to the terminal event."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Several cells: the same streams on one, two and three of them, beside what the sums say that they cost."""
 
-from __future__ import annotations
-
 import asyncio
 
 from antiphon.client import AsyncClient

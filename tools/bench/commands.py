@@ -1,7 +1,5 @@
 """What a turn and a delta cost in Redis: commands, script calls, round trips and CPU time, all of them counted."""
 
-from __future__ import annotations
-
 from redis import Redis
 from support.eventually import wait_until_async
 

@@ -1,7 +1,5 @@
 """A way to a Redis that counts the requests which pass: what is sent at once and answered is one round trip."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any, Self

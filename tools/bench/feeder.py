@@ -1,7 +1,5 @@
 """``python -m bench.feeder URL RATE``: submits turns at a steady rate until it is ended."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """The floor: what the SDK does without any queue, and what the model server could do for a faster client."""
 
-from __future__ import annotations
-
 from bench.results import Plan, Result
 from bench.stand import Stand, stand
 

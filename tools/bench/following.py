@@ -1,7 +1,5 @@
 """A process that follows sessions, seen from the measurement: begin, wait, report."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The gateway: submit to first delta beside the direct client, streams that one process holds, and their memory."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

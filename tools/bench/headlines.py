@@ -1,7 +1,5 @@
 """The figures that a reader asks for first; a few of them stand in the README."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

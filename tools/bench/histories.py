@@ -1,7 +1,5 @@
 """Reading, forking and restoring sessions of 10 to 10,000 messages."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a caller waits for: submit to first delta and to the end, idle and at half load, beside bare SDK calls."""
 
-from __future__ import annotations
-
 import statistics
 
 from support.processes import Process

@@ -1,7 +1,5 @@
 """What a turn costs in a session of 10 to 10,000 messages, when the model is sent the last 20."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec

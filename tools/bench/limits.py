@@ -1,7 +1,5 @@
 """A rate limit that several worker processes share: how often the service must refuse, and how near to it they come."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

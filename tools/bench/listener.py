@@ -6,8 +6,6 @@ is, and how many events were missed. Several URLs stand with commas between; ``S
 the sessions PREFIX0, PREFIX1, ….
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

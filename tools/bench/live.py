@@ -1,7 +1,5 @@
 """Live streams that grow in number, on a stand of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """Turns as the benchmark submits them, and how fast they ended by the server's clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

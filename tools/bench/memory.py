@@ -1,7 +1,5 @@
 """Memory: of turns in flight and of idle sessions, in the worker and in Redis."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -4,8 +4,6 @@ Each step begins with a fresh peak: submit, and from the claim to the end of the
 is subtracted. ``maxmemory`` limits what Redis counts; the process also holds Lua's copies and freed memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``python -m bench.parts NAME ROUNDS full|quick FILE`` measures one part, and writes its result as JSON.
 """
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import signal

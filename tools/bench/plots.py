@@ -1,7 +1,5 @@
 """Plots as SVG text: lines over a logarithmic or plain axis, and bars. Legible on a light and on a dark page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

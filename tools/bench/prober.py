@@ -4,8 +4,6 @@ Prints one line of JSON with the times in milliseconds. The subscription stands 
 does for a page that shows the session; ``handle`` is the way of a script: submit, then ``turn.stream()``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Recall: planted facts, found again beside a plain search; how late turns are indexed, and what recall costs."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

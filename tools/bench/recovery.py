@@ -1,7 +1,5 @@
 """How soon a turn goes on: after kill -9 of its worker process, and after the loss of its host."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a measurement gives: figures for the tables, curves and bars for the plots."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ on aiohttp, which the extra ``bench`` brings and nothing else here needs; the ra
 show what the model server itself can do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

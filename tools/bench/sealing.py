@@ -4,8 +4,6 @@ Run it with ``PYTHONPATH=tools:tests python -m bench.sealing``. Each round plays
 delta, and many at once for the rate. The answers are scripted, without a pause.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

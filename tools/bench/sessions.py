@@ -1,7 +1,5 @@
 """What a turn costs beside 10 to 100,000 idle sessions."""
 
-from __future__ import annotations
-
 from redis import Redis
 
 from antiphon.client import AsyncClient

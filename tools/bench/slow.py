@@ -1,7 +1,5 @@
 """A subscriber that stops reading: what it does to the others, to the worker and to Redis, and how it comes back."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass, field

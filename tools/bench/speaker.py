@@ -4,8 +4,6 @@ It stands in for as many workers as that takes, so that the readers get the mach
 channel of its session, with the time at which it was sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

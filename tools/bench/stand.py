@@ -1,7 +1,5 @@
 """The test stand: a Redis, a model server and workers, each in processes of their own, all gone at the end."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

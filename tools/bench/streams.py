@@ -1,7 +1,5 @@
 """Live streams in one worker process, every delta logged and published: how many, how late, and what comes after."""
 
-from __future__ import annotations
-
 from bench.gauges import rss_bytes
 from bench.live import MOST, LiveStreams, Stage, add_stage, live_streams
 from bench.results import Plan, Result

@@ -1,7 +1,5 @@
 """Many who listen: 1 to 1,000 subscribers of one session, and 10,000 sessions over the one connection of a client."""
 
-from __future__ import annotations
-
 import asyncio
 
 from support.processes import Process

@@ -1,7 +1,5 @@
 """What larger deployments need, computed from what the benchmark has measured on this machine."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One turn of a tenant behind a flood of another: with shares, without tenants, and on stock RQ."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

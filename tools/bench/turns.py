@@ -1,7 +1,5 @@
 """Turns a second through one worker process and two, beside bare SDK calls in the same round."""
 
-from __future__ import annotations
-
 from support.processes import Process
 
 from antiphon.client import AsyncClient

@@ -1,7 +1,5 @@
 """Turns that wait for a decision: what each of them holds in Redis and in a worker."""
 
-from __future__ import annotations
-
 import asyncio
 
 from redis import Redis

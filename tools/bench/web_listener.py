@@ -3,8 +3,6 @@
 Says what ``bench.listener`` says, in the same way. It reads bytes, so that what is measured is the gateway.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Kill, stop and cut everything at random, then check every promise: ``python -m chaos --seed 7 --seconds 60``."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

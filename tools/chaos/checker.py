@@ -1,7 +1,5 @@
 """Read everything back and count what does not hold."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@ Keys of some sessions, tenants, schedules and webhooks are damaged for good, and
 round. No process may die, and the turns of another session run after each round.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

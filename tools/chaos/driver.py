@@ -1,7 +1,5 @@
 """Real processes on one Redis, and a plan of faults carried out on them."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Clients: they submit with keys, repeat what they are unsure of, cancel, wait, and read along."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

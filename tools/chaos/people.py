@@ -1,7 +1,5 @@
 """People who decide about calls that wait: several at once about the same one, while everything breaks."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import defaultdict

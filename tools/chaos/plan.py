@@ -1,7 +1,5 @@
 """What will go wrong and when: a sequence that depends on the seed alone."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@
 - *alone*: the turn has seen two crashes and waits for a process that runs nothing else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

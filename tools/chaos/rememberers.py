@@ -1,7 +1,5 @@
 """Sessions with a memory: they talk, and some are deleted or cleared, while the store and the workers fail."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Sessions that live in Redis for seconds, with an archive: they end there, come back, and end again."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

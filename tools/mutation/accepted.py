@@ -1,7 +1,5 @@
 """The deletions that no test notices and that are accepted, each with its reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _FILE = Path(__file__).parent / "accepted.txt"

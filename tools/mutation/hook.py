@@ -1,7 +1,5 @@
 """Scripts from another folder than the package's: for one block of code, or as a pytest plugin for a whole run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ records which tests call which functions of the core; then one for each change r
 quickest first. Survivors are printed with their place, and the exit code is 1 if there are any.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import gc

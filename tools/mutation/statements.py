@@ -4,8 +4,6 @@ A statement is a line and what continues it; a block (``if``, ``for``) goes as a
 later branch of an ``if``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

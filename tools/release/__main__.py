@@ -6,8 +6,6 @@
 - an SBOM (CycloneDX) of what stands in the image.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The wheel and the source of a release: building them, and what is wrong with their contents."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 import zipfile

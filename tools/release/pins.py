@@ -4,8 +4,6 @@
 name no address: pip takes the packages from wherever it is set up to, and refuses any with another hash.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

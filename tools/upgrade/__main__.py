@@ -1,7 +1,5 @@
 """Roll hosts between the release before this one and this one while everything breaks: ``python -m upgrade``."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

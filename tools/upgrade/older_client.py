@@ -5,8 +5,6 @@ It talks until ``stop`` is there, then writes ``talked.json``. It reads until it
 and writes ``seen.json``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Chaos in which hosts go from one release to the other: each that is replaced comes back as the other one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """What holds of every command: JSON for programs, the same exit codes, and nothing that a terminal would obey."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

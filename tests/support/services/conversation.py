@@ -1,7 +1,5 @@
 """What the tests of providers say and hear."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server that sends exactly the bytes that a test tells it to: each connection is played by a coroutine."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

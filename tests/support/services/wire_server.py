@@ -1,7 +1,5 @@
 """A model service in miniature: answers requests over real HTTP as a test tells it to, and remembers them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What holds on workers alone: limits of the App, limits over several attempts, what is used before a death."""
 
-from __future__ import annotations
-
 import pytest
 from support.cells import body, open_cell
 from support.eventually import wait_until_async

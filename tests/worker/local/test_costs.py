@@ -1,7 +1,5 @@
 """What turns of this process cost: their calls, and what they leave in its memory, which must not grow for months."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import sys

@@ -1,7 +1,5 @@
 """Turns that wait in this process, and in its store."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Turns of this process that wait for one another, and what they leave behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

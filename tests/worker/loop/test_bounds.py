@@ -1,7 +1,5 @@
 """What a hostile or broken model says is held to limits before anything of it is kept or run."""
 
-from __future__ import annotations
-
 import pytest
 from support.here import running_worker
 

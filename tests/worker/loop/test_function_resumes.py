@@ -1,7 +1,5 @@
 """A turn of a function that is broken off anywhere, and goes on from its journal, ends like one that never was."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

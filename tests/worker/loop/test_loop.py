@@ -1,7 +1,5 @@
 """The agent loop, on plain lists."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

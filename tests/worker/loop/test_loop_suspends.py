@@ -1,7 +1,5 @@
 """Calls that wait for decisions: the loop ends with them, and goes on with what was decided."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 from collections import Counter

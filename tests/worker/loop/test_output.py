@@ -1,7 +1,5 @@
 """Answers with a schema: read, corrected once within the turn, and published in part while they come."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from itertools import pairwise

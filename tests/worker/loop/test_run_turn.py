@@ -1,7 +1,5 @@
 """A turn as both runtimes run it: the window over the history, the loop, and what the session keeps of it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Summaries of what a window leaves out: nothing is lost, nothing is parted, and requests begin alike."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

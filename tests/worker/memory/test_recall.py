@@ -1,7 +1,5 @@
 """What is recalled: within its scope, beside the newest input, within its budget, and never what was deleted."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What a tenant submits delays another tenant's turn by at most its fair share (G14), with real workers."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

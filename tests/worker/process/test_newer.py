@@ -1,7 +1,5 @@
 """A worker leaves what a newer release has written to a worker of that release."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

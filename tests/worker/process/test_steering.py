@@ -1,7 +1,5 @@
 """Steering and stopping on workers: a crash repeats what the model was given, and an accepted cancel is the end."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A turn with approvals and a tool of the caller, whose worker crashes at each write of its journal in turn."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Fixtures for the tests of providers."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -1,7 +1,5 @@
 """A host with several addresses is reached by the one that answers first."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Answers of the Messages API, block by block."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Chat Completions as OpenAI and the many servers that speak it send them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

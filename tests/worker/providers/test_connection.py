@@ -1,7 +1,5 @@
 """Connections: pooled, kept alive, limited, closed without a word, and on their own after a fork."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """What a service is sent after decisions: each tool call with its result, in the order of the calls."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

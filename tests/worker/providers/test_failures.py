@@ -1,7 +1,5 @@
 """Whatever the SDKs and httpx2 can raise is one of our errors."""
 
-from __future__ import annotations
-
 import inspect
 import ssl
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Whatever a service sends ends in a result or in a provider error: never in another exception, never in a hang."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Headers of a request: the transport frames and routes it, and whoever submits a turn cannot."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A session changes its model in mid-conversation: what one service said is a valid history for the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One connection: whatever a service sends, and however it is cut, is one answer, or one error."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Answers that services give in ways of their own: nothing that they say is lost, and nothing is invented."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A chunk that brings a piece of text alone is read by a shorter way: it must come to the same as the long one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

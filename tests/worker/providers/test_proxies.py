@@ -1,7 +1,5 @@
 """Proxies: those that are given and those of the environment, who goes around them, and what is no proxy."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import AsyncGenerator

@@ -1,7 +1,5 @@
 """Exchanges recorded from the real services, replayed: each reads as the SDKs read it, however it is cut."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

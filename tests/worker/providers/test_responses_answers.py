@@ -1,7 +1,5 @@
 """Answers of the Responses API, item by item."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

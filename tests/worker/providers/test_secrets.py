@@ -1,7 +1,5 @@
 """Secrets of a provider stay in its process: no error, no log and no repr has them, in whatever form they come back."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

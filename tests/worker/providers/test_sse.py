@@ -1,7 +1,5 @@
 """Events come out of bytes the same, however the network cut them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

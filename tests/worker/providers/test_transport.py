@@ -1,7 +1,5 @@
 """The pool of connections: what is reused, how long is waited, and that room is given back once, whatever happens."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """The options of a job do what they do in a turn that a client submits, or the job fails with the reason."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

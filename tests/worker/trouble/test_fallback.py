@@ -1,7 +1,5 @@
 """Models that answer in the same turn where that of the agent fails."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

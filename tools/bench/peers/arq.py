@@ -1,7 +1,5 @@
 """arq: asyncio, a job is a coroutine."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The other queues, each installed apart from Antiphon: they may need another redis-py."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Celery: a pool of threads, or of processes as it comes (``CELERY_POOL``)."""
 
-from __future__ import annotations
-
 import os
 
 from celery import Celery

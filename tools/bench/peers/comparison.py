@@ -1,7 +1,5 @@
 """Antiphon, bare SDK calls and other queues at the same work: turns a second, and submit to first delta."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import statistics

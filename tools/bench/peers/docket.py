@@ -1,7 +1,5 @@
 """docket: asyncio on Redis streams, a job is a coroutine."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 

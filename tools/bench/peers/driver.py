@@ -4,8 +4,6 @@
 submit to the first delta on the session's channel; the first few, in which everything is imported, do not count.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

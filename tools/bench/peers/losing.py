@@ -1,7 +1,5 @@
 """How soon other queues start a job again whose worker was killed, with another worker beside it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Stock RQ, as ``rq worker`` comes (it forks for every job), and its ``SimpleWorker`` (it does not)."""
 
-from __future__ import annotations
-
 import os
 
 import rq

@@ -1,7 +1,5 @@
 """SAQ: asyncio, a job is a coroutine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import uvloop

@@ -1,7 +1,5 @@
 """What a tool says and hears through its context while it runs; on plain lists."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

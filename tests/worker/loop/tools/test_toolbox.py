@@ -1,7 +1,5 @@
 """Tool calls end in results, whatever the tool does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os
