@@ -39,7 +39,7 @@ CLIENT_ORDER = [
     "input",
     "window events",
     "model",
-    "errors text",
+    "errors text lazy",
 ]
 WORKER_ORDER = [
     "commands jobs",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon.lazy import names_of
 
 if TYPE_CHECKING:
     from antiphon.agent import Agent
@@ -18,25 +19,15 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application 
 
 __all__ = ["Agent", "AsyncClient", "AsyncSession", "Client", "Message", "Session", "tool"]
 
-_MODULES = {
-    "Agent": "agent",
-    "AsyncClient": "client",
-    "AsyncSession": "session.async_session",
-    "Client": "client",
-    "Message": "model",
-    "Session": "session.session",
-    "tool": "tools",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that ``import antiphon`` stays light."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "Agent": "agent",
+        "AsyncClient": "client",
+        "AsyncSession": "session.async_session",
+        "Client": "client",
+        "Message": "model",
+        "Session": "session.session",
+        "tool": "tools",
+    },
+)

@@ -55,75 +55,45 @@ __all__ = [
     "TurnNotFound", "UnknownAgent", "UnknownPrice", "UnknownProvider", "UnknownTool", "UsageError", "WrongTenant",
 ]  # fmt: skip
 
-_BUSY = "The assistant is very busy at the moment. Please try again in a few minutes."
-_SLOW = "The answer took too long. Please try again."
-_AWAY = "The assistant is not available at the moment. Please try again later."
-_BROKEN = "The answer broke off. Please try again."
-_REFUSED = "The assistant cannot answer this message. Please change it and try again."
-_SHORTER = "This is more than the assistant can handle at once. Please ask for less."
-_SHORTEN = (
-    "This conversation is too long for the assistant. Please send a shorter message or start a new one."
-)
-_WAIT = "The assistant is still busy with this conversation. Please wait a moment."
-_RELOAD = "The conversation has changed in the meantime. Please reload it."
-_GONE = "This is no longer available."
-_FORBIDDEN = "You do not have access to this."
-_TOO_MANY = "You have sent too many messages. Please wait before you send another one."
-_FAILED = "Something went wrong. Please try again."
-
-USER_MESSAGES = {
-    "provider": _AWAY,
-    "provider_rate_limited": _BUSY,
-    "provider_overloaded": _BUSY,
-    "provider_timed_out": _SLOW,
-    "provider_first_token_timed_out": _SLOW,
-    "provider_silent": _SLOW,
-    "provider_step_timed_out": _SLOW,
-    "provider_unreachable": _AWAY,
-    "provider_stream_broken": _BROKEN,
-    "provider_rejected": _REFUSED,
-    "context_too_long": _SHORTEN,
-    "provider_unauthorized": _AWAY,
-    "turn_timed_out": _SLOW,
-    "result_timeout": _SLOW,
-    "worker_died": _BROKEN,
-    "worker_crashed": _BROKEN,
-    "loop_stalled": _BROKEN,
-    "turn_cancelled": "The answer was stopped.",
-    "step_limit": _SHORTER,
-    "limit_reached": _SHORTER,
-    "body_too_large": _SHORTER,
-    "guardrail_tripwire": _REFUSED,
-    "invalid_message": _REFUSED,
-    "session_busy": _WAIT,
-    "already_decided": "This was decided before.",
-    "not_suspended": "This no longer waits for a decision.",
-    "session_changed": _RELOAD,
-    "message_not_found": _RELOAD,
-    "stream_gap": _RELOAD,
-    "not_found": _GONE,
-    "session_not_found": _GONE,
-    "turn_not_found": _GONE,
-    "turn_deleted": _GONE,
-    "wrong_tenant": _FORBIDDEN,
-    "not_allowed": _FORBIDDEN,
-    "forbidden": _FORBIDDEN,
-    "unauthorized": "Please sign in again.",
-    "tenant_limit": _TOO_MANY,
-    "too_many_requests": _TOO_MANY,
-    "too_many_streams": "Too many pages are open. Please close some of them.",
-    "draining": _AWAY,
-    "unknown_agent": _AWAY,
-    "unknown_provider": _AWAY,
-    "unknown_price": _AWAY,
-    "settings": _AWAY,
-    "missing_package": _AWAY,
-    "store": _AWAY,
-    "store_unavailable": _AWAY,
-    "store_full": _AWAY,
-    "store_read_only": _AWAY,
-    "store_unsupported": _AWAY,
+_SENTENCES = {
+    "The assistant is not available at the moment. Please try again later.": (
+        "provider provider_unreachable provider_unauthorized draining unknown_agent unknown_provider "
+        "unknown_price settings missing_package store store_unavailable store_full store_read_only "
+        "store_unsupported"
+    ),
+    "The assistant is very busy at the moment. Please try again in a few minutes.": (
+        "provider_rate_limited provider_overloaded"
+    ),
+    "The answer took too long. Please try again.": (
+        "provider_timed_out provider_first_token_timed_out provider_silent provider_step_timed_out turn_timed_out "
+        "result_timeout"
+    ),
+    "The answer broke off. Please try again.": "provider_stream_broken worker_died worker_crashed loop_stalled",
+    "The assistant cannot answer this message. Please change it and try again.": (
+        "provider_rejected guardrail_tripwire invalid_message"
+    ),
+    "This conversation is too long for the assistant. Please send a shorter message or start a new one.": (
+        "context_too_long"
+    ),
+    "The answer was stopped.": "turn_cancelled",
+    "This is more than the assistant can handle at once. Please ask for less.": (
+        "step_limit limit_reached body_too_large"
+    ),
+    "The assistant is still busy with this conversation. Please wait a moment.": "session_busy",
+    "This was decided before.": "already_decided",
+    "This no longer waits for a decision.": "not_suspended",
+    "The conversation has changed in the meantime. Please reload it.": (
+        "session_changed message_not_found stream_gap"
+    ),
+    "This is no longer available.": "not_found session_not_found turn_not_found turn_deleted",
+    "You do not have access to this.": "wrong_tenant not_allowed forbidden",
+    "Please sign in again.": "unauthorized",
+    "You have sent too many messages. Please wait before you send another one.": (
+        "tenant_limit too_many_requests"
+    ),
+    "Too many pages are open. Please close some of them.": "too_many_streams",
 }
+USER_MESSAGES = {code: sentence for sentence, codes in _SENTENCES.items() for code in codes.split()}
 """What end users read of an error, by its code. Translate these sentences by their codes."""
 
 _LIMIT = re.compile(r"(?:is over|exceeds) the limit (\w+), which is |\(limit (\w+)\)")
@@ -177,7 +147,7 @@ def user_message(code: str) -> str:
     >>> user_message("provider_silent")
     'The answer took too long. Please try again.'
     """
-    return USER_MESSAGES.get(code, _FAILED)
+    return USER_MESSAGES.get(code, "Something went wrong. Please try again.")
 
 
 class UsageError(AgentError):

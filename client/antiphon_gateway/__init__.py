@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon.lazy import names_of
 
 if TYPE_CHECKING:
     from antiphon_gateway.access.access import Access
@@ -16,24 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Caller", "Gateway", "GatewayMetrics", "GatewayTraces", "Limits", "Refused", "gateway"]
 
-_MODULES = {
-    "Access": "access.access",
-    "Caller": "access.caller",
-    "Gateway": "app",
-    "GatewayMetrics": "observing.metrics",
-    "GatewayTraces": "observing.traces",
-    "Limits": "settings",
-    "Refused": "problems",
-    "gateway": "app",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "Access": "access.access",
+        "Caller": "access.caller",
+        "Gateway": "app",
+        "GatewayMetrics": "observing.metrics",
+        "GatewayTraces": "observing.traces",
+        "Limits": "settings",
+        "Refused": "problems",
+        "gateway": "app",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon.lazy import names_of
 
 if TYPE_CHECKING:
     from antiphon_worker.app import App
@@ -11,15 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Allow", "App"]
 
-_MODULES = {"Allow": "antiphon_worker.inline_agents", "App": "antiphon_worker.app"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = names_of(__name__, {"Allow": "inline_agents", "App": "app"})

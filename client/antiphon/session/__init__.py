@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon.lazy import names_of
 
 if TYPE_CHECKING:
     from antiphon.session.session import Session
 
 __all__ = ["Session"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import ``Session`` on first access, because other modules of this package are used without it."""
-    if name != "Session":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from antiphon.session.session import Session
-
-    return Session
+__getattr__, __dir__ = names_of(__name__, {"Session": "session"})

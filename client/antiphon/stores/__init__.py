@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon.lazy import names_of
 
 if TYPE_CHECKING:
     from antiphon.stores.base import MemoryStore, SessionStore
@@ -14,20 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore", "PostgresStore", "RedisStore", "SQLiteStore", "SealedStore", "SessionStore"]
 
-_MODULES = {
-    "MemoryStore": "base",
-    "PostgresStore": "postgres",
-    "RedisStore": "redis",
-    "SQLiteStore": "sqlite",
-    "SealedStore": "encrypted",
-    "SessionStore": "base",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a store on first access, so that unused stores cost no import time."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "MemoryStore": "base",
+        "PostgresStore": "postgres",
+        "RedisStore": "redis",
+        "SQLiteStore": "sqlite",
+        "SealedStore": "encrypted",
+        "SessionStore": "base",
+    },
+)
