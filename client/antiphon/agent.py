@@ -18,7 +18,7 @@ from antiphon.input.messages import MessageLike
 from antiphon.input.options import ListOptions, OpeningOptions
 from antiphon.input.parameters import check_params
 from antiphon.input.request import LIMITED, WAITS, WITH_FALLBACK, AgentSpec
-from antiphon.input.values import is_a, lifetime, plain
+from antiphon.input.values import SessionWord, is_a, lifetime, plain
 from antiphon.model import AtLimit, CallerTool, FallbackModel, Retry, Timeouts
 from antiphon.model.resilience import checked_fallback, checked_retry, checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, checked_limits
@@ -182,6 +182,10 @@ class Agent:
         *,
         tenant: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        state: SessionWord | None = None,
+        search: str | None = None,
+        parent: str | None = None,
+        children: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> SessionList:
@@ -193,7 +197,11 @@ class Agent:
         >>> [info.session_id for info in agent.sessions(metadata={"plan": "free"})]
         ['user-123']
         """
-        return SessionList(self.sessions_async(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
+        which = ListOptions(
+            tenant=tenant, metadata=metadata, state=state, search=search, parent=parent, children=children,
+            limit=limit, cursor=cursor,
+        )  # fmt: skip
+        return SessionList(self.sessions_async(**which))
 
     def sessions_async(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """``sessions``, for ``async for``.

@@ -265,7 +265,9 @@ class AsyncClient:
     def sessions(self, **which: Unpack[ListOptions]) -> AsyncSessionList:
         """List the stored sessions of all cells, the one that expires last (usually the one used last) first.
 
-        ``tenant`` and ``metadata`` select sessions with these values. Sessions are read in pages during the iteration.
+        ``tenant`` and ``metadata`` select sessions with these values, ``state`` those that are ``running`` or
+        ``suspended``, for example, and ``search`` those with a text in their id, title, agent or tenant. Child sessions
+        are left out: ``parent`` lists those of one session, ``children=True`` all. Sessions are read in pages.
         With a ``limit`` the iteration ends after that many sessions, or after reading 1,000 (or ``limit``, if larger).
         To continue, pass the list's ``cursor`` to ``sessions(cursor=…)``; it is None at the end. A session that is
         used during the iteration moves to the front and may be missed.
@@ -273,8 +275,9 @@ class AsyncClient:
         >>> [info.session_id async for info in client.sessions()]
         ['user-123']
         """
+        query = list_query(**which)
         return AsyncSessionList(
-            lambda after, page: list_sessions(self.connections, after, page), list_query(**which)
+            lambda after, page: list_sessions(self.connections, after, page, query.state), query
         )
 
     async def turns(
@@ -415,8 +418,8 @@ class AsyncClient:
         if session is None and tenant is None:
             raise UsageError("Pass session= or tenant=: what is to be exported.")
         asked = _tenant(tenant)
-        ids = [] if session is not None else [one.session_id async for one in self.sessions(tenant=asked)]
-        for known in ids if session is None else [session]:
+        every = self.sessions(tenant=asked, children=True)
+        for known in [one.session_id async for one in every] if session is None else [session]:
             yield {"type": "session", **await self.session(known, tenant=asked).to_dict()}
             async for turn in self.turns(known, tenant=asked):
                 with suppress(TurnNotFound):  # it has expired
@@ -569,7 +572,7 @@ async def _forget_session(client: AsyncClient, session: SessionId, tenant: str |
 
 async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgotten:
     found, cells = Forgotten(), list(client.connections.cells)
-    for info in [one async for one in client.sessions(tenant=tenant)]:
+    for info in [one async for one in client.sessions(tenant=tenant, children=True)]:
         if await client.session(info.session_id, tenant=tenant).delete():
             found.sessions.append(info.session_id)
     for schedule in [one async for one in client.schedules(tenant=tenant)]:

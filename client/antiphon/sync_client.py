@@ -14,7 +14,7 @@ from antiphon.errors import AgentError
 from antiphon.events import Event
 from antiphon.input.messages import Input, MessageLike
 from antiphon.input.request import AgentSpec, Travelling
-from antiphon.input.values import IfBusy, Priority, WhileSuspended
+from antiphon.input.values import IfBusy, Priority, SessionWord, WhileSuspended
 from antiphon.model import CallerTool, Response, Status
 from antiphon.redis.all_events import FollowedEvent
 from antiphon.redis.deployment import TenantLimits
@@ -315,12 +315,18 @@ class Client(Synchronous[AsyncClient]):
         *,
         tenant: str | None = LEFT_OUT,
         metadata: Mapping[str, Any] | None = LEFT_OUT,
+        state: SessionWord | None = LEFT_OUT,
+        search: str | None = LEFT_OUT,
+        parent: str | None = LEFT_OUT,
+        children: bool = LEFT_OUT,
         limit: int | None = LEFT_OUT,
         cursor: str | None = LEFT_OUT,
     ) -> SessionList:
         """List the stored sessions of all cells, the one that expires last (usually the one used last) first.
 
-        ``tenant`` and ``metadata`` select sessions with these values. Sessions are read in pages during the iteration.
+        ``tenant`` and ``metadata`` select sessions with these values, ``state`` those that are ``running`` or
+        ``suspended``, for example, and ``search`` those with a text in their id, title, agent or tenant. Child sessions
+        are left out: ``parent`` lists those of one session, ``children=True`` all. Sessions are read in pages.
         With a ``limit`` the iteration ends after that many sessions, or after reading 1,000 (or ``limit``, if larger).
         To continue, pass the list's ``cursor`` to ``sessions(cursor=…)``; it is None at the end. A session that is
         used during the iteration moves to the front and may be missed.
@@ -329,7 +335,18 @@ class Client(Synchronous[AsyncClient]):
         ['user-123']
         """
         return SessionList(
-            self._async.sessions(**given(tenant=tenant, metadata=metadata, limit=limit, cursor=cursor))
+            self._async.sessions(
+                **given(
+                    tenant=tenant,
+                    metadata=metadata,
+                    state=state,
+                    search=search,
+                    parent=parent,
+                    children=children,
+                    limit=limit,
+                    cursor=cursor,
+                )
+            )
         )
 
     def turns(

@@ -156,7 +156,7 @@ def test_a_message_beside_a_turn_waits_joins_interrupts_or_replaces_it_as_its_au
     assert not page.find("#if-busy").is_displayed()
     page.write("gate:g One")
     page.shows_turns(("Hello", "", "finished"), ("gate:g One", FIRST_WORDS.strip(), "running"))
-    page.shows("#busy-row", "A turn runs. Your message")
+    page.shows("#busy-row", "A turn is open. Your message")
     choose(page, "interrupt")
     page.write("gate:h Two")
     page.shows_turns(
@@ -201,8 +201,8 @@ def test_a_tool_shows_how_far_it_is_and_waits_for_an_approval(operation):
     assert page.run("return document.querySelector('progress').value") == 0.5
     stage.open("tool")
     page.shows(".call:nth-of-type(2)", "WAITS", "refund waits for your approval.")
-    page.shows("article footer", "Waiting for approval")
-    page.shows("#list", "To decide")
+    page.shows("article footer", "Suspended")
+    page.shows("#list", "Suspended")
     page.driver.refresh()
     page.shows(".call:nth-of-type(2)", "refund waits for your approval.")
     page.find(".change summary").click()
@@ -416,3 +416,181 @@ window.longest = 0;
   requestAnimationFrame(frame);
 })(last);
 """
+
+
+MARKDOWN = """# Your order
+
+Some **bold**, *slanted* and `code`, a [link](https://example.com/a?b=1) and https://example.org/plain.
+
+- one
+  - inner
+- two
+
+1. first
+2. second
+
+> quoted
+
+| item | price |
+|---|--:|
+| tea | **3** |
+
+```python
+print("<b>")
+```
+
+---
+![tracking](https://example.net/pixel.png) <img src=x onerror="window.harmed=1"> [bad](javascript:window.harmed=1)
+[worse](JaVaScRiPt:window.harmed=1) [data](data:text/html,x) [here](/live) <script>window.harmed=1</script>"""
+
+SHAPE = """
+const said = document.querySelector(".said .prose");
+return {
+  kinds: [...said.children].map((one) => one.tagName),
+  inside: [...said.querySelectorAll("strong, em, code, li, th, td, a")]
+    .map((one) => one.tagName + " " + one.textContent),
+  links: [...said.querySelectorAll("a")].map((one) => [one.href, one.rel, one.target]),
+  others: said.querySelectorAll("img, script, iframe, object, form, style").length,
+};
+"""
+
+
+def test_markdown_becomes_elements_without_html_pictures_or_links_that_run_code(operation):
+    page = operation.page
+    messages = [
+        {"role": "user", "parts": [{"type": "text", "text": "**Me**"}]},
+        {"role": "assistant", "parts": [{"type": "text", "text": MARKDOWN}]},
+    ]
+    operation.call("POST", "/sessions", {"session_id": "s", "messages": messages})
+    page.open("#/sessions/s")
+    page.shows(".message", "Me")
+    page.shows(".said", "Your order", "<script>")
+    found = page.run(SHAPE)
+    assert found["kinds"] == ["P", "P", "UL", "OL", "BLOCKQUOTE", "DIV", "PRE", "HR", "P"]
+    for one in ("STRONG bold", "EM slanted", "CODE code", "LI inner", "TH item", "TD tea", "STRONG 3"):
+        assert one in found["inside"], one
+    safe = ["noopener noreferrer nofollow", "_blank"]
+    assert found["links"] == [
+        ["https://example.com/a?b=1", *safe], ["https://example.org/plain", *safe],
+        ["https://example.net/pixel.png", *safe],
+    ]  # fmt: skip
+    assert found["others"] == 0
+    assert page.run("return [window.harmed, document.querySelector('.message strong').textContent]") == [
+        None,
+        "Me",
+    ]
+    assert page.run(
+        "return performance.getEntriesByType('resource').every((one) => one.name.startsWith(origin))"
+    )
+
+
+# Markdown that grows by single characters must end as it does when it comes at once.
+GROWING = """
+return (async (text) => {
+  const { Prose } = await import("/live/showing/prose.js");
+  const whole = new Prose(), grown = new Prose();
+  whole.update(text);
+  for (let end = 1; end <= text.length; end += 1) grown.update(text.slice(0, end));
+  return [whole.node.outerHTML, grown.node.outerHTML];
+})(arguments[0])
+"""
+# What takes a regular expression long that is not careful.
+HARMFUL = """
+return (async () => {
+  const { Prose } = await import("/live/showing/prose.js");
+  const texts = ["[", "`a", " *a", "**a ", " _a", "~~a", "![[*_`~~", "https://", ">", "- ", "|", "\\\\", "[a](", "1. "]
+    .map((one) => one.repeat(Math.ceil(19_000 / one.length)));
+  texts.push("- a\\n".repeat(50_000), "a | b\\n- | -\\n" + "| x\\n".repeat(50_000));
+  texts.push("> ".repeat(5_000) + "\\n- ".repeat(5_000), "<https://".repeat(2_000));
+  return texts.map((text) => {
+    const began = performance.now();
+    new Prose().update(text);
+    return [text.slice(0, 8), performance.now() - began];
+  });
+})()
+"""
+
+
+def test_markdown_is_the_same_however_it_arrives_and_no_text_stops_the_page(operation):
+    operation.page.open()
+    whole, grown = operation.page.run(GROWING, MARKDOWN)
+    assert grown == whole
+    slow = [one for one in operation.page.run(HARMFUL) if one[1] > 3000]
+    assert slow == []
+
+
+def test_the_search_and_the_counts_are_of_all_sessions_and_not_of_those_that_were_read(operation):
+    page = operation.page
+    operation.call(
+        "POST", "/sessions", {"session_id": "first", "tenant": "acme", "metadata": {"title": "Needle"}}
+    )
+    for number in range(60):
+        operation.call("POST", "/sessions", {"session_id": f"hay-{number}"})
+    page.open()
+    page.shows("#filters", "All 61", "Running 0", "Suspended 0", "Failed 0")
+    assert "Needle" not in page.text("#list")
+    page.find("#search").send_keys("needle")
+    page.shows("#list", "Needle", "tenant acme")
+    assert page.run("return document.querySelectorAll('#list li').length") == 1
+    page.find("#search").clear()
+    page.find("#search").send_keys("hay-5")
+    wait_until(
+        lambda: page.run("return document.querySelectorAll('#list li').length") == 11, 20, "hay-5, hay-50 …"
+    )
+    page.find("#search").clear()
+    page.find("#search").send_keys("no such")
+    page.shows("#list-note", "No session has “no such”")
+    page.press("Running 0")
+    page.find("#search").clear()
+    page.find("#search").send_keys(" ")
+    page.shows("#list-note", "None of these.")
+
+
+def test_all_failed_turns_are_requeued_once_they_are_confirmed_and_only_those_of_the_filter(operation):
+    page = operation.page
+    operation.start_worker()
+    for session, text in (
+        ("a", "fail:rejected*1 One"),
+        ("b", "fail:rejected*1 Two"),
+        ("c", "fail:unauthorized*1 Three"),
+    ):
+        turn = operation.submit(session, text)
+        operation.call("GET", f"/turns/{turn}/result?wait=20")
+    page.open("#/overview")
+    page.shows("#overview", "Failed in the last week", "provider_rejected")
+    page.shows("#filters", "Failed 3")
+    page.run("const one = document.querySelector('select[aria-label=Error]');"
+             "one.value = 'provider_rejected'; one.dispatchEvent(new Event('change'))")  # fmt: skip
+    wait_until(
+        lambda: len(page.text("#overview .panel li[data-state=failed]").split("Requeue")) == 3,
+        20,
+        "two are listed",
+    )
+    page.press("Requeue all")
+    page.shows("dialog[open]", "with the error provider_rejected")
+    assert page.run("return document.activeElement.textContent") == "Cancel"
+    page.driver.switch_to.active_element.send_keys("\ue00c")
+    assert page.run("return document.querySelectorAll('dialog[open]').length") == 0
+    page.press("Requeue all")
+    page.run("document.querySelector('dialog[open] .main').click()")
+    page.shows("#notices", "2 turns run again.")
+    page.shows("#filters", "Failed 1")
+    assert [one["session_id"] for one in operation.call("GET", "/failed")["turns"]] == ["c"]
+
+
+def test_a_suspended_turn_has_one_word_and_one_button_that_stops_it(operation):
+    page = operation.page
+    operation.start_worker()
+    operation.submit("s", "tool:refund Please")
+    page.open("#/sessions/s")
+    page.shows("article footer", "Suspended")
+    page.shows("#list", "Suspended")
+    page.shows("#filters", "Suspended 1")
+    shown = "[...document.querySelectorAll('button')].filter((one) => one.checkVisibility())"
+    buttons = f"return {shown}.map((one) => one.innerText)"
+    found = page.run(buttons)
+    assert (found.count("Stop"), found.count("Cancel")) == (1, 0)
+    page.press("Stop")
+    page.shows("article .mark", "Stopped: stopped by an operator.")
+    page.shows("#filters", "Suspended 0")
+    assert "Stop" not in page.run(buttons)

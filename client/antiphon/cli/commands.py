@@ -46,6 +46,7 @@ from antiphon.errors import InvalidMessage, TurnFailed, TurnNotFound, UsageError
 from antiphon.input.ids import session_id, turn_id
 from antiphon.input.options import LIST_OPTIONS
 from antiphon.input.request import AgentSpec
+from antiphon.input.values import SessionWord
 from antiphon.model import Status, decode_history
 from antiphon.redis.archived import whole_snapshot
 from antiphon.redis.turn import AsyncTurn
@@ -159,10 +160,15 @@ def sessions(argv: list[str]) -> int:
     """List the sessions, most recently used first"""
     parser = list_parser(sessions, "sessions")
     parser.add_argument("--metadata", metavar="JSON", type=json_value, help=LIST_OPTIONS["metadata"].doc)
+    parser.add_argument("--state", choices=get_args(SessionWord), help=LIST_OPTIONS["state"].doc)
+    parser.add_argument("--search", metavar="TEXT", help=LIST_OPTIONS["search"].doc)
+    parser.add_argument("--parent", metavar="SESSION", help=LIST_OPTIONS["parent"].doc)
+    parser.add_argument("--children", action="store_true", help=LIST_OPTIONS["children"].doc)
     add_archive(parser)
     options = parser.parse_args(argv)
+    given = {name: getattr(options, name) for name in LIST_OPTIONS if name not in ("limit", "cursor")}
     return print_list(
-        options, lambda client: client.sessions(tenant=options.tenant, metadata=options.metadata),
+        options, lambda client: client.sessions(**given),
         "session, tenant, agent, status, turns, messages, updated, due",
         lambda one: [
             one.session_id, one.tenant or "-", one.agent or "-", one.status, one.turns, one.messages,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict, get_args, get_type_hint
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.input.messages import MessageLike
-from antiphon.input.values import lifetime
+from antiphon.input.values import SessionWord, lifetime
 
 PageSize: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 _Cursor: TypeAlias = Annotated[str, Meta(max_length=2000)]
@@ -92,6 +92,18 @@ class ListOptions(TypedDict, total=False):
     metadata: Annotated[
         Mapping[str, Any] | None,
         Option(doc="a JSON object: only sessions with these entries", json=str | None),
+    ]
+    state: Annotated[
+        SessionWord | None,
+        Option(doc="only sessions that are in this state", json=SessionWord | None),
+    ]
+    search: Annotated[
+        str | None,
+        Option(doc="only sessions whose id, title, agent or tenant contains this text", json=str | None),
+    ]
+    parent: Annotated[str | None, Option(doc="only children of this session", json=str | None)]
+    children: Annotated[
+        bool, Option(doc="whether to list the children of sessions, too", json=bool, default=False)
     ]
     limit: Annotated[int | None, Option(doc="at most so many sessions", json=PageSize, default=50)]
     cursor: Annotated[

@@ -36,6 +36,9 @@ WhileSuspended: TypeAlias = Literal["wait", "continue"]
 Asked: TypeAlias = Literal["", "pending", "failed", "pending failed"]
 """Turns to show beside the history: those that have not ended, those that left nothing in it."""
 
+SessionWord: TypeAlias = Literal["delayed", "done", "failed", "running", "suspended", "waiting"]
+"""What a session does, in lists of sessions."""
+
 LONGEST_SECONDS = 100 * 365 * 24 * 3600.0
 
 

@@ -19,11 +19,13 @@ from antiphon.wire.errors import asked
 from antiphon.wire.lists.workers import (
     Counts,
     QueueRow,
+    SessionCounts,
     TurnRow,
     WorkerRow,
     counts,
     own_workers,
     queue_rows,
+    session_counts,
     turn_rows,
     worker_rows,
 )
@@ -68,6 +70,15 @@ async def list_queues(connections: Connections) -> list[QueueState]:
 async def list_workers(connections: Connections) -> list[WorkerRow]:
     """Read the live workers of all cells; a worker process serves one cell. Raises ``StoreError``."""
     return [row for cell in connections.cells for row in await worker_rows(cell)]
+
+
+async def count_sessions(connections: Connections) -> SessionCounts:
+    """Count the sessions of all cells, and their turns by state, without reading any. Raises ``StoreError``."""
+    found = [await session_counts(cell) for cell in connections.cells]
+    return SessionCounts(
+        sum(one.sessions or 0 for one in found),
+        *(sum(getattr(one, name) for one in found) for name in ("running", "suspended", "failed")),
+    )
 
 
 class Overview(Struct):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from antiphon.errors import CorruptRecord, SessionNotFound, StoreError
 from antiphon.input.ids import SessionId, TurnId, check_tenant
+from antiphon.input.values import SessionWord
 from antiphon.model import Status
 from antiphon.redis.archived import ArchiveReader, archived_sessions, whole_snapshot
 from antiphon.redis.connections import Connections
@@ -34,16 +35,28 @@ LOOK_SECONDS = 30.0
 ARCHIVED = 0
 """The place of sessions that live in the archive alone: behind all that live in Redis."""
 LISTED = ListedFields.__struct_fields__
+LISTED_STATES: tuple[SessionWord, ...] = ("running", "suspended", "failed")
+MOST_OF_A_STATE = 1000
+"""So many turns are looked at for the sessions of a cell that are in one of these states."""
 
 
 async def list_sessions(
-    connections: Connections, after: ListPlace | None, page: int
+    connections: Connections, after: ListPlace | None, page: int, state: SessionWord | None = None
 ) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
     """Iterate over the sessions of all cells, page by page; the session that expires last comes first.
 
-    Those of which only the archive knows come last, in the order of their ids.
+    Those of which only the archive knows come last, in the order of their ids. With a ``state`` that has a list of its
+    own in Redis, only those of this list are read.
     """
     cells, archive = connections.cells, connections.archive
+    if state in LISTED_STATES:
+        async for row in merged(
+            [_of_state(connections, cell, state, after, page) for cell in cells],
+            lambda row: row[0],
+            last=True,
+        ):
+            yield row
+        return
     if after is None or after[0] > ARCHIVED:
         async with aclosing(_live_sessions(cells, after, page, archive)) as rows:
             async for row in rows:
@@ -53,6 +66,26 @@ async def list_sessions(
         async for session, found in archived_sessions(cells, archive, after[1] if after else "", page):
             row = _whole(SessionRow(session), found)
             yield (ARCHIVED, session), _info(row)
+
+
+async def _of_state(
+    connections: Connections, cell: Cell, state: SessionWord, after: ListPlace | None, page: int
+) -> AsyncGenerator[tuple[ListPlace, SessionInfo], None]:
+    """The sessions of a cell that run, are suspended or have failed, from the lists of their turns."""
+    names = await inspection.sessions_in(cell, state, MOST_OF_A_STATE)
+    places = [
+        place for place in await inspection.places_of_sessions(cell, names) if after is None or place < after
+    ]
+    for start in range(0, len(places), page):
+        some = places[start : start + page]
+        rows = await inspection.session_rows(cell, some, LISTED)
+        for place, row in zip(some, rows, strict=True):
+            if row is not None:
+                row.suspended = row.suspended or state == "suspended"
+                whole = (
+                    row if connections.archive is None else await _with_past(cell, connections.archive, row)
+                )
+                yield place, _info(whole)
 
 
 async def _live_sessions(
@@ -174,6 +207,8 @@ def _info(row: SessionRow) -> SessionInfo:
         status=(
             "running"
             if row.held
+            else "suspended"
+            if row.suspended
             else "waiting"
             if row.turns
             else "delayed"

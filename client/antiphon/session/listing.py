@@ -6,15 +6,16 @@ is a place as text.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast, get_args
 
 from msgspec import Struct
 
 from antiphon.errors import UsageError
 from antiphon.input.ids import session_id
 from antiphon.input.options import ListOptions
+from antiphon.input.values import SessionWord
 from antiphon.session.opening import checked_fields
 from antiphon.session.runtime import ListPlace, SessionInfo
 from antiphon.session.saved import ListedFields
@@ -26,20 +27,33 @@ PAGE = 100
 
 
 class ListQuery(Struct, frozen=True):
-    """The checked arguments of a list: its filters, its limit and where it starts."""
+    """The checked arguments of a list: its filters, its limit and where it starts.
+
+    ``search`` is in small letters. Without ``children``, and without a filter by their parent, child sessions are left
+    out.
+    """
 
     fields: dict[str, Any]
-    limit: int | None
-    after: ListPlace | None
+    limit: int | None = None
+    after: ListPlace | None = None
+    state: SessionWord | None = None
+    search: str = ""
+    children: bool = False
 
     def fits(self, info: SessionInfo) -> bool:
         """Return True if the session matches every filter. A dictionary matches if it contains the given entries."""
-        return all(_fits(getattr(info, name), value) for name, value in self.fields.items())
+        return (
+            (self.children or "parent" in self.fields or info.parent is None)
+            and self.state in (None, info.status)
+            and all(_fits(getattr(info, name), value) for name, value in self.fields.items())
+            and (not self.search or any(self.search in text.casefold() for text in _texts(info)))
+        )
 
     @property
     def page(self) -> int:
         """The number of sessions to read at once, including one more to detect the end of the list."""
-        return PAGE if self.limit is None or any(self.fields.values()) else min(PAGE, self.limit + 1)
+        every = self.limit is None or any(self.fields.values()) or self.search or self.state
+        return PAGE if every or self.limit is None else min(PAGE, self.limit + 1)
 
     @property
     def most(self) -> int:
@@ -51,9 +65,25 @@ def list_query(**asked: Unpack[ListOptions]) -> ListQuery:
     """Check the arguments of a list. Raises ``UsageError``."""
     given: dict[str, Any] = dict(asked)
     limit, cursor = given.pop("limit", None), given.pop("cursor", None)
+    state, search = given.pop("state", None), given.pop("search", None) or ""
+    children = given.pop("children", False)
+    if state not in (None, *get_args(SessionWord)):
+        raise UsageError(f"state= must be one of {', '.join(get_args(SessionWord))}, not {state!r}.")
+    if not isinstance(search, str):
+        raise UsageError(f"search= must be text, not {search!r}.")
+    if not isinstance(children, bool):
+        raise UsageError(f"children= must be True or False, not {children!r}.")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise UsageError(f"limit= must be a positive whole number, not {limit!r}.")
-    return ListQuery(checked_fields(given, ListedFields), limit, None if cursor is None else _place(cursor))
+    fields, after = checked_fields(given, ListedFields), None if cursor is None else _place(cursor)
+    return ListQuery(fields, limit, after, state, search.casefold(), children)
+
+
+def _texts(info: SessionInfo) -> Iterator[str]:
+    """The texts of a session that a search looks through."""
+    title = info.metadata.get("title")
+    yield info.session_id
+    yield from (text for text in (title, info.agent, info.tenant) if isinstance(text, str))
 
 
 def _fits(found: Any, value: Any) -> bool:

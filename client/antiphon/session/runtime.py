@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from antiphon.errors import MissingPackage
 from antiphon.events import Event
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.input.values import Asked, IfBusyEdit, Keep
+from antiphon.input.values import Asked, IfBusyEdit, Keep, SessionWord
 from antiphon.model import Decision, File, Message, Response, Status
 from antiphon.session.saved import FIELDS, ListedFields, OpeningFields, SavedSession
 from antiphon.session.streams import EventIterator
@@ -184,17 +184,15 @@ class SessionStatus(Struct):
     updated: int = 0
 
 
-SessionWord: TypeAlias = Literal["delayed", "done", "failed", "running", "waiting"]
-
-
 class SessionInfo(ListedFields):
     """One entry of a list of sessions.
 
-    ``status`` is ``running`` if a worker runs one of the session's turns, ``waiting`` if its turns wait for a worker,
-    ``delayed`` if its only open turns are not due yet, ``failed`` if its last turn failed, and otherwise ``done``.
-    ``due`` is when its next delayed turn is due, in ms since 1970, or None. ``agent`` is the name of the agent that the
-    session began with, ``queue`` the session's own queue and ``turns`` the number of turns in its inbox. ``created``
-    and ``updated`` are in ms since 1970.
+    ``status`` is ``running`` if a worker runs one of the session's turns, ``suspended`` if its next or last turn waits
+    for decisions, ``waiting`` if its turns wait for a worker, ``delayed`` if its only open turns are not due yet,
+    ``failed`` if its last turn failed, and otherwise ``done``. ``due`` is when its next delayed turn is due, in ms
+    since 1970, or None. ``agent`` is the name of the agent that the session began with, ``queue`` the session's own
+    queue, ``turns`` the number of turns in its inbox and ``parent`` the session that it is a child of. ``created`` and
+    ``updated`` are in ms since 1970.
     """
 
     session_id: str

@@ -52,6 +52,7 @@ class ListedFields(Struct, kw_only=True):
     tenant: Annotated[str | None, Field("the name of a tenant or null", tenant_id, inherited=True)] = None
     queue: Annotated[str | None, Field("the name of a queue or null", check_queue, inherited=True)] = None
     metadata: Annotated[dict[str, Any], Field("a dictionary")] = field(default_factory=dict)
+    parent: Annotated[str | None, Field("text or null")] = None
 
 
 class OpeningFields(ListedFields, kw_only=True):
@@ -59,7 +60,6 @@ class OpeningFields(ListedFields, kw_only=True):
 
     system: Annotated[str | None, Field("text or null")] = None
     variables: Annotated[dict[str, Any], Field("a dictionary")] = field(default_factory=dict)
-    parent: Annotated[str | None, Field("text or null")] = None
 
 
 class SavedTurn(Struct, omit_defaults=True):

@@ -10,7 +10,9 @@ import msgspec
 from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
+from antiphon.redis.deployment import count_sessions as counted
 from antiphon.session.async_session import AsyncSession
+from antiphon.wire.lists.workers import SessionCounts
 from antiphon_gateway.access.secret import opened, sealed
 from antiphon_gateway.http.operations import Answer, Call, operation
 from antiphon_gateway.interface.bodies import (
@@ -25,6 +27,7 @@ from antiphon_gateway.interface.bodies import (
     HistoryQuery,
     ListQuery,
     NewSession,
+    OfTenant,
     Rewind,
     SessionPage,
     SessionView,
@@ -72,11 +75,31 @@ async def list_sessions(call: Call[Any, None]) -> SessionPage:
     """List sessions, most recently used first"""
     asked, key = call.query, call.services.secret.cursor_key
     found = call.client.sessions(
-        tenant=call.caller.tenant_for(asked.tenant), metadata=_json_object(asked.metadata), limit=asked.limit,
+        tenant=call.caller.tenant_for(asked.tenant), metadata=_json_object(asked.metadata), state=asked.state,
+        search=asked.search, parent=asked.parent, children=asked.children, limit=asked.limit,
         cursor=None if asked.cursor is None else opened(key, asked.cursor),
     )  # fmt: skip
     sessions = [info async for info in found if call.caller.may_use(info.session_id)]
     return SessionPage(sessions, None if found.cursor is None else sealed(key, found.cursor))
+
+
+MOST_COUNTED = 1000
+
+
+@operation("GET", "/counts", right="read")
+async def count_sessions(call: Call[OfTenant, None]) -> SessionCounts:
+    """Count sessions, and turns that run, are suspended or have failed in the last week
+
+    For a tenant, or a key of some sessions, sessions with such turns are counted, at most 1,000 of each state.
+    """
+    tenant, caller = call.caller.tenant_for(call.query.tenant), call.caller
+    if tenant is None and caller.sessions is None and caller.session is None:
+        return await counted(call.client.connections)
+    found = SessionCounts(None, limit=MOST_COUNTED)
+    for state in ("running", "suspended", "failed"):
+        listed = call.client.sessions(tenant=tenant, state=state, children=True, limit=MOST_COUNTED)
+        setattr(found, state, sum([caller.may_use(one.session_id) async for one in listed]))
+    return found
 
 
 @operation("GET", "/sessions/{session}", right="read")
@@ -198,6 +221,6 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 
 
 OPERATIONS = [
-    create_session, list_sessions, show_session, change_session, delete_session, close_session, fork_session,
-    cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
+    create_session, list_sessions, count_sessions, show_session, change_session, delete_session, close_session,
+    fork_session, cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
 ]  # fmt: skip

@@ -55,7 +55,8 @@ export const JOB_OPTIONS = {
 /** The operations of a gateway. @type {Record<keyof Operations, { method: string, route: string, query: string[], body: boolean }>} */
 export const OPERATIONS = {
   create_session: {"method": "POST", "route": "/sessions", "body": true, "query": []},
-  list_sessions: {"method": "GET", "route": "/sessions", "body": false, "query": ["tenant", "metadata", "limit", "cursor"]},
+  list_sessions: {"method": "GET", "route": "/sessions", "body": false, "query": ["tenant", "metadata", "state", "search", "parent", "children", "limit", "cursor"]},
+  count_sessions: {"method": "GET", "route": "/counts", "body": false, "query": ["tenant"]},
   show_session: {"method": "GET", "route": "/sessions/{session}", "body": false, "query": []},
   change_session: {"method": "PATCH", "route": "/sessions/{session}", "body": true, "query": []},
   delete_session: {"method": "DELETE", "route": "/sessions/{session}", "body": false, "query": []},

@@ -28,6 +28,10 @@ export interface NewSession {
 export interface ListQuery {
   tenant?: string | null;
   metadata?: string | null;
+  state?: "delayed" | "done" | "failed" | "running" | "suspended" | "waiting" | null;
+  search?: string | null;
+  parent?: string | null;
+  children?: boolean;
   limit?: number;
   cursor?: string | null;
 }
@@ -39,7 +43,7 @@ export interface SessionPage {
 /** One entry of a list of sessions. */
 export interface SessionInfo {
   session_id: string;
-  status: "delayed" | "done" | "failed" | "running" | "waiting";
+  status: "delayed" | "done" | "failed" | "running" | "suspended" | "waiting";
   agent: string | null;
   messages: number;
   turns: number;
@@ -50,6 +54,19 @@ export interface SessionInfo {
   tenant?: string | null;
   queue?: string | null;
   metadata?: JsonObject;
+  parent?: string | null;
+}
+/** ``tenant`` is for keys of every tenant. */
+export interface OfTenant {
+  tenant?: string | null;
+}
+/** How many sessions there are, and how many turns run, are suspended, and have failed in the last week. */
+export interface SessionCounts {
+  sessions?: number | null;
+  running?: number;
+  suspended?: number;
+  failed?: number;
+  limit?: number | null;
 }
 /** A session at the moment of reading. ``messages`` is the length of its history. */
 export interface SessionView {
@@ -609,10 +626,6 @@ export interface SetSchedule {
   params?: JsonObject;
   tenant?: string | null;
 }
-/** ``tenant`` is for keys of every tenant. */
-export interface OfTenant {
-  tenant?: string | null;
-}
 /** Webhooks by name, without their secrets. */
 export interface WebhookList {
   webhooks: Webhook[];
@@ -801,6 +814,8 @@ export interface Operations {
   create_session: { asked: CreateSession; answer: NewSession };
   /** List sessions, most recently used first */
   list_sessions: { asked: ListQuery; answer: SessionPage };
+  /** Count sessions, and turns that run, are suspended or have failed in the last week */
+  count_sessions: { asked: OfTenant; answer: SessionCounts };
   /** Read a session: its state, its turns and its metadata */
   show_session: { asked: { session: string }; answer: SessionView };
   /** Change metadata and variables */

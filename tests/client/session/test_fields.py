@@ -71,8 +71,11 @@ def test_a_list_shows_and_finds_every_field_that_is_listed(runtime):
     for session_id in ("s", "other"):
         opened(agent, session_id, **(LISTED if session_id == "s" else {})).set_variables({"used": True})
     for name, value in LISTED.items():
-        (one,) = SessionList(agent.sessions_async(**{name: value}))
-        assert (one.session_id, getattr(one, name)) == ("s", value)
+        found = {
+            one.session_id: one for one in SessionList(agent.sessions_async(**{name: value}, children=True))
+        }
+        assert getattr(found["s"], name) == value
+        assert "other" not in found
 
 
 def test_a_child_has_what_is_inherited_unless_it_is_given(runtime):

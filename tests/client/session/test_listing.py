@@ -202,3 +202,43 @@ async def test_an_asynchronous_client_lists_them_too(workers_runtime):
         page = client.sessions(limit=1)
         assert [one.session_id async for one in page] == ["s"]
         assert page.cursor is None
+
+
+def test_children_are_left_out_of_lists_unless_they_are_asked_for(runtime):
+    agent = runtime.agent()
+    session = agent.session("s")
+    session.run("1")
+    session.child(session_id="c").run("2")
+    assert ids(agent.sessions()) == ["s"]
+    assert sorted(ids(agent.sessions(children=True))) == ["c", "s"]
+    (child,) = agent.sessions(parent="s")
+    assert (child.session_id, child.parent) == ("c", "s")
+    assert ids(agent.sessions(parent="other")) == []
+
+
+def test_a_search_finds_ids_titles_agents_and_tenants_whatever_their_case(runtime):
+    agent = runtime.agent(name="support")
+    agent.session("order-17", metadata={"title": "Äpfel and pears"}, tenant="Acme").run("1")
+    agent.session("order-18", metadata={"title": ["no text"]}).run("2")
+    for text in ("17", "ÄPFEL AND", "acme", "order-17"):
+        assert ids(agent.sessions(search=text)) == ["order-17"], text
+    assert len(ids(agent.sessions(search="SUPPORT"))) == 2
+    assert ids(agent.sessions(search="nothing")) == []
+    assert len(ids(agent.sessions(search=""))) == 2
+
+
+def test_a_search_goes_on_behind_the_sessions_that_one_call_looks_at(runtime, monkeypatch):
+    monkeypatch.setattr(listing, "MOST_LOOKED_AT", 3)
+    agent = runtime.agent()
+    many(agent, 8)
+    agent.session("last", metadata={"title": "needle"}).run("x")
+    pages = paged(agent.sessions, search="s0", limit=1)
+    assert flat(pages) == ["s0"]
+    assert len(pages) >= 2
+
+
+@pytest.mark.parametrize("wrong", [{"state": "busy"}, {"search": 5}, {"children": "yes"}, {"parent": 7}])
+def test_a_wrong_filter_says_what_it_must_be(runtime, wrong):
+    (name,) = wrong
+    with pytest.raises(UsageError, match=f"{name}= must be"):
+        runtime.agent().sessions(**wrong)

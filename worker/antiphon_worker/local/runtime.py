@@ -12,13 +12,14 @@ import threading
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from msgspec import Struct
 
 from antiphon.errors import TurnNotFound, UnknownProvider
 from antiphon.input.ids import SessionId, TurnId
+from antiphon.input.values import SessionWord
 from antiphon.model import FallbackModel
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
@@ -282,8 +283,9 @@ def _info(session: Session) -> SessionInfo:
     record = session.record
     found = Found(dict(record), [], len(session.history), [])
     due = min((turn.due for turn in session.turns if turn.due is not None), default=None)
-    status: Literal["running", "waiting", "delayed", "failed", "done"] = (
+    status: SessionWord = (
         "running" if record.get("fence")
+        else "suspended" if any(turn.status == "suspended" for turn in session.turns)
         else "waiting" if session.inbox
         else "delayed" if due is not None
         else "failed" if session.turns and session.turns[-1].status == "failed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct, field
@@ -73,9 +73,9 @@ CLAIMED_ENTRIES = 1000  # of a queue, as in claim.lua
 class SessionRow(Struct):
     """One session in a list. ``fields`` holds the raw values that were asked for.
 
-    ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed.
-    ``due`` is when the next delayed turn is due, or 0. ``restored`` is true if an archive has nothing more of it. Times
-    are the server's, in ms.
+    ``held`` is true while a worker holds the session, ``failed`` if the turn that was submitted last has failed, and
+    ``suspended`` if that turn waits for decisions, or the one that runs next. ``due`` is when the next delayed turn is
+    due, or 0. ``restored`` is true if an archive has nothing more of it. Times are the server's, in ms.
     """
 
     session_id: str
@@ -91,6 +91,8 @@ class SessionRow(Struct):
     due: int = 0
     failed: bool = False
     restored: bool = False
+    head: str = ""
+    suspended: bool = False
 
 
 class DueTurn(Struct):
@@ -156,6 +158,26 @@ async def _of_other_prefixes(cell: Cell, jobs: Sequence[bytes]) -> list[bool]:
     return [isinstance(prefix, bytes) and text_of(prefix) != cell.keys.prefix for prefix in prefixes]
 
 
+async def places_of_sessions(cell: Cell, sessions: Iterable[str]) -> list[Place]:
+    """Return the places of these sessions, the last one first, without those that have ended."""
+    names = list(dict.fromkeys(sessions))
+    scores: Any = await asked(cell.redis.zmscore(cell.keys.sessions, names)) if names else []
+    found = [(whole(score), name) for score, name in zip(scores, names, strict=True) if score is not None]
+    return sorted(found, reverse=True)
+
+
+async def sessions_in(cell: Cell, state: str, most: int) -> list[str]:
+    """Return the sessions that may be running, suspended or failed, of up to ``most`` entries of these lists."""
+    if state == "running":
+        return [text_of(one) for one in await asked(cell.redis.zrange(cell.keys.active, 0, most - 1))]
+    lists = [cell.keys.suspended]
+    if state == "failed":
+        lists = [rq_key("rq_failed", queue) for queue in await queues_of(cell)]
+    turns = [turn for key in lists for turn in await asked(cell.redis.zrange(key, 0, most - 1, desc=True))]
+    records = await fields_of(cell, (cell.keys.turn(text_of(turn)) for turn in turns), "session")
+    return [text_of(session) for (session,) in records if session]
+
+
 async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str]) -> list[SessionRow | None]:
     """Read some fields of these sessions, in two round trips, or in four where there are delayed turns.
 
@@ -167,8 +189,9 @@ async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str
         pipe.llen(cell.keys.inbox(name))
         pipe.llen(cell.keys.history(name))
         pipe.lindex(cell.keys.turns(name), -1)
+        pipe.lindex(cell.keys.inbox(name), 0)
     answers = await asked(pipe.execute(raise_on_error=False))
-    rows = [_row(cell, name, fields, *answers[4 * n : 4 * n + 4]) for n, (_, name) in enumerate(places)]
+    rows = [_row(cell, name, fields, *answers[5 * n : 5 * n + 5]) for n, (_, name) in enumerate(places)]
     there = [row for row in rows if row is not None]
     await _add_ends(cell, [row for row in there if row.last_turn])
     await _add_due(cell, [row for row in there if row.due])
@@ -176,10 +199,11 @@ async def session_rows(cell: Cell, places: Sequence[Place], fields: Sequence[str
 
 
 async def _add_ends(cell: Cell, rows: Sequence[SessionRow]) -> None:
-    """Whether the last turn of each session has failed."""
-    found = await fields_of(cell, (cell.keys.turn(row.last_turn) for row in rows), "status")
-    for row, (status,) in zip(rows, found, strict=True):
-        row.failed = status == b"failed"
+    """Whether the last turn of each session has failed, and whether that or the next one is suspended."""
+    keys = (cell.keys.turn(turn) for row in rows for turn in (row.last_turn, row.head or row.last_turn))
+    found = iter(await fields_of(cell, keys, "status"))
+    for row, (last,), (head,) in zip(rows, found, found, strict=True):
+        row.failed, row.suspended = last == b"failed", b"suspended" in (last, head)
 
 
 async def _add_due(cell: Cell, rows: Sequence[SessionRow]) -> None:
@@ -241,7 +265,7 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
     """Return a session's row, or None if it is damaged: then it is listed with the failed turns."""
     if any(isinstance(answer, Exception) for answer in answers):
         return None
-    found, turns, messages, last_turn = answers
+    found, turns, messages, last_turn, head = answers
     agent, created, updated, closed, fence, due_until, restored, *values = (value or b"" for value in found)
     if not (created or updated):
         return None
@@ -249,7 +273,7 @@ def _row(cell: Cell, name: str, names: Sequence[str], *answers: Any) -> SessionR
     return SessionRow(
         name, fields, _shown(cell, name, "agent", agent), number(created or updated), number(updated or created),
         bool(closed), bool(fence), turns, messages, text_of(last_turn), number(due_until),
-        restored=restored == b"1",
+        restored=restored == b"1", head=text_of(head),
     )  # fmt: skip
 
 

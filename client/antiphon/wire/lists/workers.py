@@ -257,6 +257,33 @@ async def counts(cell: Cell) -> Counts:
     return Counts(*map(int, await asked(pipe.execute())))
 
 
+class SessionCounts(Struct):
+    """How many sessions there are, and how many turns run, are suspended, and have failed in the last week.
+
+    With a ``limit``, no more than so many were counted of each; ``sessions`` is then None.
+    """
+
+    sessions: int | None = 0
+    running: int = 0
+    suspended: int = 0
+    failed: int = 0
+    limit: int | None = None
+
+
+async def session_counts(cell: Cell) -> SessionCounts:
+    """Count sessions and turns of a cell in two round trips, without reading any. Raises ``StoreError``."""
+    queues = [text_of(key) for key in await asked(cell.redis.smembers(rq_key("rq_queues")))]
+    names = [queue.removeprefix(rq_key("rq_queue", "")) for queue in queues]
+    pipe = cell.redis.pipeline(transaction=False)
+    pipe.zcard(cell.keys.sessions)
+    pipe.zcard(cell.keys.suspended)
+    for registry in ("rq_started", "rq_failed"):
+        for name in names:
+            pipe.zcard(rq_key(registry, name))
+    sessions, suspended, *found = map(_count, await asked(pipe.execute(raise_on_error=False)))
+    return SessionCounts(sessions, sum(found[: len(names)]), suspended, sum(found[len(names) :]))
+
+
 async def turn_rows(cell: Cell, limit: int) -> list[TurnRow]:
     """Read the current turns of up to ``limit`` sessions of a cell, in three round trips. Raises ``StoreError``."""
     sessions = await asked(cell.redis.zrange(cell.keys.active, 0, limit - 1))

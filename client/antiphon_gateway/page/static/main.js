@@ -19,6 +19,7 @@ const session = new SessionView(() => lookAfter(AFTER_CHANGE_MS), (busy) => comp
 const composer = new Composer(session);
 const sessions = new SessionList((row) => { session.describe(row); composer.update(); });
 const overview = new Overview();
+overview.failed.onchange = () => lookAfter(0);
 const follow = followEnds();
 
 /** #/ shows the list, and beside it the overview; #/overview; #/sessions/ID. */

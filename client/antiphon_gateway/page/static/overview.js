@@ -1,7 +1,8 @@
-/** What an operator looks at first: what waits for a decision, what has failed, the queues and the workers. */
+/** What an operator looks at first: what is suspended, what has failed, the queues and the workers. */
 
 import { get, path, post } from "./reading/api.js";
-import { arrange, h, notify, press, say, show } from "./showing/dom.js";
+import { FailedPanel } from "./failed.js";
+import { arrange, h, notify, panel, pointTo, press, say, sessionLink, show } from "./showing/dom.js";
 import { ago, count, duration, many, short } from "./showing/format.js";
 
 /** `counts` of the list of sessions; `refresh` reads what this shows. */
@@ -10,8 +11,8 @@ export class Overview {
 
   constructor() {
     this.tiles = h("div", { id: "tiles" });
-    this.waiting = panel("Waiting for a decision", "Nothing waits for a decision.");
-    this.failed = panel("Failed in the last week", "No turn has failed.");
+    this.waiting = panel("Suspended turns", "No turn is suspended.");
+    this.failed = new FailedPanel();
     this.queues = table("Queues", ["Queue", "Queued", "Oldest", "Running", "Waiting", "Delayed", "Workers"], "There are no queues yet.");
     this.workers = table("Workers", ["Worker", "Turns", "Queues", "Finished", "Failed", "Started", "Heard"], "No worker is alive: turns wait until one starts.");
     document.getElementById("overview").append(h("h1", {}, "Overview"), this.tiles, this.waiting.node, this.failed.node, this.queues.node, this.workers.node);
@@ -19,11 +20,11 @@ export class Overview {
 
   /** Read everything that this key may see. `waiting` and `counts` are known already. Throws `AntiphonError`. */
   async refresh(waiting, counts) {
-    const [queues, workers, failed] = await Promise.all([allowed("/queues"), allowed("/workers"), allowed("/failed", { limit: 20 })]);
+    const [queues, workers, failed] = await Promise.all([allowed("/queues"), allowed("/workers"), allowed("/failed", this.failed.question())]);
     this.#drawTiles(counts, queues?.queues, workers?.workers, waiting);
     this.waiting.update(waiting, (turn) => turn.turn_id, () => new Waiting());
     show(this.failed.node, failed !== null);
-    if (failed) this.failed.update(failed.turns, (turn) => turn.turn_id, () => new Failed());
+    if (failed) this.failed.update(failed.turns);
     show(this.queues.node, queues !== null);
     if (queues) this.queues.update(queues.queues, (one) => one.name, queueCells);
     show(this.workers.node, workers !== null);
@@ -34,10 +35,10 @@ export class Overview {
     const total = (rows, name) => rows.reduce((sum, one) => sum + (one[name] ?? 0), 0);
     const oldest = queues && Math.max(0, ...queues.map((one) => one.oldest_seconds ?? 0));
     const tiles = [
-      ["Running", queues ? total(queues, "running") : counts.running, "running"],
+      ["Running", counts.running, "running"],
       queues && ["Queued", total(queues, "queued"), "queued", oldest ? `the oldest for ${duration(oldest * 1000)}` : ""],
-      ["To decide", waiting.length, "approval"],
-      ["Failed", queues ? total(queues, "failed") : counts.failed, "failed"],
+      ["Suspended", counts.suspended, "suspended"],
+      ["Failed", counts.failed, "failed"],
       workers && ["Workers", workers.length, workers.length ? "workers" : "failed", `${many(total(workers, "running"), "turn")} in flight`],
     ].filter(Boolean);
     arrange(this.tiles, tiles, ([name]) => name, () => new Tile());
@@ -67,22 +68,11 @@ class Tile {
   }
 
   update([name, number, state, more]) {
-    say(this.number, count(number));
+    say(this.number, count(number ?? 0));
     say(this.name, name);
     say(this.more, more ?? "");
     this.node.dataset.state = number ? state : "";
   }
-}
-
-function panel(title, nothing) {
-  const list = h("ul", {});
-  const none = h("p", { class: "faint", hidden: true }, nothing);
-  const node = h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), list, none);
-  const update = (items, keyOf, make) => {
-    arrange(list, items, keyOf, make);
-    show(none, items.length === 0);
-  };
-  return { node, update };
 }
 
 function table(title, heads, nothing) {
@@ -123,13 +113,6 @@ const workerCells = (one) => [
   one.since ? ago(one.since) : "–", one.heard ? ago(one.heard) : "–",
 ];
 
-const sessionLink = () => h("a", { class: "session" });
-
-function pointTo(link, session) {
-  link.href = `#/sessions/${encodeURIComponent(session)}`;
-  say(link, session);
-}
-
 class Waiting {
   constructor() {
     this.link = sessionLink();
@@ -137,7 +120,7 @@ class Waiting {
     this.since = h("span", { class: "meta" });
     this.approve = h("button", { type: "button", class: "main small" }, "Approve");
     this.reject = h("button", { type: "button", class: "small" }, "Reject");
-    this.node = h("li", { "data-state": "approval" }, this.link, this.what, this.since, h("span", { class: "buttons" }, this.approve, this.reject));
+    this.node = h("li", { "data-state": "suspended" }, this.link, this.what, this.since, h("span", { class: "buttons" }, this.approve, this.reject));
     for (const [button, verb] of [[this.approve, "approve"], [this.reject, "reject"]]) {
       button.addEventListener("click", () => press(button, async () => {
         for (const one of this.turn.calls) await post(path`/turns/${this.turn.turn_id}/calls/${one.call_id}/${verb}`);
@@ -157,27 +140,5 @@ class Waiting {
       show(button, decidable);
       button.setAttribute("aria-label", `${word} ${what} of ${turn.session_id}`);
     }
-  }
-}
-
-class Failed {
-  constructor() {
-    this.link = sessionLink();
-    this.what = h("span", { class: "what" });
-    this.when = h("span", { class: "meta" });
-    this.requeue = h("button", { type: "button", class: "small", onclick: () => press(this.requeue, async () => {
-      await post(path`/turns/${this.turn.turn_id}/requeue`);
-      notify(`The turn of ${this.turn.session_id} runs again.`, { wrong: false, seconds: 5 });
-      this.node.classList.add("gone");
-    }) }, "Requeue");
-    this.node = h("li", { "data-state": "failed" }, this.link, this.what, this.when, h("span", { class: "buttons" }, this.requeue));
-  }
-
-  update(turn) {
-    this.turn = turn;
-    pointTo(this.link, turn.session_id);
-    say(this.what, short(turn.error || "It failed.", 240));
-    say(this.when, [turn.code, turn.agent, turn.run > 1 && `run ${turn.run}`, turn.ended && ago(turn.ended)].filter(Boolean).join(" · "));
-    this.requeue.setAttribute("aria-label", `Requeue the turn of ${turn.session_id}`);
   }
 }

@@ -1,7 +1,7 @@
 /** The session that is open: its history and its events, and what its user and its operator may do. */
 
 import { Follower, get, path, post } from "./reading/api.js";
-import { Conversation, ended } from "./reading/conversation.js";
+import { Conversation, begun, ended } from "./reading/conversation.js";
 import { announce, arrange, h, notify, onFrame, press, say, show } from "./showing/dom.js";
 import { many, statusWord } from "./showing/format.js";
 import { Lag } from "./reading/lag.js";
@@ -77,9 +77,11 @@ export class SessionView {
     this.#draw();
   }
 
+  /** Stop the turn that has begun: it runs or is suspended. Its output so far stays. */
   async stop() {
-    const { outcome } = await post(path`/sessions/${this.id}/cancel`, { reason: "stopped by an operator" });
-    if (outcome === null) notify("No turn runs.", { wrong: false });
+    const turn = this.#conversation.turns.find(begun);
+    if (turn) await post(path`/turns/${turn.id}/cancel`, { reason: "stopped by an operator", keep: "partial" });
+    else notify("No turn runs.", { wrong: false });
   }
 
   /** Come back at once if the connection is lost, as when the page is looked at again. */
@@ -142,7 +144,7 @@ export class SessionView {
     this.onchange();
     if (turn.status === "running") announce("The answer begins.");
     else if (turn.status === "finished") announce(`The answer is complete. ${turn.pieces.at(-1)?.text?.slice(0, 400) ?? ""}`);
-    else if (turn.status === "suspended") announce("A tool call waits for a decision.");
+    else if (turn.status === "suspended") announce("The turn is suspended: a tool call waits for a decision.");
     else announce(`The turn: ${statusWord(turn.status)}. ${turn.error?.text ?? ""}`);
   }
 
@@ -195,7 +197,7 @@ export class SessionView {
     const open = conversation.turns.filter((turn) => !ended(turn));
     show(byId("earlier"), !this.#complete);
     show(byId("empty"), conversation.turns.length === 0 && this.#state === "live");
-    show(byId("stop"), open.length > 0);
+    show(byId("stop"), open.some(begun));
     this.onbusy(open.length > 0);
     this.#drawHead();
     if (this.#pinned) this.#toEndNow();

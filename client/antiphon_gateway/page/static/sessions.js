@@ -1,27 +1,35 @@
-/** The list of sessions: what runs, what waits for a decision, what has failed; searched, and read in pages. */
+/** The list of sessions: what runs, what is suspended, what has failed; searched by the server, and read in pages. */
 
 import { get } from "./reading/api.js";
-import { arrange, h, press, say, show } from "./showing/dom.js";
+import { arrange, h, notify, press, say, show } from "./showing/dom.js";
 import { ago, count, many, statusWord } from "./showing/format.js";
 
 const PAGE = 50;
 const MOST_READ_AGAIN = 200; // of the list, at each look
-const FILTERS = [["all", "All"], ["running", "Running"], ["approval", "To decide"], ["failed", "Failed"]];
+const FILTERS = [["all", "All"], ["running", "Running"], ["suspended", "Suspended"], ["failed", "Failed"]];
+const TYPING_MS = 250;
+const RARELY_MS = 10_000; // what costs the server more is asked for less often
+const PAGES_AT_ONCE = 5; // of a search: each looks at a thousand sessions
 const byId = (id) => document.getElementById(id);
 
 export class SessionList {
   #rows = new Map(); // by id, the most recently used one first
   #waiting = new Set();
+  #counts = { sessions: null, running: null, suspended: null, failed: null, limit: null };
+  #counted = 0;
   #cursor = null;
   #filter = "all";
+  #text = ""; // that the rows were searched for
   #open = null;
-  #read = false;
+  #read = 0; // when the rows were read
+  #asked = 0; // so that a late answer to another question is dropped
+  #timer = 0;
 
   /** `ondescribe(row)` gets the row of the session that is open, whenever it is read. */
   constructor(ondescribe) {
     this.ondescribe = ondescribe;
     this.search = byId("search");
-    this.search.addEventListener("input", () => this.draw());
+    this.search.addEventListener("input", () => this.#typing());
     this.search.addEventListener("keydown", (event) => this.#typed(event));
     byId("list").addEventListener("keydown", (event) => this.#moved(event));
     byId("more").addEventListener("click", () => press(byId("more"), () => this.#readMore()));
@@ -29,19 +37,55 @@ export class SessionList {
     byId("filters").append(...this.filters.map((one) => one.node));
   }
 
-  /** Read the sessions used last, and which of them wait for a decision. Throws `AntiphonError`. */
+  /** Read the sessions used last, the suspended turns and the counts. Throws `AntiphonError`. */
   async refresh() {
-    const limit = Math.min(MOST_READ_AGAIN, Math.max(PAGE, this.#rows.size));
-    const [page, waiting] = await Promise.all([get("/sessions", { limit }), get("/waiting", { limit: 200 })]);
-    this.#waiting = new Set(waiting.turns.map((turn) => turn.session_id));
+    const [{ turns }] = await Promise.all([get("/waiting", { limit: 200 }), this.#count(), this.#text && Date.now() - this.#read < RARELY_MS ? null : this.#readAgain()]);
+    this.#waiting = new Set(turns.map((turn) => turn.session_id));
+    this.draw();
+    return turns;
+  }
+
+  async #count() {
+    if (this.#counts.limit !== null && Date.now() - this.#counted < RARELY_MS) return;
+    this.#counted = Date.now();
+    this.#counts = await get("/counts");
+  }
+
+  /** Read the first page, and as much of the list as is shown. */
+  async #readAgain() {
+    const asked = this.#asked;
+    const page = await get("/sessions", { ...this.#question(), limit: Math.min(MOST_READ_AGAIN, Math.max(PAGE, this.#rows.size)) });
+    if (asked !== this.#asked) return;
     const read = new Map(page.sessions.map((row) => [row.session_id, row]));
     const oldest = page.cursor === null ? Infinity : Math.min(...page.sessions.map((row) => row.updated));
-    const older = [...this.#rows].filter(([id, row]) => !read.has(id) && row.updated <= oldest && page.cursor !== null);
+    const older = this.#read === 0 ? [] : [...this.#rows].filter(([id, row]) => !read.has(id) && row.updated <= oldest && page.cursor !== null);
     this.#rows = new Map([...read, ...older]);
     if (!older.length) this.#cursor = page.cursor;
-    this.#read = true;
+    this.#read = Date.now();
+  }
+
+  #question = () => ({ ...(this.#filter === "all" ? {} : { state: this.#filter }), ...(this.#text ? { search: this.#text } : {}) });
+
+  /** Ask the server for other sessions: those of another filter, or with another text. */
+  #ask() {
+    this.#asked += 1;
+    this.#text = this.search.value.trim();
+    this.#cursor = null;
+    this.#read = 0;
     this.draw();
-    return waiting.turns;
+    this.#readFirst(this.#asked).catch((problem) => notify(problem.message));
+  }
+
+  async #readFirst(asked) {
+    await this.#readAgain();
+    if (asked === this.#asked && this.#text && this.#rows.size < PAGE) await this.#readMore();
+    this.draw();
+  }
+
+  #typing() {
+    this.draw();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#ask(), TYPING_MS);
   }
 
   /** Mark the session that is shown. */
@@ -50,34 +94,28 @@ export class SessionList {
     this.draw();
   }
 
-  /** How many sessions of those that were read run, wait for a decision, or have failed last. */
-  counts() {
-    const found = { all: this.#rows.size, running: 0, approval: 0, failed: 0 };
-    for (const row of this.#rows.values()) {
-      const state = this.#stateOf(row);
-      if (state in found) found[state] += 1;
-    }
-    return found;
-  }
+  /** How many sessions there are, and how many turns run, are suspended, and have failed; null where that is unknown. */
+  counts = () => this.#counts;
 
   /** The names of the agents of these sessions. */
   agents = () => [...new Set([...this.#rows.values()].map((row) => row.agent).filter(Boolean))].sort();
 
   draw() {
-    const counts = this.counts();
-    for (const one of this.filters) one.update(counts[one.name], this.#filter === one.name);
+    for (const one of this.filters) one.update(this.#counts[one.name === "all" ? "sessions" : one.name], this.#filter === one.name);
     const shown = this.#shown();
     arrange(byId("list"), shown, (row) => row.session_id, () => new Row((row) => this.#stateOf(row)));
     for (const view of byId("list").views.values()) view.mark(this.#open);
     show(byId("more"), this.#cursor !== null);
-    const text = this.search.value.trim();
+    say(byId("more"), this.#text ? "Search older sessions" : "Show older sessions");
     const note = byId("list-note");
-    show(note, this.#read && shown.length === 0);
-    say(note, text ? `None of the sessions read so far has “${text}”. Enter opens the session of this id.` : this.#filter === "all" ? "There are no sessions yet." : "None of these.");
+    show(note, this.#read > 0 && shown.length === 0);
+    const searched = this.#cursor === null ? "No session has" : "None of the sessions searched so far has";
+    say(note, this.#text ? `${searched} “${this.#text}”. Enter opens the session of this id.` : this.#filter === "all" ? "There are no sessions yet." : "None of these.");
     const open = this.#rows.get(this.#open);
     if (open) this.ondescribe(open);
   }
 
+  /** What was read and fits, also before the server has answered. */
   #shown() {
     const text = this.search.value.trim().toLowerCase();
     const fits = (row) => [row.session_id, titleOf(row), row.agent, row.tenant].some((one) => one?.toLowerCase().includes(text));
@@ -85,19 +123,26 @@ export class SessionList {
     return shown.sort((one, other) => other.updated - one.updated);
   }
 
-  #stateOf = (row) => (this.#waiting.has(row.session_id) ? "approval" : row.closed && row.status === "done" ? "closed" : row.status);
+  #stateOf = (row) => (this.#waiting.has(row.session_id) ? "suspended" : row.closed && row.status === "done" ? "closed" : row.status);
 
+  /** Read on: a page of the list, or of a search as many as it needs to find some, up to a limit. */
   async #readMore() {
-    const page = await get("/sessions", { limit: PAGE, cursor: this.#cursor });
-    for (const row of page.sessions) if (!this.#rows.has(row.session_id)) this.#rows.set(row.session_id, row);
-    this.#cursor = page.cursor;
+    const asked = this.#asked;
+    const enough = this.#rows.size + (this.#text ? PAGE / 2 : 1);
+    for (let pages = 0; pages < PAGES_AT_ONCE && this.#cursor !== null && this.#rows.size < enough; pages += 1) {
+      const page = await get("/sessions", { ...this.#question(), limit: PAGE, cursor: this.#cursor });
+      if (asked !== this.#asked) return;
+      for (const row of page.sessions) if (!this.#rows.has(row.session_id)) this.#rows.set(row.session_id, row);
+      this.#cursor = page.cursor;
+    }
     this.draw();
   }
 
   #filterButton(name, word) {
     const number = h("b", {});
-    const node = h("button", { type: "button", class: "chip", "data-state": name, onclick: () => { this.#filter = name; this.draw(); } }, word, " ", number);
-    return { name, node, update: (found, on) => { say(number, count(found)); node.setAttribute("aria-pressed", on); } };
+    const node = h("button", { type: "button", class: "chip", "data-state": name, onclick: () => { this.#filter = name; this.#ask(); } }, word, " ", number);
+    const shown = (found) => (found === null ? "" : found === this.#counts.limit ? `${count(found)}+` : count(found));
+    return { name, node, update: (found, on) => { say(number, shown(found)); node.setAttribute("aria-pressed", on); } };
   }
 
   #typed(event) {
@@ -147,8 +192,9 @@ class Row {
     this.node.dataset.state = state;
     this.link.href = `#/sessions/${encodeURIComponent(row.session_id)}`;
     say(this.name, titleOf(row) || row.session_id);
-    say(this.state, state === "approval" ? "To decide" : state === "done" ? "" : statusWord(state));
-    say(this.meta, [row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)].filter(Boolean).join(" · "));
+    say(this.state, state === "done" ? "" : statusWord(state));
+    this.link.title = row.session_id;
+    say(this.meta, [row.tenant && `tenant ${row.tenant}`, row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)].filter(Boolean).join(" · "));
   }
 
   mark(open) {

@@ -9,9 +9,13 @@
  */
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
+const BEGUN = new Set(["running", "retrying", "suspended"]);
 const SPOKEN = { text_delta: "text", reasoning_delta: "reasoning", refusal_delta: "refusal" };
 
 export const ended = (turn) => ENDED.has(turn.status);
+
+/** Whether a turn has begun and has not ended: what stopping stops. */
+export const begun = (turn) => BEGUN.has(turn.status);
 
 export class Conversation {
   turns = [];

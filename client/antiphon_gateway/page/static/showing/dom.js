@@ -93,3 +93,38 @@ export async function press(button, work) {
     button.removeAttribute("aria-disabled");
   }
 }
+
+/** A section with a title and a list; a sentence takes its place while it is empty. */
+export function panel(title, nothing) {
+  const list = h("ul", {});
+  const none = h("p", { class: "faint", hidden: true }, nothing);
+  const node = h("section", { class: "panel", "aria-label": title }, h("h2", {}, title), list, none);
+  const update = (items, keyOf, make) => {
+    arrange(list, items, keyOf, make);
+    show(none, items.length === 0);
+  };
+  return { node, update };
+}
+
+export const sessionLink = () => h("a", { class: "session" });
+
+/** Let a link open a session. */
+export function pointTo(link, session) {
+  link.href = `#/sessions/${encodeURIComponent(session)}`;
+  say(link, session);
+}
+
+/** Ask whether to go on. Escape, and the button that has the focus at first, are no. */
+export function confirmed(title, text, yes) {
+  const no = h("button", { type: "button", autofocus: true }, "Cancel");
+  const go = h("button", { class: "main" }, yes);
+  const form = h("form", {}, h("h2", { id: "confirm-title" }, title), h("p", { id: "confirm-text" }, text), h("div", { class: "row end" }, no, go));
+  const dialog = h("dialog", { "aria-labelledby": "confirm-title", "aria-describedby": "confirm-text" }, form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((resolve) => {
+    no.addEventListener("click", () => dialog.close());
+    form.addEventListener("submit", (event) => { event.preventDefault(); dialog.close("yes"); });
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(dialog.returnValue === "yes"); });
+  });
+}

@@ -44,7 +44,7 @@ export function short(text, most = 80) {
 }
 
 const WORDS = {
-  queued: "Queued", waiting: "Waiting", running: "Running", retrying: "Retrying", suspended: "Waiting for a decision",
+  queued: "Queued", waiting: "Waiting", running: "Running", retrying: "Retrying", suspended: "Suspended",
   finished: "Finished", failed: "Failed", cancelled: "Stopped", delayed: "Delayed", done: "Idle", closed: "Closed",
 };
 

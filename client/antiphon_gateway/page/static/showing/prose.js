@@ -1,12 +1,13 @@
-/** Shows a text that grows: paragraphs and fenced code, as elements whose content is text. */
+/** Shows a text that grows: Markdown, of which only the blocks that changed are made again. */
 
 import { h } from "./dom.js";
+import { LONGEST, blocksOf, nodeOf, plain } from "./markdown.js";
 
 /** An element whose `update(text)` changes only the blocks that are no longer the same. */
 export class Prose {
   #blocks = [];
   #text = "";
-  #from = 0; // where the last paragraph begins: what stands before it does not change while the text grows
+  #from = 0; // where the last block begins: what stands before it does not change while the text grows
 
   constructor(name = "prose") {
     this.node = h("div", { class: name });
@@ -23,43 +24,27 @@ export class Prose {
     this.#text = text;
   }
 
-  #put(index, { code, text }) {
+  #put(index, block) {
     const before = this.#blocks[index];
-    if (before && before.code === code) {
-      if (text.startsWith(before.words.data)) before.words.appendData(text.slice(before.words.length));
-      else before.words.data = text;
+    if (before && before.kind === block.kind && before.text === block.text) return;
+    if (before && before.kind === block.kind && grown(before, block)) {
+      before.text = block.text;
       return;
     }
-    const words = document.createTextNode(text);
-    const node = code ? h("pre", { tabindex: "0" }, h("code", {}, words)) : h("p", {}, words);
+    const node = nodeOf(block);
     if (before) before.node.replaceWith(node);
     else this.node.append(node);
-    this.#blocks[index] = { node, words, code };
+    this.#blocks[index] = { kind: block.kind, text: block.text, node };
   }
 }
 
-function blocksOf(text, from) {
-  const found = [];
-  let block = null;
-  let fence = "";
-  let place = from;
-  for (const line of text.split("\n")) {
-    const marks = /^\s*(`{3,}|~{3,})/.exec(line)?.[1];
-    if (fence ? marks && marks[0] === fence[0] && marks.length >= fence.length && line.trim() === marks : false) {
-      fence = "";
-      block = null;
-    } else if (!fence && marks) {
-      fence = marks;
-      found.push((block = { code: true, lines: [], from: place }));
-    } else if (fence) {
-      block.lines.push(line);
-    } else if (line.trim() === "") {
-      block = null;
-    } else {
-      if (!block) found.push((block = { code: false, lines: [], from: place }));
-      block.lines.push(line);
-    }
-    place += line.length + 1;
-  }
-  return found.map(({ code, lines, from: begin }) => ({ code, text: lines.join("\n"), from: begin }));
+/** Add what is new to the one text node of code, or of a paragraph without marks: a selection in it stays. */
+function grown({ kind, text, node }, block) {
+  const bare = kind === "code" || (kind === "text" && (plain(block.text) || text.length > LONGEST));
+  if (!bare || !block.text.startsWith(text)) return false;
+  const place = kind === "code" ? node.firstChild : node;
+  const words = place.firstChild;
+  if (!words || place.childNodes.length !== 1 || words.nodeType !== Node.TEXT_NODE) return false;
+  words.appendData(block.text.slice(text.length));
+  return true;
 }

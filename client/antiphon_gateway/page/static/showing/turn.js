@@ -4,7 +4,7 @@ import { arrange, h, press, say, show } from "./dom.js";
 import { clock, count, duration, many, money, pretty, short, statusWord } from "./format.js";
 import { Prose } from "./prose.js";
 import { ToolCallView } from "./tool_call.js";
-import { ended } from "../reading/conversation.js";
+import { begun, ended } from "../reading/conversation.js";
 
 /** `actions` has `requeue(turn)`, `cancel(turn)`, `approve`, `reject` and `answer` of a pending tool call. */
 export class TurnView {
@@ -47,13 +47,12 @@ export class TurnView {
   }
 
   #updateFoot(turn) {
-    const approval = turn.pieces.some((one) => one.open?.kind === "approval");
-    say(this.pill, turn.status === "suspended" ? (approval ? "Waiting for approval" : "Waiting for the caller") : statusWord(turn.status));
+    say(this.pill, statusWord(turn.status));
     this.pill.dataset.status = turn.status;
     show(this.pill, turn.status !== "finished");
     say(this.facts, factsOf(turn));
     show(this.requeue, turn.status === "failed");
-    show(this.remove, !ended(turn) && turn.status !== "running");
+    show(this.remove, !ended(turn) && !begun(turn));
     show(this.foot, turn.id !== "" && !(turn.status === "finished" && this.facts.textContent === ""));
   }
 
