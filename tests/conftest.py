@@ -24,7 +24,7 @@ from simulation.seeds import FIRST_SEED, first_seed
 from support.cells import open_cell
 from support.coroutines import run_coroutine_test
 from support.ensemble import open_ensemble
-from support.key_leaks import leaked_keys
+from support.leaks import leaked_keys
 from support.limits import limited
 from support.network import forbid_other_machines
 from support.postgres import PostgresServer

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from redis import Redis
 from support.eventually import wait_until, wait_until_async
 from support.here import running_worker
-from support.ports import free_port
+from support.network import free_port
 from support.processes import COMMAND
 from support.prometheus import ALERTS, RULES, firing, needs_promtool, promtool, samples
 from support.servers import RedisServer

@@ -16,8 +16,8 @@ import yaml
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from support import forks
+from support.network import free_port
 from support.offenders import for_each
-from support.ports import free_port
 from support.processes import COMMAND
 from support.prometheus import ALERTS
 from support.servers import RedisServer

@@ -10,7 +10,7 @@ import pytest
 from support.browser import ABSENT, open_browser
 from support.event_source import EventSource
 from support.eventually import wait_until, wait_until_async
-from support.ports import free_port
+from support.network import free_port
 from support.source_tree import ROOT
 from support.stage import FIRST_WORDS, Stage
 

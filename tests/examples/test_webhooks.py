@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 from support.eventually import wait_until
-from support.ports import free_port
+from support.network import free_port
 from support.source_tree import ROOT
 
 from antiphon import Agent

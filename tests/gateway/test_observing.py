@@ -22,7 +22,7 @@ from support.eventually import wait_until, wait_until_async
 from support.fresh_python import imported_by
 from support.gateway import Api, follow, open_gateway
 from support.here import running_worker
-from support.ports import free_port
+from support.network import free_port
 from support.processes import COMMAND
 from support.stage import Stage, make_app
 from websockets.asyncio.client import connect

@@ -15,7 +15,7 @@ from support.event_source import EventSource
 from support.eventually import wait_until_async
 from support.gateway import Api, follow
 from support.gateway_process import Stand, gathered
-from support.ports import free_port
+from support.network import free_port
 from support.processes import COMMAND
 from support.servers import RedisServer
 from support.stage import FIRST_WORDS

@@ -8,8 +8,8 @@ import pytest
 from support.clients import running
 from support.gateway import Api
 from support.gateway_process import Stand, gathered
+from support.network import free_port
 from support.openai_clients import MODEL
-from support.ports import free_port
 from support.stage import FIRST_WORDS
 
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(90)]

@@ -3,11 +3,13 @@
 import base64
 import binascii
 import contextlib
+import fnmatch
+import importlib
 import re
 import socket
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -105,3 +107,27 @@ class Recorder:
         self._thread.join(10)
         self._socket.close()
         return bytes(self._heard).split(b"\r\n")
+
+
+def leaked_keys(url: str, allowed: Iterable[str] = ()) -> list[str]:
+    """Keys under ``ant:`` without a time to live, other than those that ``antiphon.wire.keys`` lets stay.
+
+    ``allowed`` are patterns that one test allows itself.
+    """
+    patterns = list(allowed)
+    with Redis.from_url(url, decode_responses=True) as redis:
+        keys = list(redis.scan_iter("ant:*", count=1000))
+        with redis.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.ttl(key)
+            lives = pipeline.execute()
+    needs_ttl = _needs_ttl()
+    return sorted(
+        key
+        for key, life in zip(keys, lives, strict=True)
+        if life == -1 and needs_ttl(key) and not any(fnmatch.fnmatchcase(key, p) for p in patterns)
+    )
+
+
+def _needs_ttl() -> Callable[[str], bool]:
+    return importlib.import_module("antiphon.wire.keys").needs_ttl

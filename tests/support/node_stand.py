@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from support.eventually import wait_until
-from support.ports import free_port
+from support.network import free_port
 from support.processes import COMMAND, Process, Processes
 from support.proxy import Proxy
 from support.servers import RedisServer

@@ -12,7 +12,7 @@ from typing import Self
 from uuid import uuid4
 
 import pytest
-from support.ports import free_port
+from support.network import free_port
 
 
 def postgres_binaries() -> Path | None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from redis import Redis
-from support.key_leaks import leaked_keys
+from support.leaks import leaked_keys
 from support.servers import RedisServer
 
 from antiphon import Agent

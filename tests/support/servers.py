@@ -18,7 +18,7 @@ from typing import Literal, Self, get_args
 
 from support.eventually import wait_until
 from support.guard import guard, release
-from support.ports import free_port
+from support.network import free_port
 
 Kind = Literal["valkey", "redis"]
 

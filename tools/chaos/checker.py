@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from redis import Redis
 from support.ensemble import complaints
-from support.key_leaks import leaked_keys
+from support.leaks import leaked_keys
 
 from antiphon.client import AsyncClient
 from antiphon.errors import TurnNotFound
@@ -211,13 +211,13 @@ def _check_decisions(chaos: Chaos, report: Report) -> None:
     """Of several decisions about a call one counts, for everybody; and what it says is what was done."""
     paid = {note["turn"] for note in chaos.stage.notes("tool", tool="pay")}
     asked = {turn.turn_id for one in chaos.conversations for turn in one.turns if turn.text.endswith(ASKS)}
-    report.decided = len(chaos.people.made)
-    for (turn, call), made in chaos.people.made.items():
+    report.decided = len(chaos.load.made)
+    for (turn, call), made in chaos.load.made.items():
         if len(made) != 1:
             report.wrong.append(f"turn {turn}: the call {call} was decided in several ways: {sorted(made)}")
         elif turn in paid and {kind for _, kind in made} != {"approve"}:
             report.wrong.append(f"turn {turn} has paid, and the call was rejected")
-    approved = {turn for turn, _ in chaos.people.made}
+    approved = {turn for turn, _ in chaos.load.made}
     if unasked := (paid & asked) - approved:
         report.wrong.append(f"turns have paid that nobody approved: {sorted(unasked)}")
 

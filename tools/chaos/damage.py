@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx2
 from redis import Redis
-from support.ports import free_port
+from support.network import free_port
 from support.processes import Process, Processes
 from support.servers import RedisServer
 

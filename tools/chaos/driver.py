@@ -22,8 +22,7 @@ from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.redis.turn import AsyncTurn
 from antiphon.stores import SQLiteStore
-from chaos.load import Conversation
-from chaos.people import People
+from chaos.load import Conversation, People
 from chaos.plan import Fault, make_plan
 from chaos.recovery import Death, since
 from chaos.rememberers import AWAY, Rememberers

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from support.models import ModelProcess
-from support.ports import free_port
+from support.network import free_port
 from support.processes import Processes
 from support.source_tree import ROOT, WHEELS
 

@@ -503,7 +503,7 @@ def test_one_turn_runs_without_redis_and_its_session_goes_on(tmp_path):
 def test_an_embedded_valkey_serves_until_it_is_stopped_and_keeps_its_data(processes, tmp_path):
     start = (COMMAND, "redis", "--port", "0", "--data-dir", tmp_path / "data")
     assert "not a port" in complaint(2, *start[1:])
-    from support.ports import free_port
+    from support.network import free_port
 
     port = free_port()
     start = (COMMAND, "redis", "--port", str(port), "--data-dir", tmp_path / "data")
@@ -521,7 +521,7 @@ def test_an_embedded_valkey_serves_until_it_is_stopped_and_keeps_its_data(proces
 
 
 def test_an_embedded_valkey_does_not_outlive_a_killed_owner(processes):
-    from support.ports import free_port
+    from support.network import free_port
 
     owner = processes.start(COMMAND, "redis", "--port", str(free_port()))
     url = owner.wait_for_output("redis://").strip()

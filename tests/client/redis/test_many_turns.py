@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from support.cells import open_cell
 from support.eventually import wait_until_async
 from support.here import running_worker
-from support.ports import free_port
+from support.network import free_port
 
 from antiphon.client import AsyncClient, Client, Submission
 from antiphon.errors import (

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 from support.eventually import wait_until_async
 from support.here import running_worker
-from support.ports import free_port
+from support.network import free_port
 from support.proxy import Proxy
 
 from antiphon.client import AsyncClient, Client

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 from support.eventually import wait_until
-from support.ports import free_port
+from support.network import free_port
 
 from antiphon.errors import ClientClosed, StoreUnavailable, UsageError
 from antiphon.stores import PostgresStore

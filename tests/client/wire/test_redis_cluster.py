@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from support import forks
-from support.ports import free_port
+from support.network import free_port
 from support.servers import RedisServer
 
 from antiphon import AsyncClient, Client

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from support.ensemble import agent_spec, open_ensemble
 from support.eventually import wait_until, wait_until_async
-from support.ports import free_port
+from support.network import free_port
 from support.servers import RedisServer, Sentinel
 
 from antiphon.client import AsyncClient

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import redis
 from redis.asyncio import Redis
-from support.ports import free_port
+from support.network import free_port
 from support.servers import RedisServer, Sentinel
 
 from antiphon import Client

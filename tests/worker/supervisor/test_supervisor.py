@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from redis import Redis
 from support.eventually import wait_until_async
-from support.ports import free_port
+from support.network import free_port
 from support.servers import RedisServer
 from support.stage import Stage
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.eventually import wait_until
 from support.fresh_python import imported_by
 from support.here import running_worker
-from support.ports import free_port
+from support.network import free_port
 from support.stage import Stage, make_app
 
 from antiphon.client import AsyncClient, Client
