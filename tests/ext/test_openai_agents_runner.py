@@ -33,6 +33,10 @@ from antiphon.model import Retry, Text, ToolCall, ToolResult
 from antiphon.tools import Context
 
 
+class Busy(RuntimeError):
+    status_code = 503
+
+
 @function_tool
 def weather(context: RunContextWrapper[Context], city: str) -> str:
     """Say how the weather is."""
@@ -80,11 +84,8 @@ def test_a_crash_repeats_no_answer_and_no_result(runtime, use):
         ran.append(n)
         return f"seen {n}"
 
-    class Failing(RuntimeError):
-        status_code = 503
-
     calls = [function_call("look", {"n": n}, call_id=f"c{n}") for n in (1, 2)]
-    model = ScriptedModel([calls, Failing("busy"), [assistant_message("Done.")]])
+    model = ScriptedModel([calls, Busy("busy"), [assistant_message("Done.")]])
     use(AgentsRunner(SDKAgent(name="a", model=model, tools=[look])))
     response = runtime.agent(retry=Retry(seconds=30, delay=0.01)).session("s").run("Look")
     assert (response.text, sorted(ran), len(model.calls)) == ("Done.", [1, 2], 3)
@@ -434,3 +435,35 @@ async def test_subscribers_hear_what_is_popped(workers_runtime):
     assert [
         len(m.tool_calls) for m in await Agent("scripted", "any", redis=url).session("s").messages_async()
     ] == [0, 1]
+
+
+def test_the_agent_of_a_handoff_stays_although_the_attempt_after_it_failed(runtime, use):
+    first, second = SDKAgent(name="first"), SDKAgent(name="second")
+    first.handoffs = [second]
+    first.model = scripted([function_call("transfer_to_second", {}, call_id="c1")])
+    second.model = scripted(
+        Busy("busy"), [assistant_message("Second.")], [assistant_message("Second again.")]
+    )
+    use(AgentsRunner(first, after_handoff="stay"))
+    session = runtime.agent(retry=Retry(seconds=30, delay=0.01)).session("s")
+    assert [session.run(text).text for text in ("one", "two")] == ["Second.", "Second again."]
+
+
+def test_calls_with_the_same_id_in_two_steps_have_their_results(runtime, use):
+    @function_tool
+    def look(n: int) -> str:
+        """Look."""
+        return f"seen {n}"
+
+    model = scripted(
+        [function_call("look", {"n": 1}, call_id="call_0")],
+        [function_call("look", {"n": 2}, call_id="call_0")],
+        [assistant_message("Done.")],
+        [assistant_message("Yes.")],
+    )
+    use(AgentsRunner(SDKAgent(name="first", model=model, tools=[look])))
+    session = runtime.agent().session("s")
+    assert [one.result for one in session.run("Look").tool_calls] == ["seen 1", "seen 2"]
+    session.run("And?")
+    sent = [item["call_id"] for item in model.calls[-1].input if "call_id" in item]
+    assert sent == ["call_0", "call_0", "call_0_2", "call_0_2"]

@@ -75,6 +75,7 @@ __all__ = ["AgentsRunner", "AntiphonSession"]
 
 
 PROVIDER = "openai-agents"
+CALLS = ("function_call", "custom_tool_call")
 
 _ROLES: dict[str, Role] = {
     "user": "user",
@@ -115,7 +116,7 @@ def items_of(message: Message) -> list[dict[str, Any]]:
     """Return the items of a message: those that it holds, or those that say the same."""
     kept = kept_by(PROVIDER, message)
     if kept is not None:
-        return cast("list[dict[str, Any]]", kept["items"])
+        return _with_ids(kept["items"], message.tool_calls)
     if message.role == "tool":
         return [_output(result) for result in message.tool_results]
     if message.role == "assistant":
@@ -124,6 +125,15 @@ def items_of(message: Message) -> list[dict[str, Any]]:
     if all(isinstance(part, Text) for part in message.parts):
         return [{"role": message.role, "content": message.text}]
     return [{"role": message.role, "content": content}]
+
+
+def _with_ids(items: list[dict[str, Any]], calls: list[ToolCall]) -> list[dict[str, Any]]:
+    """Give the calls among the items the ids that they have here: a turn has each id once."""
+    ids = iter([call.call_id for call in calls])
+    return [
+        item | {"call_id": next(ids, item["call_id"])} if item.get("type") in CALLS else item
+        for item in items
+    ]
 
 
 def _role(item: Mapping[str, Any]) -> Role:
@@ -138,7 +148,7 @@ def _parts(item: Mapping[str, Any]) -> Iterator[Part]:
     match item.get("type") or "message":
         case "message":
             yield from _parts_of_content(item.get("content"))
-        case "function_call" | "custom_tool_call":
+        case kind if kind in CALLS:
             text = item.get("arguments", item.get("input"))
             yield ToolCall.from_text(str(item["call_id"]), str(item.get("name") or ""), _text(text))
         case "reasoning":

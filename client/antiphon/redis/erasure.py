@@ -44,12 +44,13 @@ class Search:
         self._sessions = sessions
         self._tenant = tenant
         self._erased: list[str] = []
+        self._threads: list[str] = []
         self.searched = 0
         self.left: list[str] = []
         self.pending: list[str] = []
 
     async def run(self) -> None:
-        """Search everything. Raises ``StoreError``."""
+        """Search everything, and remove the graphs' threads, whose names only a search finds. Raises ``StoreError``."""
         cursor: int = 0
         while True:
             answer: Any = await asked(self._cell.redis.scan(cursor, count=SCANNED))
@@ -72,6 +73,8 @@ class Search:
                 self.left.append(key)
             elif kind == "remembered" and name in self._sessions:
                 self.pending.append(f"memory:{name}")
+            elif kind == "graph" and _session_of_thread(name) in self._sessions:
+                self._threads.append(key)
         found: list[list[bytes | None] | Exception] = await asked(pipe.execute(raise_on_error=False))
         for record, values in zip(records, found, strict=True):
             if isinstance(values, list):
@@ -92,7 +95,9 @@ class Search:
             self.left.append(key)
 
     async def _look_for_remains(self) -> None:
-        """Of erased turns, and of copies outside this Redis."""
+        """Of erased turns, of graphs that have run turns, and of copies outside this Redis."""
+        if self._threads:
+            await asked(self._cell.redis.unlink(*self._threads))
         for turn in self._erased:
             keys = [self._cell.keys.journal(turn), rq_key("rq_job", turn), rq_key("rq_results", turn)]
             pipe = self._cell.redis.pipeline(transaction=False)
@@ -115,6 +120,11 @@ class Search:
                 kind, _, name = key.removeprefix(f"{stem}:").partition(":")
                 return kind, name
         return "", ""
+
+
+def _session_of_thread(name: str) -> str:
+    """Return the session of ``data:{session}:{turn}:{run}``, the thread in which a graph has run a turn."""
+    return name.partition(":")[2].rpartition(":")[0].rpartition(":")[0]
 
 
 async def search(
