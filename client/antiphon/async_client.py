@@ -126,8 +126,8 @@ class AsyncClient:
         from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session is kept after its
         last turn, None for ever: the last value that was given counts, for turns and sessions alike. The default is 30
         days. With a ``schema`` the answer is structured output, as ``Session.run`` describes. ``params`` are parameters
-        of the model, and ``metadata`` are stored with the turn. ``caller_tools`` and ``while_suspended`` are those of
-        ``Session.run``.
+        of the model, and ``metadata`` are stored with the turn. ``caller_tools``, ``while_suspended``,
+        ``instructions`` and ``max_tool_calls`` are those of ``Session.run``.
 
         If the session has a turn, this one runs after all others. ``if_busy="reject"`` raises ``SessionBusy``
         instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping its partial answer or nothing, and

@@ -104,6 +104,8 @@ class Client(Synchronous[AsyncClient]):
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
         while_suspended: WhileSuspended = LEFT_OUT,
+        instructions: str | None = LEFT_OUT,
+        max_tool_calls: int | None = LEFT_OUT,
         key: str | None = LEFT_OUT,
         retry_failed: bool = LEFT_OUT,
         delay: float | timedelta | None = LEFT_OUT,
@@ -123,8 +125,8 @@ class Client(Synchronous[AsyncClient]):
         from its start) and ``ttl`` are in seconds or a timedelta. ``ttl`` is how long the session is kept after its
         last turn, None for ever: the last value that was given counts, for turns and sessions alike. The default is 30
         days. With a ``schema`` the answer is structured output, as ``Session.run`` describes. ``params`` are parameters
-        of the model, and ``metadata`` are stored with the turn. ``caller_tools`` and ``while_suspended`` are those of
-        ``Session.run``.
+        of the model, and ``metadata`` are stored with the turn. ``caller_tools``, ``while_suspended``,
+        ``instructions`` and ``max_tool_calls`` are those of ``Session.run``.
 
         If the session has a turn, this one runs after all others. ``if_busy="reject"`` raises ``SessionBusy``
         instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping its partial answer or nothing, and
@@ -158,6 +160,8 @@ class Client(Synchronous[AsyncClient]):
                         priority=priority,
                         caller_tools=caller_tools,
                         while_suspended=while_suspended,
+                        instructions=instructions,
+                        max_tool_calls=max_tool_calls,
                         key=key,
                         retry_failed=retry_failed,
                         delay=delay,
@@ -657,6 +661,8 @@ class Schedules(Synchronous[AsyncSchedules]):
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
         while_suspended: WhileSuspended = LEFT_OUT,
+        instructions: str | None = LEFT_OUT,
+        max_tool_calls: int | None = LEFT_OUT,
         key: str | None = LEFT_OUT,
         retry_failed: bool = LEFT_OUT,
         delay: float | timedelta | None = LEFT_OUT,
@@ -695,6 +701,8 @@ class Schedules(Synchronous[AsyncSchedules]):
                     priority=priority,
                     caller_tools=caller_tools,
                     while_suspended=while_suspended,
+                    instructions=instructions,
+                    max_tool_calls=max_tool_calls,
                     key=key,
                     retry_failed=retry_failed,
                     delay=delay,

@@ -341,3 +341,10 @@ def test_calls_of_a_function_need_no_tool_of_the_app_and_no_older_worker_takes_t
     monkeypatch.setitem(refuse_newer.__globals__["KNOWN"], "journal entry", 2)
     with pytest.raises(NewerRecord):
         decode_entry(encode_entry(waits))
+
+
+def test_calls_beyond_the_limit_of_the_turn_are_not_run(runtime, use):
+    use(looks)
+    response = runtime.agent().session("s").run("Look twice", max_tool_calls=1)
+    assert [one.is_error for one in response.tool_calls] == [False, True]
+    assert "the turn may make 1 tool calls" in response.tool_calls[1].result

@@ -27,7 +27,7 @@ HELLO = [{"role": "user", "content": "x"}]
 VALUES = {
     "background": True, "conversation": "mine", "frequency_penalty": 0.5, "include": ["reasoning.encrypted_content"],
     "input": HELLO, "instructions": "Be brief.", "items": HELLO, "logit_bias": {"1": 2}, "logprobs": True,
-    "max_completion_tokens": 20, "max_output_tokens": 20, "max_tokens": 20, "messages": HELLO,
+    "max_completion_tokens": 20, "max_output_tokens": 20, "max_tokens": 20, "max_tool_calls": 2, "messages": HELLO,
     "metadata": {"a": "b"}, "model": "scripted/any", "parallel_tool_calls": False, "presence_penalty": 0.5,
     "prompt_cache_key": "k", "reasoning": {"effort": "low"}, "reasoning_effort": "low",
     "response_format": {"type": "text"}, "safety_identifier": "s", "seed": 7, "service_tier": "flex", "stop": ["x"],

@@ -28,7 +28,7 @@ from antiphon.tools.approval import ApprovalRule
 from antiphon_worker.archive import Archive
 from antiphon_worker.inline_agents import Allow, Door
 from antiphon_worker.loop.costs import Meter, Price, Prices, prices_of, stop_functions
-from antiphon_worker.loop.step_calls import Rules
+from antiphon_worker.loop.input import Rules
 from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
 from antiphon_worker.memory.memories import Memories
 from antiphon_worker.providers.base import Provider

@@ -35,7 +35,8 @@ class Allow:
     ``App(tools=…)``, are those that inline agents may name. ``parameters``, by default ``ORDINARY``, are those of a
     turn or a inline agent; a ``tool_choice`` of ``"auto"`` or ``"none"`` always may come. List ``model``,
     ``tools``, ``extra_body``, ``extra_headers`` and others to allow them; they can replace what an agent of the App
-    has. With ``system``, the system prompt of a session may replace that of the App's agent.
+    has. With ``system``, the system prompt of a session and the ``instructions`` of a turn may replace that of
+    the App's agent.
 
     Raises ``SettingsError`` for anything but names.
 
@@ -101,8 +102,8 @@ class Door:
             self._check_travelling(asked)
         elif own_system and self._allow is not None and not self._allow.system:
             raise NotAllowed(
-                "The session has its own system prompt, which this worker's App does not allow: omit "
-                "system=, or allow it there with App(travelling=Allow(system=True))."
+                "The turn or its session has its own system prompt, which this worker's App does not allow: omit "
+                "instructions= and system=, or allow them there with App(travelling=Allow(system=True))."
             )
         self._check_parameters(parameters)
         return found or asked  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from antiphon.model import AtLimit, CallerTool, FallbackModel, Item, Message, Re
 from antiphon.model.usage import Limits
 from antiphon.window import Window, window_of
 
-KNOWN = {"request": 3, "agent": 4, "journal entry": 3}
+KNOWN = {"request": 4, "agent": 4, "journal entry": 3}
 """The newest versions that this release can run. A record without a version is of the first."""
 
 
@@ -63,6 +63,10 @@ REVISES = "2"
 
 CALLER_TOOLS = "3"
 """The version of a request with client-side tools, as text for the same reason."""
+
+
+OWN_RULES = "4"
+"""The version of a request with ``instructions`` or ``max_tool_calls``: older workers would run it without them."""
 
 
 AGENT_COUNTS = "2"
@@ -143,8 +147,10 @@ class TurnRequest(Struct, omit_defaults=True):
     turn takes the place of a part of the history: the id of the message that it replaces with all behind it, or
     ``LAST_ANSWER``. Such a request has the ``version`` ``REVISES``. ``caller_tools`` are client-side tools beside
     those of the agent; such a request has the ``version`` ``CALLER_TOOLS``. ``while_suspended`` says whether the next
-    turns of the session pass this one by while it is suspended. ``trace`` is the W3C ``traceparent`` of the span in
-    which it was submitted, if its process uses OpenTelemetry.
+    turns of the session pass this one by while it is suspended. ``instructions`` take the place of the system prompt,
+    and ``max_tool_calls`` is how many calls of the workers' tools the turn may make; a request with one of them has the
+    ``version`` ``OWN_RULES``. ``trace`` is the W3C ``traceparent`` of the span in which it was submitted, if its
+    process uses OpenTelemetry.
     """
 
     messages: list[Message]
@@ -156,6 +162,8 @@ class TurnRequest(Struct, omit_defaults=True):
     revises: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list)
     while_suspended: WhileSuspended = "wait"
+    instructions: str | None = None
+    max_tool_calls: int | None = None
     version: int | str = 1
     trace: str = ""
 
@@ -272,6 +280,8 @@ def check_request(request: TurnRequest, size: int) -> None:
         check_plain("params", request.params)
     if request.metadata:
         check_plain("metadata", request.metadata)
+    if request.instructions:
+        check_size("system_bytes", len(request.instructions.encode()), "The turn's instructions in bytes")
     if request.output is not None:
         check_depth(request.output.schema, "The schema of the output")
         check_depth(request.output.whole, "The schema of the output")
@@ -280,15 +290,19 @@ def check_request(request: TurnRequest, size: int) -> None:
             if isinstance(part, Item | ToolCall):
                 check_depth(msgspec.to_builtins(part), "A message")
     if isinstance(request.agent, AgentSpec):
-        if request.agent.params:
-            check_plain("params", request.agent.params)
-        check_size("fallbacks", len(request.agent.fallback), "The agent's fallbacks")
-        for model in request.agent.fallback:
-            check_plain("params", model.params)
-        if request.agent.system:
-            check_size("system_bytes", len(request.agent.system.encode()), "The agent's system prompt")
-        if request.agent.max_steps:
-            check_size("max_steps", request.agent.max_steps, "The agent's max_steps")
+        _check_agent(request.agent)
+
+
+def _check_agent(agent: AgentSpec) -> None:
+    if agent.params:
+        check_plain("params", agent.params)
+    check_size("fallbacks", len(agent.fallback), "The agent's fallbacks")
+    for model in agent.fallback:
+        check_plain("params", model.params)
+    if agent.system:
+        check_size("system_bytes", len(agent.system.encode()), "The agent's system prompt")
+    if agent.max_steps:
+        check_size("max_steps", agent.max_steps, "The agent's max_steps")
 
 
 def travelling_agent(agent: str | AgentSpec | Travelling | None) -> str | AgentSpec | None:

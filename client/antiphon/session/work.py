@@ -23,6 +23,7 @@ from antiphon.input.parameters import ModelParams, check_params
 from antiphon.input.request import (
     CALLER_TOOLS,
     LAST_ANSWER,
+    OWN_RULES,
     REVISES,
     AgentSpec,
     OutputSpec,
@@ -99,6 +100,18 @@ def _retry_failed(value: object) -> bool:
     return value
 
 
+def _instructions(value: object) -> object:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"instructions= must be a non-empty string, not {value!r}.")
+    return value
+
+
+def _max_tool_calls(value: object) -> object:
+    if type(value) is not int or value < 1:
+        raise UsageError(f"max_tool_calls= must be a whole number of at least 1, not {value!r}.")
+    return value
+
+
 def _function(value: object, name: str) -> object:
     if not callable(value):
         raise UsageError(f"{name}= must be a function of the pending tool call, not {value!r}.")
@@ -107,6 +120,8 @@ def _function(value: object, name: str) -> object:
 
 _Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Seq: TypeAlias = Annotated[int, Meta(ge=0)]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 _WAITS = "the call submits a new turn at once and waits for it"
 _TYPED = "each line that is typed is a new turn"
@@ -184,6 +199,23 @@ class TurnOptions(TypedDict, total=False):
             json=WhileSuspended,
             default="wait",
             missing={"local": _ALONE},
+        ),
+    ]
+
+    instructions: Annotated[
+        str | None,
+        Option(
+            doc="the system prompt of this turn, in place of the agent's and the session's, if the App allows it",
+            check=_instructions,
+            json=_Text | None,
+        ),
+    ]
+    max_tool_calls: Annotated[
+        int | None,
+        Option(
+            doc="how many calls of the workers' tools the turn may make; further ones get an error as their result",
+            check=_max_tool_calls,
+            json=_Count | None,
         ),
     ]
 
@@ -369,6 +401,8 @@ class Work(Struct):
     revises: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
     while_suspended: WhileSuspended = "wait"
+    instructions: str | None = None
+    max_tool_calls: int | None = None
     on_tool: OnTool | None = None
     on_approval: OnApproval | None = None
 
@@ -380,6 +414,8 @@ class Work(Struct):
             request.version = REVISES
         if self.caller_tools:
             request.version = CALLER_TOOLS
+        if self.instructions is not None or self.max_tool_calls is not None:
+            request.version = OWN_RULES
         return request
 
 
@@ -450,8 +486,9 @@ def _checked(given: Mapping[str, Any], ours: Mapping[str, Option]) -> tuple[dict
         raise UsageError(
             f"delay= and if_busy={if_busy!r} cannot be combined: a delayed turn can only wait or be rejected."
         )
-    if options.get("schema") is not None and if_busy == "steer":
+    own = [name for name in ("schema", "instructions", "max_tool_calls") if options.get(name) is not None]
+    if own and if_busy == "steer":
         raise UsageError(
-            'schema= and if_busy="steer" cannot be combined: the answer is that of the running turn.'
+            f'{own[0]}= and if_busy="steer" cannot be combined: the answer is that of the running turn.'
         )
     return options, others

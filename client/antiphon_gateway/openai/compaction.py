@@ -18,7 +18,7 @@ from antiphon_gateway.http.operations import Call, operation
 from antiphon_gateway.openai.errors import refused, turn_failure
 from antiphon_gateway.openai.fields import Elsewhere, Unserved, check_fields, param, params_of
 from antiphon_gateway.openai.items import Given, compaction_item, input_items, messages_of, usage_of
-from antiphon_gateway.openai.requests import Short, Tier, agent_of, tier_of
+from antiphon_gateway.openai.requests import Short, Tier, agent_of, instructions_for, tier_of
 from antiphon_gateway.openai.stored import dereferenced, sealed_content, summary_of
 from antiphon_gateway.openai.submission import (
     STATELESS_SECONDS,
@@ -76,7 +76,7 @@ async def compact_response(call: Call[None, CompactResponse]) -> Compaction:
     params |= params_of(given) | tier_of(given.service_tier)
     turn = await call.client.submit(
         call.new_session(key), [*told, Message.user(ASK)], agent=agent, params=params, tenant=call.caller.tenant,
-        key=key, ttl=STATELESS_SECONDS,
+        key=key, ttl=STATELESS_SECONDS, instructions=instructions_for(agent, given.instructions),
     )  # fmt: skip
     made, info = await _summary(call, turn, given.model), await turn.info()
     summary = compaction_item(turn.id, sealed_content(call, made.text))

@@ -93,7 +93,7 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    max_tool_calls: Annotated[Any, refuses("{} is not supported: set max_steps of the agent.")] = None
+    max_tool_calls: Annotated[Positive | None, ECHO] = None
     prompt: Annotated[Any, refuses("{} is not supported: send instructions and input.")] = None
     prompt_cache_retention: Elsewhere = None
     prompt_cache_options: Elsewhere = None
@@ -148,7 +148,10 @@ def conversation_of(named: str | dict[str, str] | None) -> str | None:
 def agent_of(
     model: str | None, instructions: str | None = None, truncation: str | None = None
 ) -> str | AgentSpec | None:
-    """Return the agent that ``model`` names; without a name, the session's or the only one. Raises ``Refused``."""
+    """Return the agent that ``model`` names; without a name, the session's or the only one. Raises ``Refused``.
+
+    ``instructions`` are those of ``provider/model``: for the turn of another agent they are an option.
+    """
     if model == "":
         raise refused("model", "model must name an agent, or provider/model.")
     provider, slash, name = (model or "").partition("/")
@@ -157,9 +160,12 @@ def agent_of(
             raise refused("model", f"model must name an agent, or provider/model, not {model!r:.80}.")
         window = Window(tokens=AUTO_TOKENS) if truncation == "auto" else None
         return AgentSpec(provider=provider, model=name, system=instructions, window=window)
-    if instructions is not None:
-        raise refused("instructions", f"The agent {model!r} has its own instructions: omit them.")
     return model
+
+
+def instructions_for(agent: str | AgentSpec | None, instructions: str | None) -> str | None:
+    """Return the instructions of the turn of an agent of the workers, which their App may not allow."""
+    return None if isinstance(agent, AgentSpec) else instructions or None
 
 
 def options_of(request: CreateResponse) -> dict[str, Any]:
@@ -180,6 +186,8 @@ def options_of(request: CreateResponse) -> dict[str, Any]:
         "params": params,
         "schema": schema_of(request.text),
         "caller_tools": offered or None,
+        "instructions": instructions_for(agent, request.instructions),
+        "max_tool_calls": request.max_tool_calls,
     }
 
 

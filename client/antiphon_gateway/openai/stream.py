@@ -65,7 +65,7 @@ def resource(info: TurnInfo, outcome: Response | None = None, seal: Seal | None 
         "presence_penalty": echo.get("presence_penalty", 0.0), "frequency_penalty": echo.get("frequency_penalty", 0.0),
         "top_logprobs": echo.get("top_logprobs") or 0, "temperature": echo.get("temperature", 1.0),
         "reasoning": echo.get("reasoning"),
-        "usage": None, "max_output_tokens": echo.get("max_output_tokens"), "max_tool_calls": None,
+        "usage": None, "max_output_tokens": echo.get("max_output_tokens"), "max_tool_calls": echo.get("max_tool_calls"),
         "store": echo.get("store", True), "background": echo.get("background", False),
         "service_tier": echo.get("service_tier") or "default", "metadata": echo.get("metadata") or {},
         "safety_identifier": echo.get("safety_identifier"), "prompt_cache_key": echo.get("prompt_cache_key"),

@@ -43,6 +43,8 @@ export const JOB_OPTIONS = {
   priority: null,
   caller_tools: [],
   while_suspended: "wait",
+  instructions: null,
+  max_tool_calls: null,
   agent: null,
   schema: null,
   delay: null,

@@ -301,6 +301,8 @@ export interface Submit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -393,6 +395,8 @@ export interface Edit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -409,6 +413,8 @@ export interface Regenerate {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -621,6 +627,8 @@ export interface SetSchedule {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   params?: JsonObject;
@@ -729,6 +737,10 @@ export interface TurnOptions {
   caller_tools?: CallerTool[];
   /** whether the session's next turns wait while this one is suspended */
   while_suspended?: "continue" | "wait";
+  /** the system prompt of this turn, in place of the agent's and the session's, if the App allows it */
+  instructions?: string | null;
+  /** how many calls of the workers' tools the turn may make; further ones get an error as their result */
+  max_tool_calls?: number | null;
   /** the name of an agent of the workers, or an inline agent; by default the session's */
   agent?: string | AgentSpec | null;
   /** a JSON schema: the answer is structured output */

@@ -28,6 +28,10 @@ export interface NewSession {
 export interface ListQuery {
   tenant?: string | null;
   metadata?: string | null;
+  state?: "delayed" | "done" | "failed" | "running" | "suspended" | "waiting" | null;
+  search?: string | null;
+  parent?: string | null;
+  children?: boolean;
   limit?: number;
   cursor?: string | null;
 }
@@ -39,7 +43,7 @@ export interface SessionPage {
 /** One entry of a list of sessions. */
 export interface SessionInfo {
   session_id: string;
-  status: "delayed" | "done" | "failed" | "running" | "waiting";
+  status: "delayed" | "done" | "failed" | "running" | "suspended" | "waiting";
   agent: string | null;
   messages: number;
   turns: number;
@@ -50,6 +54,19 @@ export interface SessionInfo {
   tenant?: string | null;
   queue?: string | null;
   metadata?: JsonObject;
+  parent?: string | null;
+}
+/** ``tenant`` is for keys of every tenant. */
+export interface OfTenant {
+  tenant?: string | null;
+}
+/** How many sessions there are, and how many turns run, are suspended, and have failed in the last week. */
+export interface SessionCounts {
+  sessions?: number | null;
+  running?: number;
+  suspended?: number;
+  failed?: number;
+  limit?: number | null;
 }
 /** A session at the moment of reading. ``messages`` is the length of its history. */
 export interface SessionView {
@@ -284,6 +301,8 @@ export interface Submit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -376,6 +395,8 @@ export interface Edit {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -392,6 +413,8 @@ export interface Regenerate {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   key?: string | null;
@@ -604,13 +627,11 @@ export interface SetSchedule {
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
   while_suspended?: "continue" | "wait";
+  instructions?: string | null;
+  max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
   params?: JsonObject;
-  tenant?: string | null;
-}
-/** ``tenant`` is for keys of every tenant. */
-export interface OfTenant {
   tenant?: string | null;
 }
 /** Webhooks by name, without their secrets. */
@@ -716,6 +737,10 @@ export interface TurnOptions {
   caller_tools?: CallerTool[];
   /** whether the session's next turns wait while this one is suspended */
   while_suspended?: "continue" | "wait";
+  /** the system prompt of this turn, in place of the agent's and the session's, if the App allows it */
+  instructions?: string | null;
+  /** how many calls of the workers' tools the turn may make; further ones get an error as their result */
+  max_tool_calls?: number | null;
   /** the name of an agent of the workers, or an inline agent; by default the session's */
   agent?: string | AgentSpec | null;
   /** a JSON schema: the answer is structured output */
@@ -801,6 +826,8 @@ export interface Operations {
   create_session: { asked: CreateSession; answer: NewSession };
   /** List sessions, most recently used first */
   list_sessions: { asked: ListQuery; answer: SessionPage };
+  /** Count sessions, and turns that run, are suspended or have failed in the last week */
+  count_sessions: { asked: OfTenant; answer: SessionCounts };
   /** Read a session: its state, its turns and its metadata */
   show_session: { asked: { session: string }; answer: SessionView };
   /** Change metadata and variables */

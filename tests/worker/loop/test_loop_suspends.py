@@ -12,9 +12,9 @@ from antiphon.model import CallerTool, Decision, Image, Message, Text, ToolCall
 from antiphon.testing import script, tool_call
 from antiphon.tools import Context, tool
 from antiphon.tools.approval import ApprovalRule
-from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import Suspended, run_loop
-from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN, Rules
+from antiphon_worker.loop.step_calls import UNKNOWN_WHETHER_RUN
 from antiphon_worker.loop.steps import ToolFinished, ToolStarted, decode_entry, encode_entry
 from antiphon_worker.loop.toolbox import ToolBox, TurnStopped
 from antiphon_worker.loop.unfinished import Unfinished

@@ -14,7 +14,7 @@ from antiphon.session.work import AgentLike
 from antiphon.tools import Tool
 from antiphon.tools.threads import Threads
 from antiphon_worker.loop.costs import Meter, Prices, prices_in, stop_functions
-from antiphon_worker.loop.step_calls import Rules
+from antiphon_worker.loop.input import Rules
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.memory.memories import Memories
 from antiphon_worker.providers.base import Provider

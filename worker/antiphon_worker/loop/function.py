@@ -23,10 +23,10 @@ from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.results import decided_result, noted
 from antiphon.window import byte_size
-from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import LoopResult, Suspended
 from antiphon_worker.loop.output import ExpectedOutput
-from antiphon_worker.loop.step_calls import Rules, as_approved, error_result, result_event, told
+from antiphon_worker.loop.step_calls import as_approved, beyond, error_result, result_event, told
 from antiphon_worker.loop.step_events import Sink, check_form
 from antiphon_worker.loop.steps import (
     CallsOpened,
@@ -250,6 +250,9 @@ class _Turn:
         step, call = self._call(call_id)
         if step is None or call is None:
             return ToolResult(call_id, _content(await run(self.context.of_call(call_id))))
+        refusal = beyond(self._inp.max_tool_calls, call_id, self._steps)
+        if call_id not in step.results and refusal:
+            await self._finished(step, [error_result(call, refusal)])
         if call_id not in step.results:
             decision = self._decision(step, call_id)
             if decision is not None and call_id not in step.begun:
@@ -300,6 +303,9 @@ class _Turn:
         """Return what was decided about a call: an approved call also after it has run."""
         call = self._call(call_id)[1]
         decision = self._decision(step, call_id) or step.decisions.get(call_id)
+        refusal = beyond(self._inp.max_tool_calls, call_id, self._steps)
+        if call is not None and refusal:
+            return step.results.get(call_id) or error_result(call, refusal)
         if call is None or decision is None:
             return None
         if decision.kind == "approve":

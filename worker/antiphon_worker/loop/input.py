@@ -14,10 +14,10 @@ from antiphon.input.values import now_ms
 from antiphon.model import CallerTool, Message, Timeouts
 from antiphon.session.work import AgentLike, Work
 from antiphon.tools import Tool
+from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.caller import caller_tools
 from antiphon.window import Window, window_of
 from antiphon_worker.loop.costs import Meter
-from antiphon_worker.loop.step_calls import Rules
 from antiphon_worker.loop.toolbox import tool_specs
 from antiphon_worker.providers.base import ToolSpec
 from antiphon_worker.providers.http.limits import Gate
@@ -26,6 +26,17 @@ from antiphon_worker.resilience import Fallback
 MAX_STEPS = 32
 
 _NAME = re.compile(r"\{([^\W\d]\w*)\}")
+
+
+class Rules(Struct, frozen=True):
+    """The rules of an agent, in addition to those of its tools.
+
+    ``own`` is the rule of the agent itself. ``sent`` is that of an agent that came with the turn to an App: it may
+    let more calls wait, but a call that waits without it is not approved because ``sent`` says so.
+    """
+
+    own: ApprovalRule = ApprovalRule()
+    sent: ApprovalRule = ApprovalRule()
 
 
 class LoopInput(Struct):
@@ -53,6 +64,7 @@ class LoopInput(Struct):
     gate: Gate | None = None
     meter: Meter = field(default_factory=Meter)
     caller_tools: Sequence[CallerTool] = ()
+    max_tool_calls: int | None = None
     rules: Rules = Rules()
 
     @property
@@ -75,9 +87,9 @@ def loop_input(
 ) -> LoopInput:
     """Return the input of a turn, without the history.
 
-    Parameters of the turn override those of the agent. ``system`` is the session's own system prompt, which overrides
-    the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a client-side tool
-    has the name of another tool.
+    Parameters of the turn override those of the agent. ``system`` is the own system prompt of the turn or its session,
+    which overrides the agent's. Raises ``UsageError`` if the agent's window is not valid, and ``InvalidTool`` if a
+    client-side tool has the name of another tool.
     """
     params = {**agent.params, **turn.params}
     meter = meter or Meter()
@@ -94,6 +106,7 @@ def loop_input(
         window=window_of(agent.window),
         meter=meter,
         caller_tools=caller_tools(of_caller, tools) if of_caller else (),
+        max_tool_calls=turn.max_tool_calls,
         rules=rules,
     )
 

@@ -202,7 +202,7 @@ class _Loop:
     @property
     def calls(self) -> StepCalls:
         if self._calls is None:
-            gate = Gate(self.toolbox, self.inp.rules, self.inp.caller_tools)
+            gate = Gate(self.toolbox, self.inp, self.steps)
             self._calls = StepCalls(
                 self.toolbox, gate, self.journal, self.sink, self.context, self.decisions, self.meter.room
             )

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from antiphon.errors import ToolArgumentsInvalid, UnknownTool
 from antiphon.events import ToolResultEvent
 from antiphon.input.json_schema import misfits
 from antiphon.input.values import now_ms
-from antiphon.model import AtLimit, CallerTool, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult
+from antiphon.model import AtLimit, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult
 from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
+from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.loop.steps import CallsOpened, Journal, Step, ToolFinished, ToolStarted, plain_variables
 from antiphon_worker.loop.toolbox import AnyTool, RunningCall, ToolBox, is_stop, shorten
@@ -28,25 +28,18 @@ log = logging.getLogger("antiphon.tools")
 RULE_SECONDS = 60.0
 
 
-class Rules(Struct, frozen=True):
-    """The rules of an agent, in addition to those of its tools.
+class Gate:
+    """Returns for each call whether it needs a decision: for an approval, or for a result from the caller.
 
-    ``own`` is the rule of the agent itself. ``sent`` is that of an agent that came with the turn to an App: it may
-    let more calls wait, but a call that waits without it is not approved because ``sent`` says so.
+    Of the calls in ``steps``, those of the workers' tools beyond ``max_tool_calls`` are not run.
     """
 
-    own: ApprovalRule = ApprovalRule()
-    sent: ApprovalRule = ApprovalRule()
-
-
-class Gate:
-    """Returns for each call whether it needs a decision: for an approval, or for a result from the caller."""
-
-    def __init__(self, toolbox: ToolBox, rules: Rules, caller_tools: Sequence[CallerTool]) -> None:
+    def __init__(self, toolbox: ToolBox, inp: LoopInput, steps: Sequence[Step]) -> None:
         self._toolbox = toolbox
-        self._rules = rules
-        self._caller_tools = {tool.name: tool for tool in caller_tools}
-        of_agent = rules != Rules()
+        self._rules = inp.rules
+        self._caller_tools = {tool.name: tool for tool in inp.caller_tools}
+        self._most, self._steps = inp.max_tool_calls, steps
+        of_agent = inp.rules != Rules()
         self._asked = {
             name: tool for name, tool in toolbox.tools.items() if of_agent or tool.approval.rule is not False
         }
@@ -60,11 +53,11 @@ class Gate:
         found = await asyncio.gather(*(self._waits(call, call.call_id in opened) for call in calls))
         return [one for one in found if one is not None]
 
-    def misfit(self, call: ToolCall) -> str:
-        """Return why the arguments of a call of the caller's tool do not fit, '' if they do."""
+    def refusal(self, call: ToolCall) -> str:
+        """Return why a call is not run: the turn's limit, or wrong arguments for a tool of the caller. '' if it is."""
         tool = self._caller_tools.get(call.name)
         if tool is None:
-            return ""
+            return beyond(self._most, call.call_id, self._steps, self._caller_tools)
         reasons = ["they are not a JSON object"] if call.invalid else misfits(call.arguments, tool.parameters)
         return f"The arguments do not match {call.name}: {'; '.join(reasons)}." if reasons else ""
 
@@ -110,6 +103,19 @@ class Gate:
                 type(exc).__name__, extra={"action": "rule_failed", "tool": call.name},
             )  # fmt: skip
             return True
+
+
+def beyond(most: int | None, call_id: str, steps: Sequence[Step], others: Container[str] = ()) -> str:
+    """Return why a call is beyond the most that the turn may make, '' if it is not. Calls of ``others`` do not count.
+
+    The order of the calls decides, so that it is the same in every attempt.
+    """
+    if most is None:
+        return ""
+    made = [call for step in steps for call in step.entry.message.tool_calls if call.name not in others]
+    if call_id not in {call.call_id for call in made[most:]}:
+        return ""
+    return f"This tool was not run: the turn may make {most} tool calls (max_tool_calls)."
 
 
 def _fits(tool: AnyTool, call: ToolCall) -> bool:
@@ -218,8 +224,8 @@ class StepCalls:
         if decision is not None:
             result = decided_result(call, decision, has_code=not self.gate.of_caller(call))
             return result and self.toolbox.shortened(result)
-        misfit = self.gate.misfit(call)
-        return error_result(call, misfit) if misfit else None
+        refusal = self.gate.refusal(call)
+        return error_result(call, refusal) if refusal else None
 
     def _decision(self, step: Step, call_id: str) -> Decision | None:
         return self.decisions.get(call_id) if call_id in step.opened else None

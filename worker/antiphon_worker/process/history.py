@@ -177,10 +177,10 @@ def variables_of_session(turn: ClaimedTurn) -> dict[str, Any]:
         return msgspec.json.decode(turn.variables, type=dict[str, Any])
 
 
-def own_system(turn: ClaimedTurn) -> str | None:
-    """Return the session's own system prompt."""
-    if not turn.system:
-        return None
+def own_system(turn: ClaimedTurn, request: TurnRequest) -> str | None:
+    """Return the turn's instructions, or else the session's own system prompt."""
+    if request.instructions or not turn.system:
+        return request.instructions
     check_size("system_bytes", len(turn.system), "The session's system prompt in bytes")
     with readable("The system prompt of a session", session_id=turn.session_id):
         return turn.system.decode()

@@ -255,13 +255,13 @@ class _Run:
             decisions = self._decisions()
             await restore_before(self._cell, self._runner.archive, turn, self._lease)
             brought = request.params | ({"caller_tools": True} if request.caller_tools else {})
-            agent = self._opened(app.agent(asked_agent(turn, request), brought, bool(turn.system)))
-            provider = await app.provider(agent.provider)
-            before = variables_of_session(turn)
+            asked, system = asked_agent(turn, request), own_system(turn, request)
+            agent = self._opened(app.agent(asked, brought, bool(system)))
+            provider, before = await app.provider(agent.provider), variables_of_session(turn)
             spent = turn.spent_ms / 1000 + time.monotonic() - self._began
             meter = app.meter(agent, self._runner.prices, before=used_before(turn), spent=spent)
             tools, rules, self.meter = app.tools(agent.tools), app.rules(agent), meter
-            inp = loop_input(agent, request, tools, own_system(turn), before, rules, meter)
+            inp = loop_input(agent, request, tools, system, before, rules, meter)
             inp.timeouts, inp.gate = agent.timeouts or app.timeouts, self._runner.gate
             if agent.fallback:
                 inp.fallback = self._tries.fallback(agent, app)
