@@ -23,6 +23,9 @@ from websockets.exceptions import InvalidStatus
 
 from antiphon.client import AsyncClient
 from antiphon.errors import SettingsError
+from antiphon.model import Message
+from antiphon.session.saved import SavedSession
+from antiphon.stores.base import MemoryStore
 from antiphon_gateway import Access, Caller, Limits, Refused
 from antiphon_gateway.access.caller import hash_of, read_keys
 from antiphon_gateway.access.secret import opened
@@ -37,13 +40,15 @@ LATER = "/sessions/{session}/turns"
 
 
 @asynccontextmanager
-async def shared(redis_url, secret=SECRET, limits=None, cors=(), jwt_settings=None, **given):
+async def shared(redis_url, secret=SECRET, limits=None, cors=(), jwt_settings=None, archive=None, **given):
     """A gateway with these keys, and a program for each of them."""
     known, secrets = keys(**given)
     async with AsyncExitStack() as stack:
         access = Access(known, jwt_settings, secret)
         api, _ = await stack.enter_async_context(
-            open_gateway(redis_url, access=access, limits=limits or Limits(rate=1000), cors=cors)
+            open_gateway(
+                redis_url, access=access, limits=limits or Limits(rate=1000), cors=cors, archive=archive
+            )
         )
         yield api, await stack.enter_async_context(programs(api, secrets))
 
@@ -524,6 +529,30 @@ async def test_a_token_is_not_for_a_later_session(redis_url, path):
                 assert refused.status_code == 401
             await a.post(f"/turns/{turn}/cancel", {})
             assert turn not in "".join([line async for line in lines])
+
+
+async def test_a_token_is_made_only_for_a_session_that_exists(redis_url):
+    """Otherwise it would be for any later session with the id, of another tenant too."""
+    given = {"a": {"tenant": "a", "rights": EVERYTHING}, "every": {"tenant": "*", "rights": EVERYTHING}}
+    async with shared(redis_url, **given) as (_, all_):
+        for caller in all_.values():
+            problem = await caller.post("/sessions/user-123/tokens", {}, 404)
+            assert problem["code"] == "session_not_found"
+        await all_["a"].post("/sessions", {"session_id": "user-123"})
+        await all_["every"].post("/sessions/user-123/tokens", {}, 201)
+        await all_["a"].call("DELETE", "/sessions/user-123")
+        for caller in all_.values():
+            await caller.post("/sessions/user-123/tokens", {}, 404)
+
+
+async def test_a_token_for_an_archived_session_is_for_this_one(redis_url):
+    archive = MemoryStore()
+    async with shared(redis_url, archive=archive, a={"tenant": "a"}, b={"tenant": "b"}) as (api, all_):
+        archive.save("user-123", SavedSession("user-123", [Message.user("earlier")], tenant="a").to_dict())
+        await all_["b"].post("/sessions/user-123/tokens", {}, 403)
+        token = (await all_["a"].post("/sessions/user-123/tokens", {}, 201))["token"]
+        async with api.http.stream("GET", f"/sessions/user-123/events?token={token}") as answer:
+            assert answer.status_code == 200
 
 
 async def test_limits_of_rate_and_streams_say_when_to_come_back(redis_url):

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
+from redis import Redis
 from support.browser import ABSENT, Page, open_browser
 from support.eventually import wait_until
 from support.operated import APP
@@ -378,6 +379,36 @@ def test_a_gateway_with_keys_asks_for_one_and_keeps_it_out_of_the_address(operat
     page.shows("#sign-in", "This gateway needs a key")
     assert page.run("return Object.values(sessionStorage)") == []
     assert [one for one in page.wrong() if "401" not in one] == []
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired"])
+def test_the_page_of_a_tenant_shows_nothing_of_a_later_session(operation, tmp_path, redis_url, how):
+    page, shown, later = operation.page, new_key(), new_key()
+    (tmp_path / "keys.toml").write_text(
+        "".join(
+            f'[keys.{tenant}]\nhash = "{hash_of(key)}"\ntenant = "{tenant}"\nrights = ["read", "write", "admin"]\n'
+            for tenant, key in (("b", shown), ("a", later))
+        )
+    )
+    _, operation.url = operation.start_gateway("--keys", str(tmp_path / "keys.toml"))
+    page.url, operation.key = operation.url, shown
+    operation.start_worker()
+    operation.submit_and_wait("user-123", "Hello")
+    page.open("#/sessions/user-123")
+    page.find("#key").send_keys(shown + "\n")
+    page.shows_turns(("Hello", FIRST_WORDS, "finished"))
+    page.shows("#connection", "Live")
+    if how == "deleted":
+        operation.call("DELETE", "/sessions/user-123")
+    else:
+        with Redis.from_url(redis_url) as redis:
+            redis.delete("ant:history:user-123", "ant:events:user-123", "ant:turns:user-123")
+            redis.pexpire("ant:session:user-123", 60_000)
+    operation.key = later
+    operation.submit_and_wait("user-123", "secret")
+    page.shows("#notices", "does not belong to the tenant")
+    assert "secret" not in page.run("return document.documentElement.outerHTML")
+    assert [one for one in page.wrong() if "401" not in one and "403" not in one] == []
 
 
 def test_a_long_session_is_read_in_pages_and_many_events_do_not_hold_the_page_up(operation):

@@ -98,15 +98,19 @@ class Recorder:
         while data := self._socket.recv(1 << 20):
             self._heard += data
 
+    def heard(self) -> list[bytes]:
+        """The commands that were heard until now."""
+        return bytes(self._heard).split(b"\r\n")
+
     def stop(self) -> list[bytes]:
-        """The commands until now."""
+        """The commands until now, with which the recording ends."""
         with Redis.from_url(self._url) as redis:
             redis.echo("the end of the recording")
         wait_until(lambda: b"the end of the recording" in self._heard, description="all was heard")
         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._socket.close()
-        return bytes(self._heard).split(b"\r\n")
+        return self.heard()
 
 
 def leaked_keys(url: str, allowed: Iterable[str] = ()) -> list[str]:

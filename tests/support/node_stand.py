@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
 from support.eventually import wait_until
+from support.leaks import Recorder
 from support.network import free_port
 from support.processes import COMMAND, Process, Processes
 from support.proxy import Proxy
@@ -43,6 +45,7 @@ class Stand:
         self._flags = ["--redis-url", server.url, "--port", str(self._port), "--keys", str(keys), *flags]
         self._gateway: Process | None = None
         self._worker: Process | None = None
+        self._recorder: Any = None
 
     def up(self) -> dict[str, str]:
         """Where everything is, once it runs."""
@@ -125,6 +128,32 @@ class Stand:
     def delete(self, session: str) -> None:
         with Client(self._server.url) as client:
             client.session(session).delete()
+
+    def record(self) -> None:
+        """Record all commands of Redis from now on."""
+        self._recorder = Recorder(self._server.url)
+
+    def reads(self, session: str) -> None:
+        """A reader has learnt which session of this id there is. Ends the recording."""
+        assert self._recorder is not None
+        read = f'"ant:session:{session}" "seq"'.encode()
+
+        def has_read() -> bool:
+            return any(read in line and b" lua]" not in line for line in self._recorder.heard())
+
+        wait_until(has_read, 20, "the session is read")
+        self._recorder.stop()
+
+    def end_session(self, session: str, how: str) -> None:
+        """A session is ``deleted``, has ``expired``, or is ``gone`` since it expired more than an hour ago."""
+        if how == "deleted":
+            self.delete(session)
+            return
+        with Redis.from_url(self._server.url) as redis:
+            redis.delete(*(f"ant:{kind}:{session}" for kind in ("history", "events", "turns")))
+            redis.pexpire(f"ant:session:{session}", 1 if how == "gone" else 1_800_000)
+            if how == "gone":
+                wait_until(lambda: not redis.exists(f"ant:session:{session}"), 5, "it is gone")
 
     def close(self) -> None:
         self._processes.close()

@@ -78,18 +78,18 @@ class StreamTokens:
         self._secret = secret
 
     def make(
-        self, caller: Caller, session: str, seconds: float, events: list[str] | None, life: str = ""
+        self, caller: Caller, session: str, seconds: float, events: list[str] | None, life: str
     ) -> tuple[str, int]:
         """Return a token for the stream of a session, and when it ends. It ends no later than the caller.
 
-        ``life`` tells the session from later ones with its id; without it, the session has not begun yet.
+        ``life`` tells the session from later ones with its id.
         """
         until = time.time() + min(seconds, LONGEST_STREAM_SECONDS)
         until = int(until if caller.until is None else min(until, caller.until))
         shown = sorted(caller.events) if events is None and caller.events is not None else events
         claims = {
             "aud": AUDIENCE, "sub": caller.name, "exp": until, "session": session,
-            "tenant": caller.tenant, "events": shown, "life": life or None,
+            "tenant": caller.tenant, "events": shown, "life": life,
         }  # fmt: skip
         return jwt.encode(claims, self._secret, SHARED[0]), until
 

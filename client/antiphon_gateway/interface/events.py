@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from antiphon import sse
 from antiphon.client import AllEvents
-from antiphon.errors import AgentError, UsageError
+from antiphon.errors import AgentError, SessionNotFound, UsageError
 from antiphon.input.ids import session_id
+from antiphon.redis.archived import bring_back
 from antiphon.redis.edits import found_in
 from antiphon.redis.subscription import Subscription
 from antiphon.session.runtime import SessionRef
@@ -58,11 +59,22 @@ async def make_token(call: Call[None, MakeToken]) -> NewToken:
         raise Refused(
             409, "no_secret", "This gateway does not issue stream tokens: set ANTIPHON_GATEWAY_SECRET."
         )
-    session = session_id(call.path["session"])
-    found = await found_in(call.client.connections.cell_of_session(session), session)
-    found.check_tenant(SessionRef(session, tenant=call.caller.tenant))
+    session = SessionRef(session_id(call.path["session"]), tenant=call.caller.tenant)
+    connections = call.client.connections
+    cell, archive = connections.cell_of_session(session.id), connections.archive
+    found = await found_in(cell, session.id)
+    found.check_tenant(session)
+    if not found.life and archive is not None:
+        await bring_back(cell, archive.load, session)
+        found = await found_in(cell, session.id)
+        found.check_tenant(session)
+    if not found.life:
+        raise SessionNotFound(
+            "A token is for one session, which must exist: create it or submit a turn first.",
+            session_id=session.id,
+        )
     made = call.services.access.streams.make(
-        call.caller, session, call.body.seconds, call.body.types, found.life
+        call.caller, session.id, call.body.seconds, call.body.types, found.life
     )
     return NewToken(*made)
 

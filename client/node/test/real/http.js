@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { AlreadyDecided, Client, KeyReused, NotFound, ResultTimeout, StreamGap, TurnCancelled, TurnFailed, Unauthorized, Unavailable, UsageError, textOf } from "../../src/index.js";
-import { STAGE, all, newSession, sharedStand, slow, textIn } from "./stand.js";
+import { STAGE, all, newSession, seesNothingOfALaterSession, sharedStand, slow, textIn } from "./stand.js";
 
 /** @type {any} */
 let stand;
@@ -205,6 +205,12 @@ test("a session that was deleted and begun anew is a gap", async () => {
   await coming;
   await assert.rejects(client.session(id).events({ after: last }).next(), StreamGap);
 });
+
+test("a reader sees nothing of a later session with the same id", () =>
+  seesNothingOfALaterSession(stand, client, {
+    submit: (id, text, options) => client.submit(id, text, { agent, ...options }),
+    events: (id, options) => client.session(id).events(options),
+  }));
 
 test("a gateway that stops ends its streams at a cursor, and the next one goes on", slow, async () => {
   const id = newSession();

@@ -7,7 +7,7 @@ import { createClient } from "redis";
 import { textOf } from "../../src/index.js";
 import { NotFound, RedisClient, Refused, ResultTimeout, StreamGap, TurnCancelled, TurnFailed, Unavailable, UsageError } from "../../src/redis/index.js";
 import { Client } from "../../src/index.js";
-import { STAGE, all, newSession, sharedStand, textIn } from "./stand.js";
+import { STAGE, all, newSession, seesNothingOfALaterSession, sharedStand, textIn } from "./stand.js";
 
 /** @type {any} */
 let stand;
@@ -159,6 +159,12 @@ for (const [name, { open, close }] of Object.entries(LIBRARIES)) {
       await coming;
       await assert.rejects(client.session(id).events({ after: last * 10 }).next(), StreamGap);
     });
+
+    test("a reader sees nothing of a later session with the same id", () =>
+      seesNothingOfALaterSession(stand, gateway, {
+        submit: (id, text, options) => client.submit(id, text, { agent, ...options }),
+        events: (id, options) => client.session(id).events(options),
+      }));
 
     test("a slow reader gets all of it, and holds little", async () => {
       const id = newSession();

@@ -1,5 +1,6 @@
 // A Valkey, a gateway and a worker for the tests, which can kill and restart them: tests/support/node_stand.py.
 
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { after } from "node:test";
@@ -59,4 +60,31 @@ export async function all(events, until = () => false) {
 export function textIn(events) {
   const last = Math.max(...events.map((event) => event.attempt));
   return events.filter((event) => event.type === "text_delta" && event.attempt === last).map((event) => event.text).join("");
+}
+
+/**
+ * A reader of a session, empty or with a turn, sees nothing of a later session with its id, however the first one ends.
+ * `events(id, options)` is the stream to test, and `submit(id, text, options)` begins sessions.
+ */
+export async function seesNothingOfALaterSession(stand, gateway, { submit, events }) {
+  for (const how of ["deleted", "expired", "gone"]) {
+    for (const empty of [true, false]) {
+      for (const after of empty ? [0] : [0, undefined, "newest"]) {
+        const id = newSession();
+        await gateway.call("create_session", { session_id: id, tenant: "b" });
+        if (!empty) await (await submit(id, "Hello from the former", { tenant: "b" })).result();
+        const cursor = after === "newest" ? (await gateway.session(id).snapshot()).cursor : after;
+        const seen = [];
+        await stand.ask("record");
+        const stream = events(id, cursor === undefined ? {} : { after: cursor });
+        const reading = async () => { for await (const event of stream) seen.push(event); };
+        const ended = assert.rejects(reading(), { code: "stream_gap" }, `${how} ${empty} ${after}`);
+        await stand.ask("reads", { session: id });
+        await stand.ask("end_session", { session: id, how });
+        await (await submit(id, "Here is the secret", { tenant: "a" })).result();
+        await ended;
+        assert.doesNotMatch(JSON.stringify(seen), /secret/, `${how} ${empty} ${after}`);
+      }
+    }
+  }
 }
