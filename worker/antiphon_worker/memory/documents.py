@@ -8,10 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.documents import Document
-
 from antiphon.errors import StoreUnavailable
-from antiphon.memory.declaration import Memory
 from antiphon.wire.lists.memories import TakenSession
 from antiphon_worker.loop.toolbox import is_stop
 from antiphon_worker.memory.passages import MOST_PASSAGES, Plan, TurnText, document_id
@@ -97,6 +94,8 @@ class Documents:
         self._warned = True
 
     def _documents(self, taken: TakenSession, text: TurnText) -> list[Document]:
+        from langchain_core.documents import Document  # workers without a memory do not have it
+
         tenant = text.tenant or taken.tenant
         about = {
             "scope": self._memory.scope_key(self._prefix, tenant, text.agent, taken.session_id),
