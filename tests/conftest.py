@@ -254,3 +254,16 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder ../shared with recorded traffic and conversations is not here")
     return SHARED
+
+
+@pytest.fixture
+def spans() -> tuple[Any, Any]:
+    """A tracer, and the exporter that has its spans."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider.get_tracer("test"), exporter

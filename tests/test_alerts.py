@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import urllib.error
-import urllib.request
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +14,7 @@ from support.eventually import wait_until, wait_until_async
 from support.here import running_worker
 from support.network import free_port
 from support.processes import COMMAND
-from support.prometheus import ALERTS, RULES, firing, needs_promtool, promtool, samples
+from support.prometheus import ALERTS, RULES, firing, get, needs_promtool, promtool, samples
 from support.servers import RedisServer
 from support.stage import Stage, make_app
 
@@ -52,14 +50,6 @@ def exported(*urls: str, prefix: str = "ant") -> str:
     registry = CollectorRegistry()
     registry.register(CellMetrics(urls, prefix))
     return generate_latest(registry).decode()
-
-
-def get(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as exc:
-        return exc.code, exc.read().decode()
 
 
 @needs_promtool

@@ -64,6 +64,18 @@ REFUSED_TO_ALL = {"delete_item"}
 EVERYTHING = ["read", "write", "admin"]
 
 
+def path_of(route, session, turn):
+    """The path of an operation with a value for each of its places."""
+    return route.format(
+        session=session, turn=turn, message="m", call="c", response=f"resp_{turn}", tenant="a", agent="stage", item="m",
+        model="nothing", schedule="daily", webhook="hook", fact="f",
+    )  # fmt: skip
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
 @pytest.mark.lasting_keys("ant:schedule*", "ant:webhook*")
 async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
     given = {"a": {"tenant": "a", "rights": EVERYTHING}, "b": {"tenant": "b", "rights": EVERYTHING}}
@@ -78,20 +90,7 @@ async def test_no_route_of_a_tenant_is_open_to_another_one(redis_url):
         for one in operations():
             if one.right is None or "{" not in one.route or one.name in REFUSED_TO_ALL:
                 continue
-            path = one.route.format(
-                session="s",
-                turn=turn,
-                message="m",
-                call="c",
-                response=f"resp_{turn}",
-                tenant="a",
-                agent="stage",
-                item="m",
-                model="nothing",
-                schedule="daily",
-                webhook="hook",
-                fact="f",
-            )
+            path = path_of(one.route, "s", turn)
             calls = [{"json": body} for body in BODIES] if one.body else [{}]
             answers = [await b.http.request(one.method, path, **more) for more in calls]
             assert {answer.status_code for answer in answers} & {403, 404}, path
@@ -270,11 +269,9 @@ async def test_a_token_of_an_identity_service_says_who_it_is(redis_url):
     settings = JwtSettings(secret=OTHER, issuer="us", audience="antiphon")
     async with shared(redis_url, jwt_settings=settings, a={"tenant": "a"}) as (api, all_):
 
-        async def status(bearer, method="GET", path="/sessions/u-1"):
+        async def status(given, method="GET", path="/sessions/u-1"):
             body = {"json": {"session_id": "u-1"}} if method == "POST" else {}
-            answer = await api.http.request(
-                method, path, headers={"authorization": f"Bearer {bearer}"}, **body
-            )
+            answer = await api.http.request(method, path, headers=bearer(given), **body)
             return answer.status_code
 
         good = {"iss": "us", "aud": "antiphon", "sessions": ["u-*"], "rights": "read write"}
@@ -331,10 +328,8 @@ async def test_public_keys_are_read_from_their_service_and_no_oftener_than_neede
     service.keys = {"r": rsa.generate_private_key(65537, 2048), "e": ec.generate_private_key(ec.SECP256R1())}
     async with shared(redis_url, jwt_settings=JwtSettings(jwks_url=service.url)) as (api, _):
 
-        async def status(bearer):
-            return (
-                await api.http.get("/sessions", headers={"authorization": f"Bearer {bearer}"})
-            ).status_code
+        async def status(given):
+            return (await api.http.get("/sessions", headers=bearer(given))).status_code
 
         def signed(kid, algorithm, key=None, **more):
             claims = {"tenant": "a", "exp": time.time() + 60}
@@ -367,18 +362,18 @@ async def test_while_public_keys_cannot_be_read_callers_are_told_to_come_back(re
     )
     async with shared(redis_url, jwt_settings=JwtSettings(jwks_url=service.url)) as (api, _):
         for _ in range(3):
-            answer = await api.http.get("/sessions", headers={"authorization": f"Bearer {token}"})
+            answer = await api.http.get("/sessions", headers=bearer(token))
             assert (answer.status_code, answer.json()["code"]) == (503, "keys_unavailable")
             assert int(answer.headers["retry-after"]) > 0
         service.wrong = None
         monkeypatch.setattr("antiphon_gateway.access.tokens.JWKS_PAUSE", 0)
-        await api.get("/sessions", headers={"authorization": f"Bearer {token}"})
+        await api.get("/sessions", headers=bearer(token))
         service.wrong = b""
         other = jwt.encode(
             {"tenant": "a", "exp": time.time() + 60}, service.keys["r"], "RS256", headers={"kid": "x"}
         )
-        await api.get("/sessions", 503, headers={"authorization": f"Bearer {other}"})
-        await api.get("/sessions", headers={"authorization": f"Bearer {token}"})
+        await api.get("/sessions", 503, headers=bearer(other))
+        await api.get("/sessions", headers=bearer(token))
 
 
 DEEP = "[" * 9000 + "]" * 9000
@@ -423,20 +418,7 @@ async def test_a_token_for_a_stream_shows_one_session_and_nothing_else(redis_url
         assert await status(f"/turns/{other}/events?{query}") == 404
         for one in operations():
             if one.right is not None and not one.streams:
-                path = one.route.format(
-                    session="s*",
-                    turn=turn,
-                    message="m",
-                    call="c",
-                    response=f"resp_{turn}",
-                    tenant="a",
-                    agent="stage",
-                    item="m",
-                    model="nothing",
-                    schedule="daily",
-                    webhook="hook",
-                    fact="f",
-                )
+                path = path_of(one.route, "s*", turn)
                 body = {"json": {"input": "x"}} if one.body else {}
                 assert await status(f"{path}?{query}", one.method, **body) == 401, one.name
         assert await status(f"/sessions/s*/events?{query}x") == 401

@@ -7,14 +7,9 @@ import re
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from support import forks
 from support.event_source import EventSource
@@ -24,6 +19,7 @@ from support.gateway import Api, follow, open_gateway
 from support.here import running_worker
 from support.network import free_port
 from support.processes import COMMAND
+from support.prometheus import get
 from support.stage import Stage, make_app
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -54,15 +50,6 @@ pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 SECRET = "geheimnis"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
-
-
-def get(port, path):
-    """The status and the body of an answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as exc:
-        return exc.code, exc.read().decode()
 
 
 def values(metrics: GatewayMetrics):
@@ -199,14 +186,6 @@ def test_without_a_setting_nothing_counts_and_nothing_is_imported(redis_url):
     assert [name for name in found if name.startswith(unasked)] == []
     assert [name for name in found if name.endswith(("observing.metrics", "observing.traces"))] == []
     assert "counting" not in str(EventStream._write.__code__.co_names)
-
-
-@pytest.fixture
-def spans():
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider.get_tracer("test"), exporter
 
 
 async def test_a_turn_belongs_to_the_trace_that_its_request_names(redis_url, spans):

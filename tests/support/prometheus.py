@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,15 @@ MINUTES = 20
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
 )
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """The status and the body of an answer of this machine."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        return exc.code, exc.read().decode()
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -24,12 +24,13 @@ pytestmark = [pytest.mark.one_server, pytest.mark.usefixtures("quick")]
 SOON = 600.0
 
 
-async def archived(ensemble, session, *texts, **options):
-    """A session with these turns whose life in Redis is over."""
-    for text in texts:
-        await (await ensemble.submit(session, text, **{"ttl": SOON, **options})).result(60)
-    with Redis.from_url(ensemble.url) as redis:
-        await wait_until_async(lambda: is_archived(redis, session))
+async def archived(ensemble, store, session, *texts, **options):
+    """A session with these turns that is in the store alone: its life in Redis is over."""
+    async with ensemble.worker(store=store):
+        for text in texts:
+            await (await ensemble.submit(session, text, **{"ttl": SOON, **options})).result(60)
+        with Redis.from_url(ensemble.url) as redis:
+            await wait_until_async(lambda: is_archived(redis, session))
     end_life(ensemble.url, session)
 
 
@@ -44,8 +45,7 @@ async def asked(messages):
 
 
 async def test_an_archived_session_reads_whole_before_its_next_turn(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one", "two", tenant="acme")
+    await archived(ensemble, own, "s", "one", "two", tenant="acme")
     before = keys(redis_url)
     async with AsyncClient(redis_url, archive=own) as client:
         session = client.session("s")
@@ -67,14 +67,12 @@ async def test_an_archived_session_reads_whole_before_its_next_turn(ensemble, re
 
 
 async def test_without_the_archive_it_still_reads_as_empty(ensemble, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
+    await archived(ensemble, own, "s", "one")
     assert await ensemble.client.session("s").messages() == []
 
 
 async def test_what_was_said_since_follows_what_is_archived(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one", tenant="acme")
+    await archived(ensemble, own, "s", "one", tenant="acme")
     async with AsyncClient(redis_url, archive=own) as client:
         session = client.session("s")
         await session.set_metadata({"new": 1})
@@ -91,8 +89,7 @@ async def test_what_was_said_since_follows_what_is_archived(ensemble, redis_url,
 
 
 async def test_a_cleared_history_does_not_come_back_by_reading(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one", tenant="acme")
+    await archived(ensemble, own, "s", "one", tenant="acme")
     async with AsyncClient(redis_url, archive=own) as client:
         await client.session("s").clear()
         assert await client.session("s").messages() == []
@@ -100,8 +97,7 @@ async def test_a_cleared_history_does_not_come_back_by_reading(ensemble, redis_u
 
 
 async def test_a_deleted_session_is_gone_while_its_copy_still_stands(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
+    await archived(ensemble, own, "s", "one")
     async with AsyncClient(redis_url, archive=own) as client:
         await client.session("s").delete()
         assert own.load("s") is not None
@@ -112,8 +108,7 @@ async def test_a_deleted_session_is_gone_while_its_copy_still_stands(ensemble, r
 
 
 async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
+    await archived(ensemble, own, "s", "one")
     own.held.add("load")
     async with AsyncClient(redis_url, archive=own) as client:
         reading = asyncio.create_task(client.session("s").messages())
@@ -124,8 +119,7 @@ async def test_one_that_is_deleted_while_its_copy_is_loaded_is_gone(ensemble, re
 
 
 async def test_one_that_is_restored_while_its_copy_is_loaded_is_read_once(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
+    await archived(ensemble, own, "s", "one")
     slow = OwnStore()
     slow.texts = own.texts
     slow.held.add("load")
@@ -139,16 +133,14 @@ async def test_one_that_is_restored_while_its_copy_is_loaded_is_read_once(ensemb
 
 
 async def test_a_fork_reads_with_the_past_of_its_source(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
+    await archived(ensemble, own, "s", "one")
     async with AsyncClient(redis_url, archive=own) as client:
         await client.session("s").fork("copy")
         assert await asked(client.session("copy").messages()) == ["one"]
 
 
 async def test_an_archived_session_keeps_its_owner(ensemble, redis_url, own):
-    async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one", tenant="acme")
+    await archived(ensemble, own, "s", "one", tenant="acme")
     async with AsyncClient(redis_url, archive=own) as client:
         rival = client.session("s", tenant="rival")
         reads = {
@@ -170,9 +162,9 @@ async def test_an_archived_session_keeps_its_owner(ensemble, redis_url, own):
 
 
 async def test_a_list_goes_on_among_archived_sessions(ensemble, redis_url, own):
+    for name in ("a", "b", "c"):
+        await archived(ensemble, own, name, "one")
     async with ensemble.worker(store=own):
-        for name in ("a", "b", "c"):
-            await archived(ensemble, name, "one")
         await (await ensemble.submit("live", "one")).result(60)
     own.texts["b\x1f123"] = own.texts["b"]  # one that the archiver keeps beside it
     own.texts["bad"] = '{"version": 1}'
@@ -191,8 +183,8 @@ async def test_a_list_goes_on_among_archived_sessions(ensemble, redis_url, own):
 
 
 async def test_an_archive_that_fails_is_an_error_and_no_empty_session(ensemble, redis_url, own):
+    await archived(ensemble, own, "s", "one")
     async with ensemble.worker(store=own):
-        await archived(ensemble, "s", "one")
         await (await ensemble.submit("live", "one")).result(60)
     own.failing = True
     async with AsyncClient(redis_url, archive=own) as client:

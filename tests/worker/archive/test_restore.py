@@ -49,6 +49,25 @@ def working(redis_url, tmp_path, own):
     return start
 
 
+@pytest.fixture
+def archiving(working):
+    """A worker with an archive, its stage and a client, without any other setting."""
+    return working()
+
+
+@pytest.fixture
+def agent(redis_url):
+    """An agent whose turns the worker runs."""
+
+    @asynccontextmanager
+    async def opened():
+        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
+        yield agent
+        await agent.runtime.aclose()
+
+    return opened()
+
+
 async def say(ensemble, text, session="s", **options):
     return await (await ensemble.submit(session, text, **{"ttl": SOON, **options})).result(60)
 
@@ -106,197 +125,171 @@ async def test_sessions_run_as_usual_where_there_is_no_archive(ensemble, redis_u
             assert redis.exists("ant:seq_floor", "ant:forget") == 0
 
 
-async def test_turns_that_came_together_run_in_order_on_what_was_restored(working):
-    async with working() as ensemble:
-        await say(ensemble, "hello")
-        await ended(ensemble)
-        turns = [await ensemble.submit("s", f"turn {number}", ttl=SOON) for number in range(4)]
-        for turn in turns:
-            await turn.result(60)
-        assert await whole(ensemble) == ["hello", "turn 0", "turn 1", "turn 2", "turn 3"]
+async def test_turns_that_came_together_run_in_order_on_what_was_restored(archiving):
+    await say(archiving, "hello")
+    await ended(archiving)
+    turns = [await archiving.submit("s", f"turn {number}", ttl=SOON) for number in range(4)]
+    for turn in turns:
+        await turn.result(60)
+    assert await whole(archiving) == ["hello", "turn 0", "turn 1", "turn 2", "turn 3"]
 
 
-async def test_all_that_a_session_keeps_comes_back_and_what_was_set_since_stays(working, redis_url):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
+async def test_all_that_a_session_keeps_comes_back_and_what_was_set_since_stays(agent, archiving):
+    def session(**options):
+        return agent.session("s", variables={"count": 0, "user": "Alice"}, ttl=SOON, **options)
 
-        def session(**options):
-            return agent.session("s", variables={"count": 0, "user": "Alice"}, ttl=SOON, **options)
-
-        first = session(system="Be brief, {user}.", metadata={"plan": "free", "since": 2024})
-        await first.run_async("hello")
-        await first.set_variables_async({"count": 7})
-        child = first.child(session_id="c")
-        await child.run_async("a part of it")
-        before = await first.to_dict_async()
-        await ended(ensemble)
-        again = session(metadata={"plan": "paid"})
-        await again.set_variables_async({"user": "Bob"})
-        await again.run_async("and on")
-        after = await again.to_dict_async()
-        assert after["variables"] == {"count": 7, "user": "Bob"}
-        assert after["metadata"] == {"plan": "paid", "since": 2024}
-        for name in ("system", "agent", "created"):
-            assert after[name] == before[name], name
-        assert after["messages"][:2] == before["messages"]
-        assert await again.children_async() == ["c"]
-        assert after["updated"] >= before["updated"]
-        await agent.runtime.aclose()
+    first = session(system="Be brief, {user}.", metadata={"plan": "free", "since": 2024})
+    await first.run_async("hello")
+    await first.set_variables_async({"count": 7})
+    child = first.child(session_id="c")
+    await child.run_async("a part of it")
+    before = await first.to_dict_async()
+    await ended(archiving)
+    again = session(metadata={"plan": "paid"})
+    await again.set_variables_async({"user": "Bob"})
+    await again.run_async("and on")
+    after = await again.to_dict_async()
+    assert after["variables"] == {"count": 7, "user": "Bob"}
+    assert after["metadata"] == {"plan": "paid", "since": 2024}
+    for name in ("system", "agent", "created"):
+        assert after[name] == before[name], name
+    assert after["messages"][:2] == before["messages"]
+    assert await again.children_async() == ["c"]
+    assert after["updated"] >= before["updated"]
 
 
-async def test_messages_that_were_added_since_stand_behind_what_is_restored(working, redis_url):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        session = agent.session("s", ttl=SOON)
-        await session.run_async("hello")
-        await ended(ensemble)
-        await session.add_message_async({"role": "user", "content": "by the way"})
-        await session.run_async("and on")
-        assert await whole(ensemble) == ["hello", "by the way", "and on"]
-        await agent.runtime.aclose()
+async def test_messages_that_were_added_since_stand_behind_what_is_restored(agent, archiving):
+    session = agent.session("s", ttl=SOON)
+    await session.run_async("hello")
+    await ended(archiving)
+    await session.add_message_async({"role": "user", "content": "by the way"})
+    await session.run_async("and on")
+    assert await whole(archiving) == ["hello", "by the way", "and on"]
 
 
 @pytest.mark.parametrize("when", ["before it is restored", "after it was restored"])
-async def test_a_cleared_session_keeps_its_system_prompt_and_variables_only(working, redis_url, when):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        session = agent.session("s", system="Be brief.", variables={"user": "Alice"}, ttl=SOON)
-        await session.run_async("hello")
-        await ended(ensemble)
-        session = agent.session("s", ttl=SOON)
-        if when == "after it was restored":
-            await session.run_async("and on")
-        await session.clear_async()
-        for text in ("anew", "and more"):
-            await session.run_async(text)
-            assert (await session.system_async(), await session.variables_async()) == (
-                "Be brief.", {"user": "Alice"},
-            )  # fmt: skip
-            await ended(ensemble)
-        await session.run_async("and after that")
-        assert await whole(ensemble) == ["anew", "and more", "and after that"]
-        await agent.runtime.aclose()
+async def test_a_cleared_session_keeps_its_system_prompt_and_variables_only(when, agent, archiving):
+    session = agent.session("s", system="Be brief.", variables={"user": "Alice"}, ttl=SOON)
+    await session.run_async("hello")
+    await ended(archiving)
+    session = agent.session("s", ttl=SOON)
+    if when == "after it was restored":
+        await session.run_async("and on")
+    await session.clear_async()
+    for text in ("anew", "and more"):
+        await session.run_async(text)
+        assert (await session.system_async(), await session.variables_async()) == (
+            "Be brief.", {"user": "Alice"},
+        )  # fmt: skip
+        await ended(archiving)
+    await session.run_async("and after that")
+    assert await whole(archiving) == ["anew", "and more", "and after that"]
 
 
 @pytest.mark.parametrize("when", ["before its source is restored", "after its source was restored"])
-async def test_a_fork_has_its_sources_past(working, redis_url, when):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        session = agent.session("s", ttl=SOON)
-        await session.run_async("hello")
-        await ended(ensemble)
-        if when == "after its source was restored":
-            await session.run_async("and on")
-        fork = await session.fork_async("f")
-        await fork.run_async("elsewhere")
-        texts = await whole(ensemble, "f")
-        assert texts == (["hello", "and on"] if "after" in when else ["hello"]) + ["elsewhere"]
-        await session.run_async("here")
-        assert "elsewhere" not in await whole(ensemble)
-        await agent.runtime.aclose()
-
-
-async def test_a_saved_session_that_is_put_in_place_is_not_mixed_with_the_archived_one(working, redis_url):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        await agent.session("s", variables={"old": True}, ttl=SOON).run_async("hello")
-        await ended(ensemble)
-        data = {
-            "version": 1,
-            "session_id": "s",
-            "messages": [{"role": "user", "content": "from a file"}],
-            "variables": {"new": True},
-        }
-        session = Session.from_dict(data, agent, ttl=SOON)
+async def test_a_fork_has_its_sources_past(when, agent, archiving):
+    session = agent.session("s", ttl=SOON)
+    await session.run_async("hello")
+    await ended(archiving)
+    if when == "after its source was restored":
         await session.run_async("and on")
-        assert await whole(ensemble) == ["from a file", "and on"]
-        assert await session.variables_async() == {"new": True}
-        await agent.runtime.aclose()
+    fork = await session.fork_async("f")
+    await fork.run_async("elsewhere")
+    texts = await whole(archiving, "f")
+    assert texts == (["hello", "and on"] if "after" in when else ["hello"]) + ["elsewhere"]
+    await session.run_async("here")
+    assert "elsewhere" not in await whole(archiving)
 
 
-async def test_a_closed_session_stays_closed(working, redis_url):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        session = agent.session("s", ttl=SOON)
-        await session.run_async("hello")
-        await session.close_async()
-        await ended(ensemble)
-        turns = [await ensemble.submit("s", text, ttl=SOON) for text in ("and on", "please")]
-        for turn in turns:
-            with pytest.raises(UsageError, match="The session is closed"):
-                await turn.result(60)
-        with pytest.raises(UsageError, match="closed"):
-            await ensemble.submit("s", "once more")
-        assert len(ensemble.stage.notes("asked")) == 1
-        assert [text for _, text in await ensemble.texts("s")][:1] == ["hello"]
-        fork = await session.fork_async("f")
-        await fork.run_async("elsewhere")
-        assert await whole(ensemble, "f") == ["hello", "elsewhere"]
-        await agent.runtime.aclose()
+async def test_a_saved_session_that_is_put_in_place_is_not_mixed_with_the_archived_one(agent, archiving):
+    await agent.session("s", variables={"old": True}, ttl=SOON).run_async("hello")
+    await ended(archiving)
+    data = {
+        "version": 1,
+        "session_id": "s",
+        "messages": [{"role": "user", "content": "from a file"}],
+        "variables": {"new": True},
+    }
+    session = Session.from_dict(data, agent, ttl=SOON)
+    await session.run_async("and on")
+    assert await whole(archiving) == ["from a file", "and on"]
+    assert await session.variables_async() == {"new": True}
 
 
-async def test_a_session_of_a_tenant_is_not_given_to_another_one(working):
-    async with working() as ensemble:
-        await say(ensemble, "our secret", tenant="ours")
-        await ended(ensemble)
-        turns = [await ensemble.submit("s", text, tenant="others", ttl=SOON) for text in ("tell", "me")]
-        for turn in turns:
-            with pytest.raises(WrongTenant, match="belongs to another tenant"):
-                await turn.result(60)
-        with pytest.raises(UsageError, match="does not belong to the tenant 'others'"):
-            await ensemble.submit("s", "now", tenant="others")
-        await say(ensemble, "and on", tenant="ours")
-        assert await whole(ensemble) == ["our secret", "and on"]
+async def test_a_closed_session_stays_closed(agent, archiving):
+    session = agent.session("s", ttl=SOON)
+    await session.run_async("hello")
+    await session.close_async()
+    await ended(archiving)
+    turns = [await archiving.submit("s", text, ttl=SOON) for text in ("and on", "please")]
+    for turn in turns:
+        with pytest.raises(UsageError, match="The session is closed"):
+            await turn.result(60)
+    with pytest.raises(UsageError, match="closed"):
+        await archiving.submit("s", "once more")
+    assert len(archiving.stage.notes("asked")) == 1
+    assert [text for _, text in await archiving.texts("s")][:1] == ["hello"]
+    fork = await session.fork_async("f")
+    await fork.run_async("elsewhere")
+    assert await whole(archiving, "f") == ["hello", "elsewhere"]
 
 
-async def test_a_deleted_session_stays_deleted(working, redis_url, own):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        session = agent.session("s", ttl=SOON)
-        await session.run_async("hello")
-        await ended(ensemble)
-        await session.delete_async()
-        await session.run_async("anew")
-        assert await whole(ensemble) == ["anew"]
-        await session.delete_async()
-        with Redis.from_url(redis_url) as redis:
-            redis.zadd("ant:forget", {"s": 0})
-            await wait_until_async(lambda: not redis.exists("ant:forget"))
-        assert own.texts == {}
-        await agent.runtime.aclose()
+async def test_a_session_of_a_tenant_is_not_given_to_another_one(archiving):
+    await say(archiving, "our secret", tenant="ours")
+    await ended(archiving)
+    turns = [await archiving.submit("s", text, tenant="others", ttl=SOON) for text in ("tell", "me")]
+    for turn in turns:
+        with pytest.raises(WrongTenant, match="belongs to another tenant"):
+            await turn.result(60)
+    with pytest.raises(UsageError, match="does not belong to the tenant 'others'"):
+        await archiving.submit("s", "now", tenant="others")
+    await say(archiving, "and on", tenant="ours")
+    assert await whole(archiving) == ["our secret", "and on"]
 
 
-async def test_an_old_cursor_is_a_gap_and_the_beginning_is_what_is_kept(working):
-    async with working() as ensemble:
-        await say(ensemble, "hello words:10")
-        old = await ensemble.events("s")
-        await ended(ensemble)
-        turn = await ensemble.submit("s", "and on", ttl=SOON)
-        assert (await turn.result(60)).turn_id == turn.id
-        events = await ensemble.events("s")
-        assert events[0].seq == old[-1].seq + 1
-        for cursor in range(1, old[-1].seq):
-            with pytest.raises(StreamGap):
-                await anext(ensemble.client.subscribe("s", after=cursor))
-        following = ensemble.client.subscribe("s", after=old[-1].seq)
-        assert (await anext(following)).seq == old[-1].seq + 1
-        assert [event.seq async for event in turn.stream()] == [event.seq for event in events]
-        assert (await anext(ensemble.client.subscribe("s", after=0))).seq == events[0].seq
-        await ended(ensemble)
+async def test_a_deleted_session_stays_deleted(redis_url, own, agent, archiving):
+    session = agent.session("s", ttl=SOON)
+    await session.run_async("hello")
+    await ended(archiving)
+    await session.delete_async()
+    await session.run_async("anew")
+    assert await whole(archiving) == ["anew"]
+    await session.delete_async()
+    with Redis.from_url(redis_url) as redis:
+        redis.zadd("ant:forget", {"s": 0})
+        await wait_until_async(lambda: not redis.exists("ant:forget"))
+    assert own.texts == {}
+
+
+async def test_an_old_cursor_is_a_gap_and_the_beginning_is_what_is_kept(archiving):
+    await say(archiving, "hello words:10")
+    old = await archiving.events("s")
+    await ended(archiving)
+    turn = await archiving.submit("s", "and on", ttl=SOON)
+    assert (await turn.result(60)).turn_id == turn.id
+    events = await archiving.events("s")
+    assert events[0].seq == old[-1].seq + 1
+    for cursor in range(1, old[-1].seq):
         with pytest.raises(StreamGap):
-            await anext(ensemble.client.subscribe("s", after=events[-1].seq))
+            await anext(archiving.client.subscribe("s", after=cursor))
+    following = archiving.client.subscribe("s", after=old[-1].seq)
+    assert (await anext(following)).seq == old[-1].seq + 1
+    assert [event.seq async for event in turn.stream()] == [event.seq for event in events]
+    assert (await anext(archiving.client.subscribe("s", after=0))).seq == events[0].seq
+    await ended(archiving)
+    with pytest.raises(StreamGap):
+        await anext(archiving.client.subscribe("s", after=events[-1].seq))
 
 
-async def test_a_reader_from_the_beginning_sees_a_session_that_begins_above_one(working):
-    async with working() as ensemble:
-        await say(ensemble, "hello", "other")
-        await archived(ensemble, "other")
-        reading = asyncio.create_task(anext(ensemble.client.subscribe("s", after=0)))
-        await say(ensemble, "hello")
-        event = await reading
-        assert event.type == "turn_queued"
-        assert event.seq > 1
-        assert (await ensemble.client.snapshot("s")).cursor == (await ensemble.events("s"))[-1].seq
+async def test_a_reader_from_the_beginning_sees_a_session_that_begins_above_one(archiving):
+    await say(archiving, "hello", "other")
+    await archived(archiving, "other")
+    reading = asyncio.create_task(anext(archiving.client.subscribe("s", after=0)))
+    await say(archiving, "hello")
+    event = await reading
+    assert event.type == "turn_queued"
+    assert event.seq > 1
+    assert (await archiving.client.snapshot("s")).cursor == (await archiving.events("s"))[-1].seq
 
 
 @pytest.mark.parametrize("kind", [ConnectionError, KeyboardInterrupt])
@@ -331,14 +324,13 @@ async def test_while_the_store_fails_turns_wait_and_run_with_their_history_when_
         ]  # fmt: skip
 
 
-async def test_a_turn_that_waits_for_the_store_can_be_cancelled(working, own):
-    async with working() as ensemble:
-        own.failing = True
-        turn = await ensemble.submit("s", "hello", ttl=SOON)
-        await ensemble.seen("s", "turn_retrying")
-        await turn.cancel("enough")
-        with pytest.raises(TurnCancelled):
-            await turn.result(60)
+async def test_a_turn_that_waits_for_the_store_can_be_cancelled(own, archiving):
+    own.failing = True
+    turn = await archiving.submit("s", "hello", ttl=SOON)
+    await archiving.seen("s", "turn_retrying")
+    await turn.cancel("enough")
+    with pytest.raises(TurnCancelled):
+        await turn.result(60)
 
 
 async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(ensemble, own):
@@ -353,21 +345,18 @@ async def test_a_cancelled_turn_ends_without_asking_a_store_that_fails(ensemble,
     assert len(await ensemble.texts("s")) == 3
 
 
-async def test_what_changes_while_the_store_is_asked_is_not_lost(working, own, redis_url):
-    async with working() as ensemble:
-        agent = Agent(provider="stage", model="stage-1", redis=redis_url)
-        await agent.session("s", metadata={"plan": "free"}, ttl=SOON).run_async("hello")
-        await ended(ensemble)
-        own.held.add("load")
-        turn = await ensemble.submit("s", "and on", ttl=SOON)
-        await wait_until_async(own.begun["load"].is_set)
-        session = agent.session("s", metadata={"late": True}, ttl=SOON)
-        await session.messages_async()
-        own.let_go()
-        await turn.result(60)
-        assert await session.metadata_async() == {"plan": "free", "late": True}
-        assert await whole(ensemble) == ["hello", "and on"]
-        await agent.runtime.aclose()
+async def test_what_changes_while_the_store_is_asked_is_not_lost(own, agent, archiving):
+    await agent.session("s", metadata={"plan": "free"}, ttl=SOON).run_async("hello")
+    await ended(archiving)
+    own.held.add("load")
+    turn = await archiving.submit("s", "and on", ttl=SOON)
+    await wait_until_async(own.begun["load"].is_set)
+    session = agent.session("s", metadata={"late": True}, ttl=SOON)
+    await session.messages_async()
+    own.let_go()
+    await turn.result(60)
+    assert await session.metadata_async() == {"plan": "free", "late": True}
+    assert await whole(archiving) == ["hello", "and on"]
 
 
 async def test_a_store_that_hangs_holds_up_nobody_else(working, own, monkeypatch):
@@ -384,19 +373,18 @@ async def test_a_store_that_hangs_holds_up_nobody_else(working, own, monkeypatch
         await turn.result(60)
 
 
-async def test_a_damaged_copy_fails_the_turn_and_stays_as_it_is(working, own):
-    async with working() as ensemble:
-        await say(ensemble, "hello")
-        await ended(ensemble)
-        own.texts["s"] = damaged = own.texts["s"].replace('"version": 1', '"version": 99')
-        turn = await ensemble.submit("s", "and on", ttl=SOON)
-        with pytest.raises(CorruptRecord, match="format version 99"):
-            await turn.result(60)
-        assert own.texts["s"] == damaged
-        assert len(ensemble.stage.notes("asked")) == 1
-        own.texts["s"] = damaged.replace("99", "1")
-        await say(ensemble, "again")
-        assert await whole(ensemble) == ["hello", "again"]
+async def test_a_damaged_copy_fails_the_turn_and_stays_as_it_is(own, archiving):
+    await say(archiving, "hello")
+    await ended(archiving)
+    own.texts["s"] = damaged = own.texts["s"].replace('"version": 1', '"version": 99')
+    turn = await archiving.submit("s", "and on", ttl=SOON)
+    with pytest.raises(CorruptRecord, match="format version 99"):
+        await turn.result(60)
+    assert own.texts["s"] == damaged
+    assert len(archiving.stage.notes("asked")) == 1
+    own.texts["s"] = damaged.replace("99", "1")
+    await say(archiving, "again")
+    assert await whole(archiving) == ["hello", "again"]
 
 
 async def test_a_session_that_a_local_runtime_has_saved_goes_on_on_workers(working, own):
@@ -408,19 +396,18 @@ async def test_a_session_that_a_local_runtime_has_saved_goes_on_on_workers(worki
         assert (await ensemble.texts("s"))[1] == ("assistant", "You said: hello")
 
 
-async def test_a_window_is_restored_with_its_session(working, redis_url):
-    async with working() as ensemble:
-        windowed = {"agent": agent_spec(window=2)}
-        for number in range(5):
-            await say(ensemble, f"hello {number}", **windowed)
-        await ended(ensemble)
-        await say(ensemble, "and on", **windowed)
-        asked = [note["messages"] for note in ensemble.stage.notes("asked")]
-        assert max(asked) <= 5
-        with Redis.from_url(redis_url) as redis:
-            start = int(redis.hget("ant:session:s", "window").partition(b":")[0])
-            assert start == 10 - (asked[-1] - 1) > 0
-            assert redis.llen("ant:history:s") == 12
+async def test_a_window_is_restored_with_its_session(redis_url, archiving):
+    windowed = {"agent": agent_spec(window=2)}
+    for number in range(5):
+        await say(archiving, f"hello {number}", **windowed)
+    await ended(archiving)
+    await say(archiving, "and on", **windowed)
+    asked = [note["messages"] for note in archiving.stage.notes("asked")]
+    assert max(asked) <= 5
+    with Redis.from_url(redis_url) as redis:
+        start = int(redis.hget("ant:session:s", "window").partition(b":")[0])
+        assert start == 10 - (asked[-1] - 1) > 0
+        assert redis.llen("ant:history:s") == 12
 
 
 async def test_a_worker_that_dies_while_it_saves_is_followed_by_one_that_saves_again(
@@ -513,12 +500,11 @@ async def test_the_example_of_the_page_archives_and_restores(redis_url, tmp_path
     names["archive"].close()
 
 
-async def test_what_has_ended_leaves_nothing_in_redis(working, redis_url):
-    async with working() as ensemble:
-        await say(ensemble, "hello")
-        await ended(ensemble)
-        with Redis.from_url(redis_url) as redis:
-            assert redis.exists(*session_keys("s")) == 0
-            assert redis.exists("ant:ending") == 0
-            redis.zadd("ant:sessions", {"s": 0})  # it stays in the list until an hour after its end
-            await wait_until_async(lambda: redis.zscore("ant:sessions", "s") is None)
+async def test_what_has_ended_leaves_nothing_in_redis(redis_url, archiving):
+    await say(archiving, "hello")
+    await ended(archiving)
+    with Redis.from_url(redis_url) as redis:
+        assert redis.exists(*session_keys("s")) == 0
+        assert redis.exists("ant:ending") == 0
+        redis.zadd("ant:sessions", {"s": 0})  # it stays in the list until an hour after its end
+        await wait_until_async(lambda: redis.zscore("ant:sessions", "s") is None)

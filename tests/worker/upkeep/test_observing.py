@@ -5,18 +5,14 @@ import logging
 import os
 import re
 import signal
-import urllib.error
-import urllib.request
 from importlib.metadata import version
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.eventually import wait_until
 from support.fresh_python import imported_by
 from support.here import running_worker
 from support.network import free_port
+from support.prometheus import get
 from support.stage import Stage, make_app
 
 from antiphon.client import AsyncClient, Client
@@ -34,15 +30,6 @@ from antiphon_worker.process.publisher import TurnSink
 pytestmark = [pytest.mark.one_server, pytest.mark.timeout(120)]
 
 SECRET = "geheimnis"
-
-
-def get(port, path):
-    """The status and the body of an answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as exc:
-        return exc.code, exc.read().decode()
 
 
 def values(metrics):
@@ -166,14 +153,6 @@ async def test_a_watcher_that_fails_does_not_harm_a_turn(redis_url, tmp_path, mo
     monkeypatch.setattr("antiphon_worker.process.worker.observer_of", lambda *_: _Broken())
     async with running_worker(redis_url, make_app(Stage(tmp_path))), AsyncClient(redis_url) as client:
         assert (await (await client.submit("s", "Hello", agent="stage")).result(30)).text
-
-
-@pytest.fixture
-def spans():
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return provider.get_tracer("test"), exporter
 
 
 def told(span):
