@@ -20,12 +20,23 @@ from support.source_tree import ROOT, WHEELS, modules, packages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IMPORTED = re.compile(r'^import .*"(\..+)";$', re.MULTILINE)
+# Modules that need an extra of their own.
+OTHERS = ("antiphon_gateway.frontends.ag_ui", "antiphon_gateway.observing.", "antiphon_worker.observing.")
+
+
+def all_of(package: str) -> list[str]:
+    """The modules that a program of this package may import at any time."""
+    return sorted(
+        name for name in modules() if name.partition(".")[0] == package and not name.startswith(OTHERS)
+    )
+
+
 # What each extra brings, imported by those who use it.
 EXTRAS = {
     "ag-ui": ["antiphon_gateway.frontends.ag_ui"],
     "cli": ["antiphon.cli.screen"],
     "demo": ["antiphon_demo.command", "antiphon_demo.valkey", "antiphon_demo.modelserver.__main__"],
-    "gateway": ["antiphon_gateway"],
+    "gateway": all_of("antiphon_gateway"),
     "langchain": ["antiphon.ext.langchain"],
     "langgraph": ["antiphon.ext.langgraph"],
     "llama-index": ["antiphon.ext.llama_index"],
@@ -33,7 +44,7 @@ EXTRAS = {
     "openai-agents": ["antiphon.ext.openai_agents"],
     "postgres": ["antiphon.stores.postgres"],
     "pydantic-ai": ["antiphon.ext.pydantic_ai"],
-    "worker": ["antiphon_worker"],
+    "worker": all_of("antiphon_worker"),
 }
 BROUGHT = tuple(name for names in EXTRAS.values() for name in names)
 SHARED = {"antiphon.ext.histories", "antiphon.ext.turns"}  # by the adapters
