@@ -1,4 +1,6 @@
 # app.py
+import os
+
 from antiphon import Agent, tool
 from antiphon_worker import App
 
@@ -10,7 +12,7 @@ def order_status(order_id: str) -> str:
 
 
 support = Agent(
-    provider="openai",
+    provider="openai" if "OPENAI_API_KEY" in os.environ else "scripted",
     model="gpt-4o",
     name="support",
     tools=[order_status],

@@ -116,7 +116,14 @@ class Door:
         if asked is None:
             if len(self._agents) == 1:
                 return next(iter(self._agents.values()))
-            raise UnknownAgent("The turn does not name an agent: submit it with agent=….")
+            names = ", ".join(sorted(self._agents))
+            raise UnknownAgent(
+                f"The turn does not name an agent, and the App of its worker has several: {names}. Submit it with "
+                "agent='…'."
+                if names
+                else "The turn does not name an agent, and the App of its worker has none: submit it with "
+                "agent=Agent(…), or register the agent in the App."
+            )
         if asked not in self._agents:
             raise UnknownAgent(f"The worker has no agent {asked!r}.")
         return self._agents[asked]

@@ -170,7 +170,7 @@ class _Screen:
             status += f"   filter: {self._view.filter}{'_' if self._typing else ''}"
         if self._paused:
             status += "   paused"
-        live.update(drawn(self._view, status, live.console.height), refresh=True)
+        live.update(drawn(self._view, status, live.console.width, live.console.height), refresh=True)
 
 
 def _seconds(text: str) -> float:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import subprocess
 
 import pytest
+from rich.console import Console
 from support import forks
 from support.cells import open_cell
 from support.eventually import wait_until
@@ -15,6 +17,7 @@ from support.terminal import Terminal
 
 from antiphon.cli.explain import story_of
 from antiphon.cli.main import commands, main
+from antiphon.cli.screen import drawn
 from antiphon.cli.view import Rates, View, rates_between
 from antiphon.client import Client
 from antiphon.events import (
@@ -172,6 +175,24 @@ def test_turns_are_sorted_and_filtered():
     assert shown() == ["t2"]
     assert view.queue_rows()[1] == []
     assert "No worker serves lonely: its turns wait." in view.plain()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_screen_leaves_columns_out_and_cuts_no_value(width):
+    session = "4f1c2f0e-9d53-4a37-8f10-5f1f6c2f9b10"
+    rows = [
+        TurnRow(f"{n:032x}", session, "suspended", "antiphon", "vm-8933-e9fe90e7", 1, 3, 0, 900)
+        for n in range(3)
+    ]
+    with open(os.devnull, "w") as nowhere:
+        console = Console(record=True, file=nowhere, width=width)
+        console.print(drawn(View(overview(1000, turns=rows), Rates()), "q quit", width, 40))
+        shown = console.export_text()
+    assert "…" not in shown
+    assert all(row.turn_id in shown for row in rows)
+    assert all(line in shown for line in ("queue ", "queued", "worker", "state", "status"))
+    assert (session in shown) == (width >= 100)
+    assert ("vm-8933-e9fe90e7" in shown, "attempt" in shown) == (width >= 160, width >= 160)
 
 
 async def test_top_without_a_terminal_prints_the_state_once(cell, run):

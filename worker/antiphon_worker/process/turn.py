@@ -218,7 +218,8 @@ class _Run:
             self._lease, lambda: workers_with(self._cell, turn.queue, asked, known, needed)
         )
         if not found.workers:
-            return Failed(str(exc.code), f"{exc.message} {how_to_start(turn.queue)}")
+            advice = f" {how_to_start(turn.queue)}" if asked else ""
+            return Failed(str(exc.code), f"{exc.message}{advice}")
         # Where the turn comes back, as under RQ's own worker, it waits: its workers take it whatever it needs.
         delay = seconds_until_newer(turn) if own in turn.lacking else 0.0
         reason = f"{exc.message} A worker that has it takes the turn."
