@@ -23,25 +23,7 @@ from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.suspension import SuspendedTurn
 
 __all__ = [
-    "DEFAULT_QUEUE",
-    "AllEvents",
-    "AsyncClient",
-    "AsyncFacts",
-    "AsyncSchedules",
-    "AsyncWebhooks",
-    "Client",
-    "DueTurn",
-    "Fact",
-    "Facts",
-    "FailedTurn",
-    "FollowedEvent",
-    "Forgotten",
-    "Schedule",
-    "Schedules",
-    "SessionSnapshot",
-    "Submission",
-    "SuspendedTurn",
-    "TenantLimits",
-    "Webhook",
-    "Webhooks",
-]
+    "DEFAULT_QUEUE", "AllEvents", "AsyncClient", "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Client",
+    "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent", "Forgotten", "Schedule", "Schedules",
+    "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
+]  # fmt: skip

@@ -78,10 +78,7 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
         return langchain_messages(await self._session.messages_async())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Add messages at the end, all in one step.
-
-        >>> AntiphonMessageHistory("new").add_messages([])
-        """
+        """``aadd_messages``, without ``await``."""
         if messages:
             self._session.add_message(*messages_of(messages))
 
@@ -94,10 +91,7 @@ class AntiphonMessageHistory(BaseChatMessageHistory):
             await outcome_of(self._session.add_message_async(*messages_of(messages)))
 
     def clear(self) -> None:
-        """Remove all messages.
-
-        >>> AntiphonMessageHistory("new").clear()
-        """
+        """``aclear``, without ``await``."""
         self._session.clear()
 
     async def aclear(self) -> None:

@@ -169,54 +169,31 @@ class AntiphonChatStore(BaseChatStore):
     # The synchronous forms.
 
     def set_messages(self, key: str, messages: list[ChatMessage]) -> None:
-        """``aset_messages``, without ``await``.
-
-        >>> store.set_messages("user-123", [])
-        """
+        """``aset_messages``, without ``await``."""
         call(self.aset_messages(key, messages))
 
     def get_messages(self, key: str) -> list[ChatMessage]:
-        """``aget_messages``, without ``await``.
-
-        >>> store.get_messages("nobody")
-        []
-        """
+        """``aget_messages``, without ``await``."""
         return call(self.aget_messages(key))
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
-        """``async_add_message``, without ``await``.
-
-        >>> store.add_message("user-123", ChatMessage("Who am I?"))
-        """
+        """``async_add_message``, without ``await``."""
         call(self.async_add_message(key, message, idx))
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
-        """``adelete_messages``, without ``await``.
-
-        >>> store.delete_messages("nobody")
-        """
+        """``adelete_messages``, without ``await``."""
         return call(self.adelete_messages(key))
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
-        """``adelete_message``, without ``await``.
-
-        >>> store.delete_message("nobody", 0)
-        """
+        """``adelete_message``, without ``await``."""
         return call(self.adelete_message(key, idx))
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
-        """``adelete_last_message``, without ``await``.
-
-        >>> store.delete_last_message("nobody")
-        """
+        """``adelete_last_message``, without ``await``."""
         return call(self.adelete_last_message(key))
 
     def get_keys(self) -> list[str]:
-        """``aget_keys``, without ``await``.
-
-        >>> "user-123" in store.get_keys()
-        True
-        """
+        """``aget_keys``, without ``await``."""
         return call(self.aget_keys())
 
     def _ref(self, key: str) -> SessionRef:

@@ -29,39 +29,11 @@ from antiphon.model.suspension import AtLimit, CallerTool, Decision, DecisionKin
 from antiphon.model.usage import Limits, Usage
 
 __all__ = [
-    "AtLimit",
-    "CallerTool",
-    "Decision",
-    "DecisionKind",
-    "FallbackModel",
-    "File",
-    "Image",
-    "Item",
-    "Limits",
-    "Message",
-    "OpenCall",
-    "OpenCallKind",
-    "Part",
-    "Reasoning",
-    "Refusal",
-    "Response",
-    "Retry",
-    "Role",
-    "ServiceAnswer",
-    "Status",
-    "StopReason",
-    "Text",
-    "Timeouts",
-    "ToolCall",
-    "ToolOutcome",
-    "ToolResult",
-    "TurnStep",
-    "Usage",
-    "decode_history",
-    "decode_message",
-    "encode",
-    "with_ids",
-]
+    "AtLimit", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File", "Image", "Item", "Limits",
+    "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal", "Response", "Retry", "Role",
+    "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall", "ToolOutcome", "ToolResult",
+    "TurnStep", "Usage", "decode_history", "decode_message", "encode", "with_ids",
+]  # fmt: skip
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
