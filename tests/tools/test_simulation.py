@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from mutation.hook import SCRIPTS, scripts_from
 from simulation.actors import FIRST_WEIGHTS, READERS, WEIGHTS, fewer_for
-from simulation.checks import Broken
 from simulation.schedule import make, play, shrink
 from simulation.seeds import FIRST_SEED, first_seed
+from simulation.state import Broken
 from simulation.world import World
 
 pytestmark = pytest.mark.main_path
@@ -46,7 +46,7 @@ SABOTAGE = [
     (
         "include/life",
         "if name ~= 'seq' and name ~= 'first' and name ~= 'earlier' then redis.call('HDEL', fields, name) end",
-        "G2 a life",
+        "G1 a record",
     ),
     ("include/damage", "redis.call('ZADD', key_active(), now + QUARANTINE_MS, session)", "G4"),
     (
@@ -73,7 +73,7 @@ SABOTAGE = [
         "if is_outage(problem) then redis.pcall('LPUSH', key_rq_queue(f.queue), turn) end",
         "the queues",
     ),
-    ("include/damage", "if is_outage(problem) then error(problem, 0) end", "is damaged while"),
+    ("include/damage", "if is_outage(problem) then error(problem, 0) end", "the answer of claim"),
     ("suspend", "if not held then return {'SUPERSEDED'} end", "the answer of suspend"),
     (
         "decide",
@@ -102,7 +102,7 @@ SABOTAGE = [
     return
   end
 """,
-        "the answer of w",
+        "the answer of claim",
     ),
     (
         "give_back",
@@ -237,6 +237,12 @@ def test_what_the_model_does_not_know_is_noticed(world):
     world.cancel("t1", "enough")
     with pytest.raises(Broken, match="G2"):
         world.check_now()
+
+
+@pytest.mark.one_server
+def test_a_memory_cell_that_does_something_else_is_noticed(world, monkeypatch):
+    monkeypatch.setattr("antiphon_worker.local.records.Turn.end_run", lambda turn, most: None)
+    assert any(play(world, make(seed, 2 * STEPS)) for seed in range(30))
 
 
 def sabotage(tmp_path: Path, file: str, statement: str) -> Path:

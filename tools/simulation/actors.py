@@ -12,7 +12,7 @@ from antiphon.input.values import Priority
 from antiphon.wire.lists.webhooks import What
 from simulation.beside import Due
 from simulation.hooks import Round
-from simulation.model import ENDED
+from simulation.model import ENDED, is_deleted, queue_of
 from simulation.stock import StockWorker
 from simulation.workers import DIES, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
@@ -126,13 +126,13 @@ class Actors:
         elif what == "again":
             turn = self._world.model.turns[random.choice(known)]
             session = turn.session.id if random.random() < 0.7 else random.choice(SESSIONS)
-            self._world.submit(session, turn.id, turn.queue, again=self._again(random))
+            self._world.submit(session, turn.id, queue_of(turn), again=self._again(random))
         elif what == "cancel":
             open_turns = [name for name in known if self._world.model.turns[name].status not in ENDED]
             turn = random.choice(open_turns or known)
             self._world.cancel(turn, "enough", random.choice(["partial", "steps", "nothing"]))
         else:
-            self._world.snapshot(random.choice(list(self._world.model.sessions)))
+            self._world.snapshot(random.choice([*self._world.model.sessions] or SESSIONS))
 
     def _editor(self, random: Random) -> None:
         """A client that cuts histories, copies them, and submits turns that take the place of their second half."""
@@ -167,10 +167,14 @@ class Actors:
         failed = [turn for turn in turns.values() if turn.status == "failed"]
         if failed and random.random() < 0.2:
             turn = random.choice(failed)
-            self._world.submit(turn.session.id, turn.id, turn.queue, busy=busy, again=self._again(random))
+            self._world.submit(turn.session.id, turn.id, queue_of(turn), busy=busy, again=self._again(random))
             return
         self._submitted += 1
-        run = [name for name, one in self._world.model.sessions.items() if one.fence and name in SESSIONS]
+        run = [
+            name
+            for name, one in self._world.model.sessions.items()
+            if one.record.get("fence") and name in SESSIONS
+        ]
         session = random.choice(run or SESSIONS)
         self._world.submit(session, f"t{self._submitted}", random.choice(QUEUES), busy=busy)
 
@@ -270,9 +274,9 @@ class Actors:
 
     def _life(self, random: Random) -> None:
         """A session that nobody uses comes to its end, or is deleted."""
-        sessions = self._world.model.sessions
+        sessions = [*dict.fromkeys([*self._world.model.sessions, *self._world.model.past])]
         if sessions:
-            random.choice([self._world.end_life, self._world.delete])(random.choice(list(sessions)))
+            random.choice([self._world.end_life, self._world.delete])(random.choice(sessions))
 
     def _damage(self, random: Random) -> None:
         damaged, model = list(self._world.damaged), self._world.model
@@ -280,7 +284,7 @@ class Actors:
             self._world.mend(random.choice(damaged))
             return
         heads = [session.inbox[0] for session in model.sessions.values() if session.inbox]
-        turns = [*heads, *(t for t in model.turns.values() if t.status == "delayed" or t.aside is not None)]
+        turns = [*heads, *(t for t in model.turns.values() if t.due is not None or t.aside is not None)]
         if turns:
             field = random.choice(["crashes", "attempt", "errors", "tail"])
             self._world.damage(random.choice(turns).id, field, random.choice(["abc", "", "1.5", "1e999"]))
@@ -299,14 +303,13 @@ class Actors:
     def _reader(self, random: Random) -> None:
         session = random.choice([*self._world.model.sessions, *SESSIONS])
         if random.random() < 0.4:
-            known = self._world.model.sessions.get(session)
-            self._world.readers.open(session, random.choice([None, 0, known.seq if known else 0]))
+            self._world.readers.open(session, random.choice([None, 0, self._world.model.seq_of(session)]))
         else:
             self._world.readers.read(random.randrange(8), lost=random.random() < 0.2)
 
     def _rq(self, random: Random) -> None:
         model = self._world.model
-        kept = [turn.id for turn in model.turns.values() if not turn.deleted]
+        kept = [turn.id for turn in model.turns.values() if not is_deleted(turn)]
         if not kept:
             return
         failed = [turn.id for turn in model.turns.values() if turn.status == "failed"]

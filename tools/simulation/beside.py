@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from antiphon.redis.schedules import next_due
 from antiphon.wire.lists.schedules import PAUSED, advance, write_schedule
 from antiphon.wire.rate_limits import admit, limit
-from simulation.checks import require
 from simulation.direct import run
-from simulation.state import State
+from simulation.state import State, require
 
 if TYPE_CHECKING:
     from simulation.world import World

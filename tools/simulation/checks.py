@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
-from simulation.model import EDIT_MS, ENDED, LOOK_AGAIN_MS, QUARANTINE_MS, Model, Session, Turn
+from antiphon_worker.local.moves import EDIT_MS, ENDED, LOOK_AGAIN_MS
+from antiphon_worker.local.records import Session, Turn
+from simulation.model import QUARANTINE_MS, Model, is_deleted, queue_of, view_of
 from simulation.shares import LIMITS
-from simulation.state import JUNK, REGISTRIES, SessionState, State, TurnState
+from simulation.state import REGISTRIES, State, require
+from simulation.twin import plain
 
 KEEP_EVENTS = 8
 TERMINAL = ("turn_finished", "turn_failed", "turn_cancelled")
@@ -23,37 +26,29 @@ REGISTRY = {
     "suspended": ["deferred"], "finished": ["finished"], "failed": ["failed"], "cancelled": ["canceled"],
 }  # fmt: skip
 NONE: dict[str, float] = {}
-NO_SESSION = SessionState([], [], "", "", "", 0, "", "", 0, "", 0, 0)
-OF_A_SESSION = {
-    "history": "G2 history", "inbox": "G2 inbox", "fence": "G3 the holder", "holder": "G3 the holder",
-    "stop": "G3 the holder", "batch": "G3 the holder", "untold": "G2 what no history tells",
-    "steer": "G13 who is told of what waits", "aside": "G12 who is passed by is counted",
-    "kept": "G2 a life that is over leaves nothing", "usage": "what a session has used",
-    "seq": "G5 seq counts the events",
-}  # fmt: skip
-OF_A_TURN = dict.fromkeys(TurnState._fields, "G1 a turn is what was done to it") | {
+PROMISES = {
+    "fence": "G3 the holder", "holder": "G3 the holder", "stop": "G3 the holder", "batch": "G3 the holder",
+    "lease": "G4 the lease", "seq": "G5 seq counts the events", "untold": "G2 what no history tells",
+    "steer": "G13 who is told of what waits",
+    "aside": "G12 who is passed by is counted", "usage": "what a session has used",
     "place": "G2+ what left nothing has its place", "steers": "G13 whom it steers",
-    "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs", "usage": "what a session has used",
-    "journal": "G6 the journal", "ends": "a turn lives until it has ended",
-    "calls": "G12 each call has one decision", "rq_status": "RQ's record",
+    "steered_into": "G13 whom it steers", "lacking": "who lacks what it needs",
+    "session_usage": "what a session has used",
+    "wait": "G12 each call has one decision", "decision": "G12 each call has one decision",
 }  # fmt: skip
+"""By the fields of records; what breaks where another one differs is that all is what was done to it."""
 
 
-class Broken(AssertionError):
-    """A promise does not hold."""
-
-
-def require(held: bool, promise: str, *facts: Any) -> None:
-    if not held:
-        raise Broken(f"{promise}: {', '.join(map(repr, facts))}")
-
-
-def alike(found: NamedTuple, expected: NamedTuple, promises: Mapping[str, str], name: str) -> None:
-    """Each field as the model has it; otherwise the promise of the first that differs is broken."""
-    if found == expected:
+def alike(name: str, found: Mapping[bytes, bytes], record: Mapping[str, bytes], kept: str = "") -> None:
+    """Compare the fields of a record. A field without a value counts as none."""
+    known = {field.decode(): value for field, value in found.items() if value}
+    expected = {field: value for field, value in record.items() if value}
+    if known == expected:
         return
-    for field, is_, should_be in zip(expected._fields, found, expected, strict=True):
-        require(is_ == should_be, promises[field], name, field, is_, should_be)
+    for field in known.keys() | expected.keys():
+        is_, should_be = plain(known.get(field)), plain(expected.get(field))
+        promise = kept or PROMISES.get(field.partition(":")[0], "G1 a record is what was done to it")
+        require(is_ == should_be, promise, name, field, is_, should_be)
 
 
 class Checks:
@@ -74,9 +69,12 @@ class Checks:
     def next_seqs(self) -> dict[str, int]:
         return {name: seq + 1 for name, seq in self.read.items()}
 
-    def forget(self, session: Session, ended: list[tuple[str, int]]) -> None:
+    def ask_to_stop(self, turns: Iterable[Turn]) -> None:
+        self.asked_to_stop |= {(turn.id, turn.record.number("run")) for turn in turns}
+
+    def forget(self, session: str, ended: list[tuple[str, int]]) -> None:
         """It was deleted, together with the events that ended its delayed turns."""
-        self.read[session.id] = session.seq
+        self.read[session] = self.model.seq_of(session)
         self.ends.update(ended)
 
     def check(self, state: State, executions: Collection[tuple[str, str]]) -> None:
@@ -84,16 +82,22 @@ class Checks:
         require(
             state.turns.keys() == self.model.turns.keys(), "accepted turns alone exist", list(state.turns)
         )
+        for name, past in self.model.past.items():
+            if name not in self.model.sessions:
+                found = state.sessions[name]
+                alike(name, found.fields, past, "G2 a life that is over leaves nothing")
+                require(not any(found[1:]), "G2 a life that is over leaves nothing", name, found)
         for name, session in self.model.sessions.items():
-            self._events(name, state)
+            self._events(session, state)
             if self._changed(name, session, state.sessions.get(name), self._facts(session, state)):
                 self._session(session, state)
             self._head(session, state)
         for name, turn in self.model.turns.items():
-            facts = self.model.rq[name], self.ends[name, turn.run], name in self.touched_by_rq
+            run = turn.record.number("run")
+            facts = self.model.rq[name], self.ends[name, run], name in self.touched_by_rq
             if self._changed(name, turn, state.turns[name], facts):
                 self._turn(turn, state)
-        woken = self.model.woken - state.all("ant:bell").keys()
+        woken = self.model.rung - state.all("ant:bell").keys()
         require(not woken, "who has what a turn needs is woken", woken)
         self._registries(state)
         self._indexes(state, executions)
@@ -103,22 +107,23 @@ class Checks:
         before = self._held.get(name)
         if before and before[0] is found and before[1] == facts and before[2] == known.__dict__:
             return False
-        own = {key: [*value] if type(value) is list else value for key, value in known.__dict__.items()}
+        own = {
+            key: value.copy() if isinstance(value, list | dict) else value
+            for key, value in known.__dict__.items()
+        }
         self._held[name] = found, facts, own
         return True
 
     def _facts(self, session: Session, state: State) -> tuple[Any, ...]:
         head = session.inbox[0].id if session.inbox else ""
-        return state.turns.get(head), self.read.get(session.id), len(self.model.aside(session))
+        return state.turns.get(head), self.read.get(session.id)
 
-    def _events(self, name: str, state: State) -> None:
+    def _events(self, session: Session, state: State) -> None:
         """G1 and G5: dense, in order, exactly what was done, and one end of every run."""
-        self.read[name] = max(self.read.get(name, 0), self.model.sessions[name].base)
-        expected, new = self.model.events[name], state.new_events.get(name)
-        if not expected and not new:
-            return
-        seen: list[tuple[str, str, int, int]] = []
-        for entry_id, fields in new or ():
+        name = session.id
+        self.read[name] = max(self.read.get(name, 0), session.record.number("first"))
+        seen, new = self.read[name], state.new_events.get(name, ())
+        for entry_id, fields in new:
             event = json.loads(fields[1])
             self.read[name] = self.read.get(name, 0) + 1
             require(
@@ -126,22 +131,23 @@ class Checks:
             )
             require(event["seq"] == self.read[name], "G5 seq is the id", name, event)
             require(event["at"] == self.model.now, "events carry the server's time", event)
-            seen.append((event["type"], event["turn_id"], event["run"], event.get("mark", 0)))
             run = (event["turn_id"], event["run"])
             require(not self.ends[run], "G1 nothing happens in a run that has ended", name, event)
             self.ends[run] += event["type"] in TERMINAL
             other_end = event["type"] in ("turn_finished", "turn_failed")
             require(not (other_end and run in self.asked_to_stop), "G1 a cancelled turn ends as that", event)
             self._seen_once(event)
-        require(seen == expected, "G5 each act is published once, no other is", name, seen, expected)
-        expected.clear()
+        found = [(int(entry_id.partition(b"-")[0]), plain(fields[1])) for entry_id, fields in new]
+        expected = [(seq, plain(event)) for seq, event in session.events[session.place_of(seen + 1) :]]
+        require(found == expected, "G5 each act is published once, no other is", name, found, expected)
 
     def _kept(self, session: Session, state: State) -> None:
         """G5: so many events, and those of a run that goes on."""
-        oldest, first, seq = state.oldest_seq(session.id), state.first_seq(session.id), session.seq
+        seq, base = (session.record.number(name) for name in ("seq", "first"))
+        oldest, first = state.oldest_seq(session.id), state.first_seq(session.id)
         require(oldest <= (first or seq), "G5 a run that goes on is kept whole", session.id, oldest, first)
         kept = seq - oldest + 1 if oldest else 0
-        require(kept >= min(seq - session.base, KEEP_EVENTS), "G5 so many events are kept", session.id, kept)
+        require(kept >= min(seq - base, KEEP_EVENTS), "G5 so many events are kept", session.id, kept)
 
     def _seen_once(self, event: dict[str, Any]) -> None:
         """G13: a message is seen in a turn of its own, or once in another one."""
@@ -158,16 +164,16 @@ class Checks:
 
     def _session(self, session: Session, state: State) -> None:
         """G2, G3 and G5: the history, the inbox, the holder, and how long all that lives."""
-        name, aside = session.id, len(self.model.aside(session))
-        expected = SessionState(
-            session.history, [turn.id for turn in session.inbox], session.fence, session.holder, session.stop,
-            session.batch, session.untold, session.steer, aside, session.kept, session.usage,
-            session.seq,
-        )  # fmt: skip
-        alike(state.sessions.get(name, NO_SESSION), expected, OF_A_SESSION, name)
-        require(self.read.get(name, 0) == session.seq, "G5 seq counts the events", name, self.read.get(name))
+        name, found = session.id, state.sessions[session.id]
+        alike(name, found.fields, session.record)
+        inbox, turns = [turn.id for turn in session.inbox], [turn.id for turn in session.turns]
+        require(found.history == session.history, "G2 history", name, found.history, session.history)
+        require(found.inbox == inbox, "G2 inbox", name, found.inbox, inbox)
+        require(found.turns == turns, "turns are listed", name, found.turns, turns)
+        seq = session.record.number("seq")
+        require(self.read.get(name, 0) == seq, "G5 seq counts the events", name, self.read.get(name), seq)
         self._kept(session, state)
-        lasts = bool(session.inbox or aside)
+        lasts = bool(session.inbox or session.record.number("aside"))
         for life in state.lives(name):
             require(life == -2 or (life == -1) == lasts, "a session lives while it has turns", name, life)
 
@@ -178,7 +184,7 @@ class Checks:
         name, at = session.id, session.look_at
         require(at is not None, "G4 `active` names every session with turns", name)
         head, now = session.inbox[0], self.model.now + self.model.slipped
-        if session.fence:
+        if session.record.get("fence"):
             lease = state.lease(name)
             require(head.status == "running" and lease == at, "G4 leased", name, head.status, lease, at)
         elif name in self.model.quarantined:
@@ -192,40 +198,42 @@ class Checks:
             again = max(now + LOOK_AGAIN_MS, self.model.unmoved_until)
             require(at <= again, "G12 a suspended turn is looked at", name, at)
         elif head.status == "retrying":
-            require(head.retry_at == at, "G4 a retry has its time", name, at)
+            require(head.record.number("retry_at") == at, "G4 a retry has its time", name, at)
         else:
             require(head.status == "queued", "G4 a head without a holder is queued", name, head.status)
-            reachable = head.id in self.model.queues[head.queue]
+            reachable = head in self.model.queues.get(queue_of(head), ())
             require(reachable or at <= now + LOOK_AGAIN_MS, "G4 reachable", name, at)
 
     def _turn(self, turn: Turn, state: State) -> None:
         """G1, G6, G12 and RQ's view of the turn."""
-        status, ended, name = turn.status, turn.status in ENDED, turn.id
-        expected = TurnState(
-            "queued" if status == "delayed" else status, turn.run, turn.attempt, turn.crashes, turn.errors,
-            turn.cancel, turn.keep, turn.place, turn.steers, turn.steered_into,
-            turn.lacking, turn.usage, turn.journal, ended,
-            _calls(turn) if turn.calls else [], state.turns[name].rq_status if turn.deleted else self.model.rq[name],
-        )  # fmt: skip
-        if turn.damaged in ("attempt", "crashes", "errors"):
-            expected = expected._replace(**{turn.damaged: JUNK})
-        alike(state.turns[name], expected, OF_A_TURN, name)
-        require(bool(self.ends[name, turn.run]) == ended, "G1 the end of a run is published", name, turn.run)
-        require(state.is_deleted(name) == turn.deleted, "G15 a turn is deleted with its session", name)
-        if turn.deleted:
-            words = state.at("ant:turn", name, {}).keys() - LEFT_OF_DELETED
+        ended, name, found, rq_status = (
+            turn.status in ENDED,
+            turn.id,
+            state.turns[turn.id],
+            self.model.rq[turn.id],
+        )
+        run, gone = turn.record.number("run"), is_deleted(turn)
+        require(bool(self.ends[name, run]) == ended, "G1 the end of a run is published", name, run)
+        require(state.is_deleted(name) == gone, "G15 a turn is deleted with its session", name)
+        require(found.ends == ended, "a turn lives until it has ended", name, found.ends)
+        if gone:
+            words = found.fields.keys() - LEFT_OF_DELETED
             require(not words, "G15 nothing of a deleted turn is left", name, words)
-        elif name not in self.touched_by_rq:
+            return
+        alike(name, found.fields, turn.record)
+        require(found.journal == turn.journal, "G6 the journal", name, found.journal, turn.journal)
+        require(found.rq_status == rq_status, "RQ's record", name, found.rq_status, rq_status)
+        if name not in self.touched_by_rq:
             life = state.life_of_job(name)
             require((life >= 0) == ended, "RQ's record's life", name, life)
 
     def _registries(self, state: State) -> None:
         """RQ lists a turn where its status belongs, and nowhere else."""
         expected = {
-            (registry, turn.queue, turn.id)
+            (registry, queue_of(turn), turn.id)
             for turn in self.model.turns.values()
-            for registry in REGISTRY[turn.status]
-            if turn.id not in self.touched_by_rq and not turn.deleted
+            for registry in REGISTRY[view_of(turn)]
+            if turn.id not in self.touched_by_rq and not is_deleted(turn)
         }
         found = {
             (registry, queue, name)
@@ -242,9 +250,10 @@ class Checks:
         queues = {
             name: ids for name, ids in state.all("rq:queue").items() if not name.endswith(":intermediate")
         }
-        expected = {name: ids for name, ids in self.model.queues.items() if ids}
+        expected = {name: [one.id for one in queue] for name, queue in self.model.queues.items() if queue}
         require(queues == expected, "the queues", queues, expected)
-        running = {(s.inbox[0].queue, f"{s.inbox[0].id}:{s.fence}") for s in sessions if s.fence}
+        heads = [(one.inbox[0], fence) for one in sessions if (fence := one.record.text("fence"))]
+        running = {(queue_of(turn), f"{turn.id}:{fence}") for turn, fence in heads}
         started = {  # what has no end is ours, whatever RQ's tools have done since
             (queue, entry)
             for queue, entries in state.all("rq:wip").items()
@@ -254,8 +263,9 @@ class Checks:
         require(started == running, "RQ's started jobs", started, running)
         held = {worker: {"": token} for worker, token in self.model.tokens.items()}
         for session in sessions:
-            if session.holder:
-                held.setdefault(session.holder, {})[session.id] = session.fence or session.alone
+            if holder := session.record.text("holder"):
+                as_ = session.record.text("fence") or f"alone-{session.alone}"
+                held.setdefault(holder, {})[session.id] = as_
         require(state.all("ant:held") == held, "G3 what workers hold", state.all("ant:held"), held)
         self._shares(state)
         aside = state.at("ant:quarantined", "", NONE).keys()
@@ -263,9 +273,9 @@ class Checks:
         self._listed(
             "active", {s.id: s.look_at for s in sessions if s.look_at is not None}, "G4 `active`", state
         )
-        delayed = {turn.id: turn.due_at for turn in turns if turn.status == "delayed"}
+        delayed = {turn.id: turn.due for turn in turns if turn.due is not None}
         self._listed("due", delayed, "delayed turns alone are due", state)
-        suspended = {turn.id: turn.suspended_at for turn in turns if turn.status == "suspended"}
+        suspended = {one.id: one.record.number("suspended_at") for one in turns if one.status == "suspended"}
         self._listed("suspended", suspended, "G12 suspended turns alone are listed", state)
         passed_by = {turn.id: turn.aside for turn in turns if turn.aside is not None}
         self._listed("aside", passed_by, "G12 who is passed by is looked at", state)
@@ -288,16 +298,11 @@ class Checks:
             require(moves or aside, "G14 a line that can move has moved", queue, share, place, line)
         for tenant, limits in LIMITS.items():
             known = [turns[name] for name, at in shares.open[tenant].items() if at < 0]
-            sure = [turn.id for turn in known if not turn.cancel and turn.id not in self.touched_by_rq]
+            sure = [
+                turn.id
+                for turn in known
+                if not turn.record.get("cancel") and turn.id not in self.touched_by_rq
+            ]
             require(
                 len(sure) <= limits.get("in_flight", 10_000), "G14 so many turns are in flight", tenant, sure
             )
-
-
-def _calls(turn: Turn) -> list[str]:
-    calls: list[str] = []
-    for call in turn.calls:
-        calls.append(f"{call.until} {call.at_limit} {call.kind} {call.id}")
-        if call.decision:
-            calls.append(f"{call.op} {call.decision}")
-    return calls

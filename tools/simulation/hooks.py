@@ -20,9 +20,8 @@ from antiphon.wire.lists.webhooks import (
     take_webhook,
     write_webhook,
 )
-from simulation.checks import require
 from simulation.direct import run
-from simulation.state import State
+from simulation.state import State, require
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -128,7 +127,7 @@ class Hooks:
         ):
             kind, _, turn, _ = model.notices[number]
             for known in self.hooks.values():
-                if known.wants(number, kind, model.turns[turn].tenant):
+                if known.wants(number, kind, model.turns[turn].record.text("tenant")):
                     known.deliveries[number] = model.now, model.now
                     if not known.held:
                         known.look_at = min(known.look_at, model.now)
@@ -243,7 +242,7 @@ class Hooks:
             wanted = {
                 number
                 for number, (kind, _, turn, _) in enumerate(self.world.model.notices)
-                if known.wants(number, kind, self.world.model.turns[turn].tenant)
+                if known.wants(number, kind, self.world.model.turns[turn].record.text("tenant"))
             }
             require(wanted <= known.told, "every end that was asked for is told", name, wanted - known.told)
         for name in [*self.hooks]:

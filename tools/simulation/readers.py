@@ -12,9 +12,8 @@ from antiphon.input.ids import SessionId
 from antiphon.redis.subscription import Subscription
 from antiphon.wire.connection.pubsub import RESYNC
 from antiphon.wire.keys import Keys
-from simulation.checks import require
 from simulation.direct import run
-from simulation.state import State
+from simulation.state import State, require
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -76,9 +75,8 @@ class Reader:
     """One reader. ``life`` is the session of its id that it reads, None before there was one."""
 
     def __init__(self, world: World, session: str, after: int | None) -> None:
-        known = world.model.sessions.get(session)
         self.session, self.feed = session, Feed()
-        self.life = known.life if known and world.model.exists(known) else None
+        self.life = world.model.life_of(session) or None
         self.events = Subscription(Log(world), self.feed, SessionId(session), after)  # type: ignore[arg-type]
 
 
@@ -88,14 +86,13 @@ class Readers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._open: list[Reader] = []
-        self._lives: dict[str, dict[int, int]] = defaultdict(dict)
+        self._lives: dict[str, dict[int, str]] = defaultdict(dict)
 
     def hear(self, state: State) -> None:
         """Publish what the last step has written."""
         for session, entries in state.new_events.items():
-            known = self._world.model.sessions.get(session)
             for entry, fields in entries or ():
-                self._lives[session][int(entry.split(b"-")[0])] = known.life if known else 0
+                self._lives[session][int(entry.split(b"-")[0])] = self._world.model.life_of(session)
                 self.say(session, fields[1])
 
     def say(self, session: str, message: bytes) -> None:

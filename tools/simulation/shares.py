@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from antiphon_worker.local.moves import LOOK_AGAIN_MS
+from antiphon_worker.local.records import Turn
+
 if TYPE_CHECKING:
-    from simulation.model import Model, Turn
+    from simulation.model import Model
 
 LIMITS: dict[str, dict[str, int]] = {"a": {}, "b": {"in_flight": 2, "waiting": 3}, "c": {"per_minute": 1}}
 TENANTS = list(LIMITS)
 SHARES = [*(f"@{tenant}" for tenant in TENANTS), "high", "low"]
 HEAD_START_MS = {"high": 600_000, "normal": 0, "low": -600_000}
-MINUTE_MS = 60_000
+MINUTE_MS, TRY_AGAIN_MS = 60_000, 1_000
+
+
+def share_of(turn: Turn) -> str:
+    """The share of a turn: that of its tenant, or without one that of its priority if it is not normal."""
+    tenant = turn.record.text("tenant")
+    return f"@{tenant}" if tenant else turn.record.text("priority")
 
 
 class Shares:
@@ -25,30 +34,27 @@ class Shares:
         self.open: dict[str, dict[str, int]] = defaultdict(dict)  # in flight below zero
         self.pace: dict[str, list[int]] = defaultdict(list)
 
-    def refuses(self, tenant: str) -> str:
-        """The limit that one more turn would exceed."""
-        limits, now = LIMITS.get(tenant, {}), self._model.now
-        if sum(at >= 0 for at in self.open[tenant].values()) >= limits.get("waiting", 10_000):
-            return "waiting"
+    def refusal(self, tenant: str) -> list[Any] | None:
+        """The answer to one more turn that would exceed a limit."""
+        limits, now, pace = LIMITS.get(tenant, {}), self._model.now, self.pace[tenant]
+        most = limits.get("waiting", 10_000)
+        if sum(at >= 0 for at in self.open[tenant].values()) >= most:
+            return [b"TENANT_LIMIT", b"waiting", most, TRY_AGAIN_MS]
         number = limits.get("per_minute", 0)
-        if (
-            number
-            and len(self.pace[tenant]) >= number
-            and now - MINUTE_MS < self.pace[tenant][-number] <= now
-        ):
-            return "per_minute"
-        return ""
+        if number and len(pace) >= number and now - MINUTE_MS < pace[-number] <= now:
+            return [b"TENANT_LIMIT", b"per_minute", number, pace[-number] + MINUTE_MS - now]
+        return None
 
-    def accept(self, turn: Turn) -> None:
-        if turn.tenant:
-            self.open[turn.tenant][turn.id] = self._model.now
-            self.pace[turn.tenant].append(self._model.now)
+    def accept(self, tenant: str, turn: Turn) -> None:
+        self.open[tenant][turn.id] = self._model.now
+        self.pace[tenant].append(self._model.now)
 
     def count(self, turn: Turn, status: str) -> None:
         """Every transition says whether a turn is in flight."""
-        if turn.id in self.open[turn.tenant]:
+        tenant = turn.record.text("tenant")
+        if turn.id in self.open[tenant]:
             sign = -1 if status in ("queued", "running") else 1
-            self.open[turn.tenant][turn.id] = sign * turn.queued_at
+            self.open[tenant][turn.id] = sign * turn.record.number("queued_at")
 
     def has_room(self, tenant: str) -> bool:
         in_flight = sum(at < 0 for at in self.open[tenant].values())
@@ -56,25 +62,20 @@ class Shares:
 
     def stands(self, name: str) -> bool:
         turn = self._model.turns.get(name)
-        if turn is None or turn.status not in ("queued", "delayed"):
-            return False
-        return turn.session.id not in self._model.quarantined
+        return turn is not None and turn.status == "queued" and turn.session.id not in self._model.quarantined
 
     def lines_up(self, turn: Turn) -> bool | None:
         """Whether it waits; None where it needs no place."""
-        share, queue = turn.share, turn.queue
-        if (
-            not share
-            or turn.status == "running"
-            or (turn.offered and (turn.cancel or turn.status == "queued"))
-        ):
+        share, record, queue = share_of(turn), turn.record, turn.record.text("queue")
+        goes_on = "offered_at" in record and (record.get("cancel") or turn.status == "queued")
+        if not share or turn.status == "running" or goes_on:
             return None
         line, places = self.lines[queue, share], self.places[share]
         taken = self.stands(place := places.get(queue, ""))
         if taken and place == turn.id:
             return False
-        if taken or line or not self.has_room(turn.tenant):
-            line[turn.id] = turn.queued_at - HEAD_START_MS[turn.priority]
+        if taken or line or not self.has_room(record.text("tenant")):
+            line[turn.id] = record.number("queued_at") - HEAD_START_MS[record.text("priority") or "normal"]
             places.setdefault(queue, "")
             return True
         places[queue] = turn.id
@@ -97,27 +98,27 @@ class Shares:
 
     def let_in(self, turn: Turn) -> None:
         """Somebody of this turn's share has left a queue, or has ended."""
-        share = turn.share
-        while share and self.has_room(turn.tenant) and (first := self._first(share)):
+        share, tenant = share_of(turn), turn.record.text("tenant")
+        while share and self.has_room(tenant) and (first := self._first(share)):
             name, queue = first
             del self.lines[queue, share][name]
             self.places[share][queue] = name
             new = self._model.turns[name]
             if new.status == "waiting" and new.session.inbox[:1] == [new]:
-                if self._model.rq[name] == "canceled":
-                    new.session.look_at = self._model.now
-                else:
+                new.session.look_at = self._model.now
+                if self._model.rq[name] != "canceled":
+                    new.session.look_at += LOOK_AGAIN_MS
                     self._model.enter_queue(new)
 
     def leave(self, turn: Turn) -> None:
         """A turn has ended."""
-        self.open[turn.tenant].pop(turn.id, None)
-        if turn.share:
-            self.lines[turn.queue, turn.share].pop(turn.id, None)
+        self.open[turn.record.text("tenant")].pop(turn.id, None)
+        if share := share_of(turn):
+            self.lines[turn.record.text("queue"), share].pop(turn.id, None)
             self.let_in(turn)
 
     def in_line(self, turn: Turn) -> bool:
-        return bool(turn.share) and turn.id in self.lines[turn.queue, turn.share]
+        return turn.id in self.lines.get((turn.record.text("queue"), share_of(turn)), ())
 
     def expected(self) -> dict[str, dict[str, Any]]:
         """What stands in the keys of a kind."""

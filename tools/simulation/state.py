@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -33,7 +31,7 @@ def _as_it_is(raw: Any) -> Any:
 _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, by the kind of the key
     "ant:session": (_as_it_is, (_HASH, _LIFE)), "ant:history": (_as_it_is, (_LIST, _LIFE)),
     "ant:inbox": (_names, (_LIST,)), "ant:events": (_as_it_is, ()),
-    "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
+    "ant:turns": (_names, (_LIST,)), "ant:turn": (_as_it_is, (_HASH, _LIFE)), "ant:journal": (_as_it_is, (_LIST,)),
     "rq:job": (_as_it_is, (("HGET", "status"), _LIFE)),
     "ant:schedule": (_as_it_is, (_HASH,)), "ant:bucket": (_as_it_is, (_HASH,)), "ant:bell": (_names, (_LIST,)),
     **{f"ant:{kind}": (_texts, (_HASH,)) for kind in ("held", "share", "quarantined")},
@@ -43,8 +41,7 @@ _READ: dict[str, tuple[Callable[[Any], Any], tuple[Command, ...]]] = {  # how, b
     **{f"rq:{kind}": (_scores, (_ZSET,)) for kind in ("wip", *REGISTRIES)},
     "rq:queue": (_names, (_LIST,)),
 }  # fmt: skip
-JUNK = -1
-_OF_SESSIONS = ("ant:session", "ant:history", "ant:inbox", "ant:events")
+_OF_SESSIONS = ("ant:session", "ant:history", "ant:inbox", "ant:turns")
 _OF_TURNS = ("ant:turn", "ant:journal", "rq:job")
 
 
@@ -52,41 +49,30 @@ T = TypeVar("T")
 _NOTHING: dict[bytes, bytes] = {}
 
 
-class SessionState(NamedTuple):
-    """What the model knows of a session as well."""
+class Broken(AssertionError):
+    """A promise does not hold."""
 
+
+def require(held: bool, promise: str, *facts: Any) -> None:
+    if not held:
+        raise Broken(f"{promise}: {', '.join(map(repr, facts))}")
+
+
+class SessionState(NamedTuple):
+    """A session in Redis, without its events."""
+
+    fields: dict[bytes, bytes]
     history: list[bytes]
     inbox: list[str]
-    fence: str
-    holder: str
-    stop: str
-    batch: int
-    untold: str
-    steer: str
-    aside: int
-    kept: str
-    usage: int
-    seq: int
+    turns: list[str]
 
 
 class TurnState(NamedTuple):
-    """What the model knows of a turn as well."""
+    """A turn in Redis."""
 
-    status: str
-    run: int
-    attempt: int
-    crashes: int
-    errors: int
-    cancel: str
-    keep: str
-    place: int | None
-    steers: str
-    steered_into: str
-    lacking: str
-    usage: int  # of its session, with what it has used
+    fields: dict[bytes, bytes]
     journal: list[bytes]
     ends: bool  # whether its record has an end of its life
-    calls: list[str]  # what they wait for, and what was decided
     rq_status: str | None
 
 
@@ -143,9 +129,9 @@ class State:
         before = self.turns.pop(name, None)
         if turn:
             self.turns[name] = turn
-            old = before.status if before else "[*]"
-            if old != turn.status and not self.is_deleted(name):
-                self.ways.add((old, turn.status))
+            new, old = (one.fields[b"status"].decode() if one else "[*]" for one in (turn, before))
+            if old != new and not self.is_deleted(name):
+                self.ways.add((old, new))
 
     def is_deleted(self, turn: str) -> bool:
         """Whether nothing is left of a turn but that it was there."""
@@ -182,25 +168,18 @@ class State:
         return int(self.at("ant:session", session, _NOTHING).get(b"lease", 0))
 
     def _session(self, name: str) -> SessionState:
-        h = self.at("ant:session", name, _NOTHING)
+        kinds = "ant:history", "ant:inbox", "ant:turns"
         return SessionState(
-            self.at("ant:history", name, []), self.at("ant:inbox", name, []), _text(h, b"fence"),
-            _text(h, b"holder"), _text(h, b"stop"), int(h.get(b"batch", 0)), _text(h, b"untold"), _text(h, b"steer"),
-            int(h.get(b"aside", 0)), _text(h, b"restored"), tokens(h.get(b"usage")), int(h.get(b"seq", 0)),
-        )  # fmt: skip
+            self.at("ant:session", name, _NOTHING), *(self.at(kind, name, []) for kind in kinds)
+        )
 
     def _turn(self, name: str) -> TurnState | None:
-        h, life = self._read["ant:turn"].get(name, (_NOTHING, -2))
-        if not h:
+        fields, life = self._read["ant:turn"].get(name, (_NOTHING, -2))
+        if not fields:
             return None
-        place, status = h.get(b"place"), self._read["rq:job"].get(name, (None, -2))[0]
-        return TurnState(
-            _text(h, b"status"), int(h[b"run"]), _count(h[b"attempt"]), _count(h[b"crashes"]), _count(h[b"errors"]),
-            _text(h, b"cancel"), _text(h, b"keep"), None if place is None else int(place), _text(h, b"steers"),
-            _text(h, b"steered_into"), _text(h, b"lacking"),
-            tokens(h.get(b"session_usage")), self.at("ant:journal", name, []), life >= 0, _calls(h),
-            None if status is None else status.decode(),
-        )  # fmt: skip
+        status = self._read["rq:job"].get(name, (None, -2))[0]
+        rq_status = None if status is None else status.decode()
+        return TurnState(fields, self.at("ant:journal", name, []), life >= 0, rq_status)
 
 
 def _parts(key: str) -> tuple[str, str]:
@@ -208,27 +187,3 @@ def _parts(key: str) -> tuple[str, str]:
     deployment, _, rest = key.partition(":")
     kind, _, whose = rest.partition(":")
     return f"{deployment}:{kind}", whose
-
-
-def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
-    return fields.get(name, b"").decode()
-
-
-def tokens(usage: bytes | None) -> int:
-    return json.loads(usage).get("input_tokens", 0) if usage else 0
-
-
-def _count(value: bytes) -> int:
-    return int(value) if value.isdigit() else JUNK
-
-
-def _calls(fields: Mapping[bytes, bytes]) -> list[str]:
-    calls: list[str] = []
-    for n in itertools.count(1):
-        if (wait := fields.get(b"wait:%d" % n)) is None:
-            return calls
-        calls.append(wait.decode())
-        if decision := fields.get(b"decision:%d" % n):
-            op, _, said = decision.decode().partition(" ")
-            calls.append(f"{op} {json.loads(said)['kind']}")
-    raise AssertionError

@@ -76,7 +76,7 @@ class Worker:
     def _may_be_steered(self, task: Task) -> bool:
         """Whether it was told, or would be with its next write."""
         session = self._world.model.turns[task.turn.turn_id].session
-        return task.steered or session.steer == task.turn.turn_id
+        return task.steered or session.record.text("steer") == task.turn.turn_id
 
     def _number(self) -> int:
         self._calls += 1

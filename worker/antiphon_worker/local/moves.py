@@ -46,7 +46,7 @@ class Moves:
         self.woken: Callable[[Turn], None] = lambda turn: None
         self.stopping: Callable[[str, str, str], None] = lambda turn, reason, keep: None
         self.tokens: dict[str, str] = {}  # of the last claim of each worker
-        self._fences = 0
+        self.fences = 0
         self._ended: dict[str, Turn] = {}  # in the order of their ends
         self._swept = clock()
 
@@ -59,6 +59,10 @@ class Moves:
         if now - self._swept > SWEEP_MS:
             self._sweep(now)
         return session
+
+    def _begun(self, session_id: str) -> Session:
+        """Return a session, or a new one, which does not exist until something is written to it."""
+        return self.find(session_id) or Session(session_id)
 
     def drop_session(self, session: Session) -> None:
         """Remove a session from memory."""
@@ -104,7 +108,6 @@ class Moves:
     def _offer(self, turn: Turn, now: int, *, front: bool = False) -> None:
         """Put a turn where workers find it."""
         turn.session.look_at = now + LOOK_AGAIN_MS
-        self._leave_queue(turn)
         queue = self.queues.setdefault(turn.record.text("queue"), [])
         queue.insert(0 if front else len(queue), turn)
         turn.record.put(status="queued", offered_at=0 if front else now)

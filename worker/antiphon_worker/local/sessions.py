@@ -40,7 +40,7 @@ class SessionTransitions(Moves):
         field_count: int, message_count: int, *rest: Any,
     ) -> Answer:  # fmt: skip
         """Change a session outside its turns: its fields, the end of its history, new messages, events."""
-        session, now = self.find(session_id) or Session(session_id), self.clock()
+        session, now = self._begun(session_id), self.clock()
         record, head = session.record, session.inbox[0] if session.inbox else None
         ops = record.text("ops")
         if op in ops:
@@ -101,7 +101,7 @@ class SessionTransitions(Moves):
         history = session.history if session else []
         if keep and (len(history) < keep or _digest(history[keep - 1]) != digest):
             return [b"CONFLICT"]
-        target = self.sessions[fork_id] = Session(fork_id)
+        target = self.sessions[fork_id] = self._begun(fork_id)
         target.record.begin(now, op)
         target.record.put(op=op, updated=now, fork_of=session_id)
         if at:

@@ -8,10 +8,10 @@ for turns that crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,35 @@ from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.sessions import SessionTransitions
 
 
+class Claim(NamedTuple):
+    """A call of ``claim``: who asks, and what was taken until now."""
+
+    worker: str
+    token: str
+    lease_ms: int
+    now: int
+    only: str
+    app: str
+    most_alone: int
+    taken: list[Turn]
+    alone: list[Turn]
+    left: list[Turn]
+
+
+class Look(NamedTuple):
+    """A call of ``reap``, and what it has done until now."""
+
+    now: int
+    crash_limit: int
+    keep_events: int
+    code: str
+    reason: str
+    acts: list[list[bytes]]
+
+    def act(self, turn: Turn, what: str) -> None:
+        self.acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
+
+
 class Transitions(SessionTransitions):
     """All transitions of one cell: those of sessions, and those of turns."""
 
@@ -50,12 +79,13 @@ class Transitions(SessionTransitions):
         now, life = self.clock(), DEFAULT_TTL_MS if ttl_ms == "" else int(ttl_ms)
         if not (0 <= due_in_ms <= FOR_EVER_MS and 0 <= life <= FOR_EVER_MS):
             return [b"OUT_OF_RANGE"]
-        session = self.find(session_id) or Session(session_id)
         known = self.turns.get(turn_id)
         if known is not None:
+            session = self.find(session_id) or Session(session_id)
             return self._submitted_before(known, session, digest, tenant, busy, inbox_limit, again)
+        session = self._begun(session_id)
         kept, length = session.record, len(session.inbox)
-        if refusal := _refused(session, tenant, busy, cursor, inbox_limit):
+        if refusal := self._refusal(session, tenant, busy, cursor, inbox_limit):
             return refusal
         if due_in_ms > 0 and sum(turn.due is not None for turn in self.turns.values()) >= delayed_limit:
             return [b"FULL", b"delayed_turns"]
@@ -104,8 +134,8 @@ class Transitions(SessionTransitions):
             return [b"KEY_REUSED"]
         if not again or turn.status != "failed" or turn.record.text("again") == again:
             return [b"ACCEPTED", turn.record.number("position")]
-        if self._is_anothers(turn):
-            return [b"OTHER_TENANT"]
+        if no := self._kept_from_running(turn):
+            return [no]
         if session.inbox and busy == "reject":
             return [b"SESSION_BUSY", session.inbox[0].id.encode()]
         if len(session.inbox) >= inbox_limit:
@@ -118,6 +148,22 @@ class Transitions(SessionTransitions):
             self._act_on(stopped, turn, busy, now)
         return [b"ACCEPTED", position]
 
+    def _refusal(
+        self, session: Session, tenant: str, busy: str, cursor: Any, inbox_limit: int
+    ) -> Answer | None:
+        """Why a session does not take a new turn."""
+        kept, length = session.record, len(session.inbox)
+        if tenant and (kept.text("tenant") or ("" if "created" in kept else tenant)) != tenant:
+            return [b"OTHER_TENANT"]
+        if "closed" in kept:
+            return [b"SESSION_CLOSED"]
+        if length and busy == "reject":
+            return [b"SESSION_BUSY", session.inbox[0].id.encode()]
+        seq = kept.number("seq") if "created" in kept else 0
+        if cursor != "" and seq != int(cursor):
+            return [b"SESSION_CHANGED", str(seq).encode()]
+        return [b"INBOX_FULL", length] if length >= inbox_limit else None
+
     def requeue(self, turn_id: str, again: str) -> Answer:
         """Run a failed turn again: a new run at the end of its session's inbox."""
         turn = self.turns.get(turn_id)
@@ -129,22 +175,23 @@ class Transitions(SessionTransitions):
             return [b"OK"]
         if turn.status != "failed":
             return [b"NOT_FAILED", turn.status.encode()]
-        if self._is_anothers(turn):
-            return [b"OTHER_TENANT", turn.session.id.encode()]
+        if no := self._kept_from_running(turn):
+            return [no, *([turn.session.id.encode()] if no == b"OTHER_TENANT" else [])]
         if self._run_again(turn, self.clock(), again) is None:
             return [b"SESSION_CLOSED", turn.session.id.encode()]
         return [b"OK"]
 
-    def _is_anothers(self, turn: Turn) -> bool:
+    def _kept_from_running(self, turn: Turn) -> bytes:
+        """Why a turn does not run again: another tenant has begun a session of its session's id since."""
         whose, session = turn.record.get("tenant"), self.find(turn.session.id)
-        return bool(whose and session and session.record.get("tenant") != whose)
+        return b"OTHER_TENANT" if whose and session and session.record.get("tenant") != whose else b""
 
     def _run_again(self, turn: Turn, now: int, again: str, behind: Turn | None = None) -> int | None:
         session = self.find(turn.session.id)
         if session is not None and "closed" in session.record:
             return None
         if session is None:
-            session = self.sessions[turn.session.id] = Session(turn.session.id)
+            session = self.sessions[turn.session.id] = self._begun(turn.session.id)
         turn.session, record = session, turn.record
         del self._ended[turn.id]
         record.put(again=again)
@@ -206,48 +253,47 @@ class Transitions(SessionTransitions):
             taken = [one.inbox[0] for one in held if one.record.text("fence").endswith(token)]
             alone = [one.inbox[0] for one in held if one.alone == token]
             return _claimed(taken, alone, now)
+        claim = Claim(worker, token, lease_ms, now, only, app, most_alone, taken, alone, [])
         if only:
             self._leave_queue(self.turns[only])
-            if self._startable(self.turns[only], now):
-                taken.append(self._take(self.turns[only], worker, token, lease_ms, now))
+            self._try(self.turns[only], claim)
         for queue in () if only else queues:
-            left: list[Turn] = []
             waiting = self.queues.get(queue, [])
             while waiting and len(taken) + len(alone) < most:
-                turn = waiting.pop(0)
-                if not self._startable(turn, now):
-                    continue
-                if app and app in turn.record.text("lacking"):
-                    left.append(turn)
-                elif turn.record.number("crashes") < ALONE_AFTER:
-                    taken.append(self._take(turn, worker, token, lease_ms, now))
-                elif len(alone) < most_alone:
-                    turn.session.alone, turn.session.look_at = token, now + max(lease_ms, START_ALONE_MS)
-                    turn.session.record.put(holder=worker)
-                    self.tokens[worker] = token
-                    alone.append(turn)
-                else:
-                    left.append(turn)
-            waiting[:0] = left
+                self._try(waiting.pop(0), claim)
+            waiting[:0] = claim.left
+            claim.left.clear()
         return _claimed(taken, alone, now)
+
+    def _try(self, turn: Turn, claim: Claim) -> None:
+        """Take a turn from its queue if it can start, unless it must be left there for another worker."""
+        if not self._startable(turn, claim.now):
+            return
+        if claim.app and not claim.only and claim.app in turn.record.text("lacking"):
+            claim.left.append(turn)
+        elif claim.only or turn.record.number("crashes") < ALONE_AFTER:
+            claim.taken.append(self._take(turn, claim))
+        elif len(claim.alone) < claim.most_alone:
+            turn.session.alone = claim.token
+            turn.session.look_at = claim.now + max(claim.lease_ms, START_ALONE_MS)
+            turn.session.record.put(holder=claim.worker)
+            self.tokens[claim.worker] = claim.token
+            claim.alone.append(turn)
+        else:
+            claim.left.append(turn)
 
     def _startable(self, turn: Turn, now: int) -> bool:
         """Whether a worker can take the turn: it is its session's head, which nobody holds."""
         due = turn.status == "queued" or (turn.status == "retrying" and turn.record.number("retry_at") <= now)
         return due and turn.session.inbox[:1] == [turn] and not turn.session.record.get("fence")
 
-    def _take(self, turn: Turn, worker: str, token: str, lease_ms: int, now: int) -> Turn:
-        session, record = turn.session, turn.record
-        self._fences += 1
-        fence, self.tokens[worker] = f"{self._fences}-{token}", token
-        session.look_at = now + lease_ms
+    def _take(self, turn: Turn, claim: Claim) -> Turn:
+        session, record, worker, now = turn.session, turn.record, claim.worker, claim.now
+        self.fences += 1
+        fence, self.tokens[worker] = f"{self.fences}-{claim.token}", claim.token
+        session.look_at, stop = now + claim.lease_ms, record.get("cancel", b"")
         session.record.put(
-            fence=fence,
-            holder=worker,
-            lease=now + lease_ms,
-            turn=turn.id,
-            batch=0,
-            stop=record.get("cancel", b""),
+            fence=fence, holder=worker, lease=session.look_at, turn=turn.id, batch=0, stop=stop
         )
         record.put(attempt=record.number("attempt") + 1)
         event = turn.event("turn_started", "attempt", "step", worker=worker)
@@ -477,39 +523,44 @@ class Transitions(SessionTransitions):
         *queues: str,
     ) -> Answer:  # fmt: skip
         """Start what is due: retries, delayed turns, time limits; and recover what a dead holder held."""
-        now, acts = self.clock(), []
-
-        def act(turn: Turn, what: str) -> None:
-            acts.append([turn.session.id.encode(), turn.id.encode(), what.encode()])
-
+        look = Look(self.clock(), crash_limit, keep_events, code, reason, [])
         if holder:
             self.tokens.pop(holder, None)
-            sessions = [one for one in self.sessions.values() if one.record.text("holder") == holder]
+            sessions = self._held_by(holder)
         else:
-            sessions = _due(self.sessions.values(), "look_at", now, limit * 10 if spare == "1" else limit)
+            most = limit * 10 if spare == "1" else limit
+            sessions = _due(self.sessions.values(), "look_at", look.now, most)
         for session in sessions:
             if not session.record.get("fence"):
                 if session.record.get("holder"):
                     session.let_go()
-                self._look(session.inbox[0], now, keep_events, act)
+                self._look(session.inbox[0], look)
             elif holder or spare != "1":
-                self._crashed(session.inbox[0], now, crash_limit, keep_events, code, reason, act)
-        if holder:
-            return [b"REAPED", acts]
-        for turn in _due(self.turns.values(), "due", now, limit):
-            turn.due = None
-            self._enter(turn, now)
-            act(turn, "due")
-        for turn in _due(self.turns.values(), "aside", now, limit):
-            if look_at := self._watch(turn, now, keep_events, act):
-                turn.aside = look_at
-        return [b"REAPED", acts]
+                self._crashed(session.inbox[0], look)
+        if not holder:
+            for turn in _due(self.turns.values(), "due", look.now, limit):
+                self._enter_due(turn, look)
+            for turn in _due(self.turns.values(), "aside", look.now, limit):
+                self._look_aside(turn, look)
+        return [b"REAPED", look.acts]
 
-    def _look(self, turn: Turn, now: int, keep_events: int, act: Callable[[Turn, str], None]) -> None:
+    def _held_by(self, holder: str) -> list[Session]:
+        return [one for one in self.sessions.values() if one.record.text("holder") == holder]
+
+    def _enter_due(self, turn: Turn, look: Look) -> None:
+        turn.due = None
+        self._enter(turn, look.now)
+        look.act(turn, "due")
+
+    def _look_aside(self, turn: Turn, look: Look) -> None:
+        if look_at := self._watch(turn, look):
+            turn.aside = look_at
+
+    def _look(self, turn: Turn, look: Look) -> None:
         """Check the head of a session without a holder: it must be claimable, or due later."""
-        session, record = turn.session, turn.record
+        session, record, now = turn.session, turn.record, look.now
         if turn.status == "suspended":
-            if look_at := self._watch(turn, now, keep_events, act):
+            if look_at := self._watch(turn, look):
                 session.look_at = look_at
         elif turn.status == "retrying" and record.number("retry_at") > now:
             session.look_at = record.number("retry_at")
@@ -518,60 +569,59 @@ class Transitions(SessionTransitions):
             session.look_at = now + LOOK_AGAIN_MS
         else:
             what = "retried" if turn.status == "retrying" else "repaired"
+            self._leave_queue(turn)
             self._offer(turn, now, front=True)
-            act(turn, what)
+            look.act(turn, what)
 
-    def _watch(self, turn: Turn, now: int, keep_events: int, act: Callable[[Turn, str], None]) -> int | None:
+    def _watch(self, turn: Turn, look: Look) -> int | None:
         """Look at a suspended turn: time limits decide, or end the turn. Returns when to look again, if it waits."""
+        now = look.now
         for call in turn.calls:
             if call.until > now or call.decision:
                 continue
             if call.at_limit == "fail":
                 self._stand_up(turn)
-                self._give_up(turn, now, "not_decided", NOT_DECIDED, keep_events)
-                return act(turn, "not_decided")
+                self._give_up(turn, "not_decided", NOT_DECIDED, look)
+                return look.act(turn, "not_decided")
             json = encode({"call_id": call.id, "kind": call.at_limit, "reason": IN_TIME})
             turn.decide(call, "limit", turn.record.get(f"limit:{call.place}") or json, now)
         if turn.decided:
             self._resume(turn, now)
-            return act(turn, "resumed")
+            return look.act(turn, "resumed")
         return min(now + LOOK_AGAIN_MS, *(call.until for call in turn.calls if not call.decision))
 
-    def _crashed(
-        self, turn: Turn, now: int, crash_limit: int, keep_events: int, code: str, reason: str,
-        act: Callable[[Turn, str], None],
-    ) -> None:  # fmt: skip
+    def _crashed(self, turn: Turn, look: Look) -> None:
         """Recover a turn whose holder has died: it continues, or it ends if its holders have died too often."""
         crashes = turn.record.number("crashes") + 1
         turn.record.put(crashes=crashes)
         turn.session.let_go()
-        if crashes < crash_limit:
-            self._retry(turn, now, 0, reason, code, b"")
-            return act(turn, "recovered")
+        if crashes < look.crash_limit:
+            self._retry(turn, look.now, 0, look.reason, look.code, b"")
+            return look.act(turn, "recovered")
         if cancel := turn.record.get("cancel"):
             turn.record.put(error=cancel)
             self._count_usage(turn)
             self._keep_journal(turn)
             keep = turn.record.text("keep") or "steps"
             end = turn.event("turn_cancelled", reason=cancel.decode(), keep=keep)
-            self._conclude(turn, "cancelled", now, [end], keep_events)
-            self._ready(turn.session, now)
-            return act(turn, "cancelled")
+            self._conclude(turn, "cancelled", look.now, [end], look.keep_events)
+            self._ready(turn.session, look.now)
+            return look.act(turn, "cancelled")
         message, failed = f"The turn was given up after {crashes} crashes of its worker.", "worker_crashed"
-        if code != "worker_died":
-            message, failed = f"{message} {reason}", code
-        self._give_up(turn, now, failed, message, keep_events)
-        return act(turn, "failed")
+        if look.code != "worker_died":
+            message, failed = f"{message} {look.reason}", look.code
+        self._give_up(turn, failed, message, look)
+        return look.act(turn, "failed")
 
-    def _give_up(self, turn: Turn, now: int, code: str, message: str, keep_events: int) -> None:
+    def _give_up(self, turn: Turn, code: str, message: str, look: Look) -> None:
         head = turn.session.inbox[:1] == [turn]
         turn.record.put(error=message, error_code=code)
         self._count_usage(turn)
         self._keep_journal(turn)
         end = turn.event("turn_failed", code=code, message=message)
-        self._conclude(turn, "failed", now, [end], keep_events)
+        self._conclude(turn, "failed", look.now, [end], look.keep_events)
         if head:
-            self._ready(turn.session, now)
+            self._ready(turn.session, look.now)
 
     def _count_usage(self, turn: Turn) -> None:
         """Of a turn that others have overtaken, only its own usage is known until a worker resumes it."""
@@ -597,21 +647,6 @@ def _kept_by(session: Session, queue: str, agent: bytes, agent_queue: str, ttl_m
     if tenant and "tenant" not in kept:
         kept.put(tenant=tenant)
     return home
-
-
-def _refused(session: Session, tenant: str, busy: str, cursor: Any, inbox_limit: int) -> Answer | None:
-    """Why a session does not take a new turn."""
-    kept, length = session.record, len(session.inbox)
-    if tenant and (kept.text("tenant") or ("" if "created" in kept else tenant)) != tenant:
-        return [b"OTHER_TENANT"]
-    if "closed" in kept:
-        return [b"SESSION_CLOSED"]
-    if length and busy == "reject":
-        return [b"SESSION_BUSY", session.inbox[0].id.encode()]
-    seq = kept.number("seq") if "created" in kept else 0
-    if cursor != "" and seq != int(cursor):
-        return [b"SESSION_CHANGED", str(seq).encode()]
-    return [b"INBOX_FULL", length] if length >= inbox_limit else None
 
 
 def _due(found: Iterable[T], name: str, now: int, limit: int) -> list[T]:
