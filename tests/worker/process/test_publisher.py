@@ -16,7 +16,7 @@ from antiphon.wire.cell import SUPERSEDED, Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.process.lease import Lease, Stop
-from antiphon_worker.process.publisher import EMIT_AT_ONCE, FULL_EVENTS, Publisher, TurnSink
+from antiphon_worker.process.publisher import EMIT_AT_ONCE, FULL_EVENTS, Lag, Publisher, TurnSink
 
 TURN = ClaimedTurn(
     SessionId('s"1'),
@@ -323,3 +323,39 @@ async def test_what_became_of_a_turn_that_is_over_is_no_outage(caplog):
         other.text(1, "heard")
         await other.flushed()
     assert caplog.records == []
+
+
+def seen(*delays: float, every: float = 0.03) -> tuple[Lag, float]:
+    lag, now = Lag(), 100.0
+    for delay in delays:
+        now += every
+        lag.note(now, delay)
+    return lag, now
+
+
+def test_nothing_seen_is_no_overload():
+    assert not Lag().high(100.0)
+
+
+def test_one_long_delay_is_no_overload_but_many_are():
+    lag, now = seen(*[0.005] * 20, 0.2)
+    assert not lag.high(now)
+    lag, now = seen(*[0.005] * 20, *[0.2] * 5)
+    assert lag.high(now)
+
+
+def test_a_redis_that_is_far_away_is_no_overload():
+    lag, now = seen(*[0.15] * 50)
+    assert not lag.high(now)
+    lag, now = seen(*[0.15] * 50, *[0.6] * 10)
+    assert lag.high(now)
+
+
+def test_it_ends_with_short_delays_and_with_silence():
+    lag, now = seen(0.005, *[0.3] * 20, *[0.005] * 12)
+    assert not lag.high(now)
+    lag, now = seen(0.005, *[0.3] * 20)
+    assert lag.high(now)
+    assert not lag.high(now + 1.5)
+    lag.note(now + 1.5, 0.1)
+    assert not lag.high(now + 1.5)
