@@ -47,6 +47,7 @@ from antiphon.redis.listing import list_due, list_sessions, list_suspended, list
 from antiphon.redis.results import as_completed, results
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.schedules import AsyncSchedules
+from antiphon.redis.search import SearchOptions, SearchPage, checked_search, search_turns
 from antiphon.redis.submission import Submission, submit_all
 from antiphon.redis.subscription import Subscription
 from antiphon.redis.turn import AsyncTurn
@@ -279,6 +280,21 @@ class AsyncClient:
         return AsyncSessionList(
             lambda after, page: list_sessions(self.connections, after, page, query.state), query
         )
+
+    async def search(self, text: str, **which: Unpack[SearchOptions]) -> SearchPage:
+        """Search the finished turns of all sessions, or those of one ``tenant`` or ``session``, for a text.
+
+        Turns with all of its words are found, the best one first: case and accents do not count, the last word may be
+        the beginning of one, and words in double quotes must follow each other. Its index is in the archive: the
+        client needs ``archive=`` and workers ``App(search=True)``; it follows a turn's end within a second. Pass
+        the page's ``cursor`` for the next one. Raises ``UsageError``, ``StoreUnavailable`` and ``StoreError``.
+
+        >>> async with AsyncClient("redis://localhost:6379/0") as other:
+        ...     await other.search("refund", tenant="acme")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: search needs the workers' archive, ...
+        """
+        return await search_turns(self.connections, checked_search(text, which))
 
     async def turns(
         self, session: str, *, status: Status | None = None, tenant: str | None = None

@@ -15,6 +15,7 @@ from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
+from antiphon.redis.search import SearchHit, SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
 from antiphon.sync_client import Client, Facts, Schedules, Webhooks
@@ -25,5 +26,5 @@ from antiphon.wire.suspension import SuspendedTurn
 __all__ = [
     "DEFAULT_QUEUE", "AllEvents", "AsyncClient", "AsyncFacts", "AsyncSchedules", "AsyncWebhooks", "Client",
     "DueTurn", "Fact", "Facts", "FailedTurn", "FollowedEvent", "Forgotten", "Schedule", "Schedules",
-    "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
+    "SearchHit", "SearchPage", "SessionSnapshot", "Submission", "SuspendedTurn", "TenantLimits", "Webhook", "Webhooks",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from antiphon.redis.erasure import Forgotten
 from antiphon.redis.facts import AsyncFacts, Fact
 from antiphon.redis.failed import FailedTurn
 from antiphon.redis.schedules import AsyncSchedules, Schedule
+from antiphon.redis.search import SearchPage
 from antiphon.redis.submission import Submission
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.webhooks import AsyncWebhooks, Webhook
@@ -351,6 +352,31 @@ class Client(Synchronous[AsyncClient]):
                     cursor=cursor,
                 )
             )
+        )
+
+    def search(
+        self,
+        text: str,
+        *,
+        tenant: str | None = LEFT_OUT,
+        session: str | None = LEFT_OUT,
+        limit: int = LEFT_OUT,
+        cursor: str | None = LEFT_OUT,
+    ) -> SearchPage:
+        """Search the finished turns of all sessions, or those of one ``tenant`` or ``session``, for a text.
+
+        Turns with all of its words are found, the best one first: case and accents do not count, the last word may be
+        the beginning of one, and words in double quotes must follow each other. Its index is in the archive: the
+        client needs ``archive=`` and workers ``App(search=True)``; it follows a turn's end within a second. Pass
+        the page's ``cursor`` for the next one. Raises ``UsageError``, ``StoreUnavailable`` and ``StoreError``.
+
+        >>> with Client("redis://localhost:6379/0") as other:
+        ...     other.search("refund", tenant="acme")
+        Traceback (most recent call last):
+        antiphon.errors.UsageError: search needs the workers' archive, ...
+        """
+        return call(
+            self._async.search(text, **given(tenant=tenant, session=session, limit=limit, cursor=cursor))
         )
 
     def turns(

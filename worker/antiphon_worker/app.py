@@ -21,6 +21,7 @@ from antiphon.input.values import is_a
 from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.resilience import checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
+from antiphon.redis.search import SEARCH_CURSOR
 from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
@@ -67,7 +68,8 @@ class App:
 
     ``limits`` (``antiphon.model.Limits``) hold for all turns; an agent can only be stricter. ``prices`` are those of
     models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
-    ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own.
+    ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own. With ``search``, workers
+    index finished turns in the archive's database, for ``Client.search``.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -95,6 +97,7 @@ class App:
         limits: Limits | None = None,
         prices: Mapping[str, Price] | str | None = None,
         memory: Memory | None = None,
+        search: bool = False,
     ) -> None:
         if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
@@ -115,6 +118,10 @@ class App:
         self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
         self.memories = Memories(memory)
+        if not is_a(search, bool):
+            raise SettingsError(f"search= must be True or False, not {search!r}.")
+        self.search = search
+        self.memories.noted = f" {SEARCH_CURSOR}" if search else ""
         self.lacking: dict[str, list[str]] = {}
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))

@@ -10,20 +10,21 @@ import asyncio
 import logging
 import time
 from asyncio import timeout
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from msgspec import Struct
 
-from antiphon.errors import CorruptRecord, StoreError, StoreUnavailable
+from antiphon.errors import CorruptRecord, SettingsError, StoreError, StoreUnavailable
 from antiphon.model import Message
 from antiphon.redis.archived import ONLY_IN_REDIS, restore
 from antiphon.redis.edits import Found
 from antiphon.session.saved import read_saved, same_messages
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
+from antiphon.stores.turns import IndexedTurn, TurnIndex
 from antiphon.tools.threads import Threads
 from antiphon.wire.archiving import (
     Ending,
@@ -140,6 +141,33 @@ class Archive:
     async def delete(self, session_id: str) -> None:
         """Remove the store's copy of a session."""
         await self._call(partial(self._store.delete, session_id))
+
+    @property
+    def searchable(self) -> bool:
+        """Whether the store's database can have a full-text index of turns."""
+        return self._store.turn_index() is not None
+
+    async def prepare_index(self) -> None:
+        """Create the index of turns if it does not exist."""
+        await self._call(lambda: self._index().prepare())
+
+    async def index(self, gone: Sequence[tuple[str, str]], new: Sequence[IndexedTurn]) -> None:
+        """Remove turns from the index, named by session and id, and write others."""
+
+        def write() -> None:
+            index = self._index()
+            if gone:
+                index.remove(gone)
+            if new:
+                index.put(new)
+
+        await self._call(write)
+
+    def _index(self) -> TurnIndex:
+        index = self._store.turn_index()
+        if index is None:
+            raise SettingsError("The store of the archive has no full-text index.")
+        return index
 
     def close(self) -> None:
         """Close the store's connections, if it has any."""

@@ -124,10 +124,15 @@ def worker(argv: list[str]) -> int:
 
     set_up_logging(settings.log_level, settings.log_format)
     app = load_app(settings.app)  # an invalid App is reported once here, instead of by each process
-    app.archive(settings.archive)
+    archive = app.archive(settings.archive)
     app.prices(settings.prices)
-    if keyring_of_process():  # and so are keys that are not valid
+    keys = keyring_of_process()  # and so are keys that are not valid
+    if keys:
         app.memories.refuse_keys()
+    if app.search:
+        from antiphon_worker.memory.search import check_search
+
+        check_search(archive, sealed=bool(keys))
     supervisor = Supervisor(settings)
     with serving_worker_status(settings, supervisor):
         asyncio.run(supervisor.run())

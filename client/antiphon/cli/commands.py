@@ -49,6 +49,7 @@ from antiphon.input.request import AgentSpec
 from antiphon.input.values import SessionWord
 from antiphon.model import Status, decode_history
 from antiphon.redis.archived import whole_snapshot
+from antiphon.redis.search import SEARCH_OPTIONS
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.turn_info import TurnInfo
 from antiphon.wire.lists import inspection as overview
@@ -175,6 +176,34 @@ def sessions(argv: list[str]) -> int:
             ago(one.updated), clock_time(one.due or 0),
         ],
         "There are no sessions.",
+    )  # fmt: skip
+
+
+def search(argv: list[str]) -> int:
+    """Search the finished turns of all sessions, the best one first
+
+    It needs the archive of workers whose App has search=True.
+    """
+    parser = list_parser(search, "turns")
+    parser.add_argument(
+        "text", help="words, of which the last may be a beginning; in double quotes, a phrase"
+    )
+    parser.add_argument("--session", metavar="SESSION", help=SEARCH_OPTIONS["session"].doc)
+    add_archive(parser)
+    options = parser.parse_args(argv)
+    found = read_client(options, lambda client: client.search(
+        options.text, tenant=options.tenant, session=options.session, limit=options.limit
+    ))  # fmt: skip
+    return print_found(
+        options, found.hits, "session, tenant, agent, turn, ended, text",
+        [
+            [
+                one.session_id, one.tenant or "-", one.agent or "-", one.turn_id, clock_time(one.created),
+                " ".join(one.text.split()),
+            ]
+            for one in found.hits
+        ],
+        "No turn has these words.",
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ GROUP = "antiphon.commands"
 SECTIONS = {
     "Sessions and turns": {
         "commands": (
-            "submit", "tail", "history", "sessions", "turns", "cancel", "due", "waiting", "approve", "reject",
+            "submit", "tail", "history", "sessions", "search", "turns", "cancel", "due", "waiting", "approve", "reject",
             "tool-result",
         ),
         "chat": ("chat",),

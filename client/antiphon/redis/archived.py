@@ -25,7 +25,9 @@ from antiphon.session.runtime import SessionRef
 from antiphon.session.saved import SavedSession, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
+from antiphon.stores.turns import IndexedTurn
 from antiphon.stores.urls import store_at
+from antiphon.stores.words import Query
 from antiphon.text import text_of
 from antiphon.tools.threads import Threads
 from antiphon.wire.archiving import Refusal, Restored, is_deleted, restore_session
@@ -171,6 +173,7 @@ class ArchiveReader:
         self._url = store if isinstance(store, str) else ""
         self._store = None if isinstance(store, str) else store
         self._opening = threading.Lock()
+        self._indexed = False  # once it is known that there is an index
         self._threads = Threads(limit=16)
 
     async def load(self, session: str) -> dict[str, Any] | None:
@@ -180,6 +183,26 @@ class ArchiveReader:
     async def page(self, after: str, count: int) -> list[str]:
         """Return up to ``count`` ids of sessions after ``after``, in order. Raises ``StoreUnavailable``."""
         return await self._asked(lambda store: store.page_of_sessions(after, count))
+
+    async def find(
+        self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
+    ) -> list[IndexedTurn]:
+        """Find turns in the index. Raises ``UsageError`` if the store has none, and ``StoreUnavailable``."""
+
+        def found(store: SessionStore) -> list[IndexedTurn]:
+            index = store.turn_index()
+            if index is None:
+                raise UsageError(
+                    "search needs an archive in SQLite or PostgreSQL: this store has no full-text index."
+                )
+            if not self._indexed and not index.exists():
+                raise UsageError(
+                    "The archive has no index of turns yet: start workers with App(search=True) and this archive."
+                )
+            self._indexed = True
+            return index.find(query, tenant=tenant, session=session, start=start, count=count)
+
+        return await self._asked(found)
 
     def close(self) -> None:
         """Close a store that was opened here. One that was given belongs to whoever gave it."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from antiphon.errors import CorruptRecord, UsageError
+
+if TYPE_CHECKING:
+    from antiphon.stores.turns import TurnIndex
 
 
 class SessionStore(ABC):
@@ -74,6 +77,14 @@ class SessionStore(ABC):
         (['session-1'], [])
         """
         return sorted(one for one in self.list_sessions() if one > after)[:count]
+
+    def turn_index(self) -> TurnIndex | None:
+        """Return the full-text index of turns in this store's database, or None if the store cannot have one.
+
+        >>> store.turn_index() is None
+        True
+        """
+        return None
 
     def stamp(self, session_id: str) -> str | None:
         """Return a text that changes with every ``save``, without loading the data.

@@ -8,6 +8,7 @@ from antiphon.encryption.keyring import Keyring
 from antiphon.encryption.records import sealer_of
 from antiphon.errors import CorruptRecord
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.turns import TurnIndex
 from antiphon.text import text_of
 
 KIND = "archive"
@@ -58,6 +59,14 @@ class SealedStore(SessionStore):
 
     def page_of_sessions(self, after: str = "", count: int = 1000) -> list[str]:
         return self._store.page_of_sessions(after, count)
+
+    def turn_index(self) -> TurnIndex | None:
+        """Return the index of the other store; None with keys, because it would hold the content in plain text.
+
+        >>> store.turn_index() is None
+        True
+        """
+        return None if self._seal.on else self._store.turn_index()
 
     def stamp(self, session_id: str) -> str | None:
         return self._store.stamp(session_id)

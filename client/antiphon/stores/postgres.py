@@ -20,6 +20,7 @@ from antiphon.errors import (
     UsageError,
 )
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.turns import PostgresTurns
 
 try:
     import psycopg
@@ -67,6 +68,7 @@ class PostgresStore(SessionStore):
         self.timeout = timeout
         self._url, self._connections = url, connections
         self._table = sql.Identifier(table)
+        self._turns = f"{table[:50]}_turns"
         self._lock = threading.Lock()
         self._pool: ConnectionPool | None = None
         self._pid = 0
@@ -106,6 +108,14 @@ class PostgresStore(SessionStore):
         with self._connection() as connection:
             return [row[0] for row in connection.execute(self._query(query), (after, count))]
 
+    def turn_index(self) -> PostgresTurns:
+        """Return the full-text index of turns in this database. Workers create it.
+
+        >>> store.turn_index().exists()
+        False
+        """
+        return PostgresTurns(self._connection, self._query, self._turns)
+
     def stamp(self, session_id: str) -> str | None:
         return self._value("SELECT stamp FROM {table} WHERE session_id = %s", session_id) or ""
 
@@ -140,7 +150,8 @@ class PostgresStore(SessionStore):
         return row[0] if row else None
 
     def _query(self, text: str) -> sql.Composed:
-        return sql.SQL(text).format(table=self._table)  # type: ignore[arg-type]
+        turns, words = sql.Identifier(self._turns), sql.Identifier(f"{self._turns}_words")
+        return sql.SQL(text).format(table=self._table, turns=turns, words=words)  # type: ignore[arg-type]
 
     @contextmanager
     def _connection(self) -> Generator[psycopg.Connection[Any]]:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from antiphon.errors import ClientClosed, StoreError, StoreFull, StoreReadOnly, StoreUnavailable, UsageError
 from antiphon.stores.base import SessionStore, decode_saved, encode_saved
+from antiphon.stores.turns import SQLiteTurns
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -82,6 +83,14 @@ class SQLiteStore(SessionStore):
         query = "SELECT session_id FROM sessions WHERE session_id > ? ORDER BY session_id LIMIT ?"
         with self._connection() as connection:
             return [row[0] for row in connection.execute(query, (after, count))]
+
+    def turn_index(self) -> SQLiteTurns:
+        """Return the full-text index of turns in this database. Workers create it.
+
+        >>> store.turn_index().exists()
+        False
+        """
+        return SQLiteTurns(self._connection)
 
     def stamp(self, session_id: str) -> str | None:
         return self._value("SELECT stamp FROM sessions WHERE session_id = ?", session_id) or ""

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 from antiphon.errors import user_message
 from antiphon.input.options import LIST_OPTIONS, SESSION_OPTIONS, PageSize, Positive, json_fields
 from antiphon.model import Message, Part, Response, Status
+from antiphon.redis.search import SEARCH_OPTIONS
 from antiphon.session.runtime import Branch, DelayedTurn, RunningTurn, SessionInfo
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import options_of
@@ -171,6 +172,9 @@ class SessionPage(Struct):
 
     sessions: list[SessionInfo]
     cursor: str | None
+
+
+SearchQuery = msgspec.defstruct("SearchQuery", [("text", str), *json_fields(SEARCH_OPTIONS)], kw_only=True)
 
 
 class HistoryQuery(Struct, kw_only=True):

@@ -11,6 +11,7 @@ from antiphon.client import SessionSnapshot
 from antiphon.errors import SessionBusy, SessionNotFound
 from antiphon.input.options import SESSION_OPTIONS, given
 from antiphon.redis.deployment import count_sessions as counted
+from antiphon.redis.search import SEARCH_OPTIONS, SearchPage
 from antiphon.session.async_session import AsyncSession
 from antiphon.wire.lists.workers import SessionCounts
 from antiphon_gateway.access.secret import opened, sealed
@@ -29,6 +30,7 @@ from antiphon_gateway.interface.bodies import (
     NewSession,
     OfTenant,
     Rewind,
+    SearchQuery,
     SessionPage,
     SessionView,
     SnapshotQuery,
@@ -100,6 +102,22 @@ async def count_sessions(call: Call[OfTenant, None]) -> SessionCounts:
         listed = call.client.sessions(tenant=tenant, state=state, children=True, limit=MOST_COUNTED)
         setattr(found, state, sum([caller.may_use(one.session_id) async for one in listed]))
     return found
+
+
+@operation("GET", "/search", right="read", query=SearchQuery)
+async def search(call: Call[Any, None]) -> SearchPage:
+    """Search the finished turns of the sessions that the key may use, the best one first
+
+    It needs the archive of workers with `App(search=True)`. A page may have fewer turns before the last page.
+    """
+    asked, caller = call.query, call.caller
+    options = given(asked, SEARCH_OPTIONS)
+    tenant = caller.tenant_for(options.pop("tenant", None))
+    if asked.session is not None:
+        caller.check_session(asked.session)
+    found = await call.client.search(asked.text, tenant=tenant, **options)
+    hits = [one for one in found.hits if caller.may_use(one.session_id)]
+    return SearchPage(hits, found.cursor)
 
 
 @operation("GET", "/sessions/{session}", right="read")
@@ -221,6 +239,6 @@ def _json_object(text: str | None) -> dict[str, Any] | None:
 
 
 OPERATIONS = [
-    create_session, list_sessions, count_sessions, show_session, change_session, delete_session, close_session,
+    create_session, list_sessions, count_sessions, search, show_session, change_session, delete_session, close_session,
     fork_session, cancel_session, show_snapshot, show_history, add_messages, clear_history, rewind_session,
 ]  # fmt: skip

@@ -59,6 +59,7 @@ export const OPERATIONS = {
   create_session: {"method": "POST", "route": "/sessions", "body": true, "query": []},
   list_sessions: {"method": "GET", "route": "/sessions", "body": false, "query": ["tenant", "metadata", "state", "search", "parent", "children", "limit", "cursor"]},
   count_sessions: {"method": "GET", "route": "/counts", "body": false, "query": ["tenant"]},
+  search: {"method": "GET", "route": "/search", "body": false, "query": ["text", "tenant", "session", "limit", "cursor"]},
   show_session: {"method": "GET", "route": "/sessions/{session}", "body": false, "query": []},
   change_session: {"method": "PATCH", "route": "/sessions/{session}", "body": true, "query": []},
   delete_session: {"method": "DELETE", "route": "/sessions/{session}", "body": false, "query": []},

@@ -68,6 +68,33 @@ export interface SessionCounts {
   failed?: number;
   limit?: number | null;
 }
+/**  */
+export interface SearchQuery {
+  text: string;
+  tenant?: string | null;
+  session?: string | null;
+  limit?: number;
+  cursor?: string | null;
+}
+/** The turns that were found, the best one first. ``cursor`` is for the next page, None at the end. */
+export interface SearchPage {
+  hits: SearchHit[];
+  cursor?: string | null;
+}
+/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that fits best. */
+export interface SearchHit {
+  session_id: string;
+  turn_id: string;
+  created: number;
+  tenant?: string | null;
+  agent?: string | null;
+  excerpt?: Excerpt[];
+}
+/** A part of an excerpt: ``match`` is true for a word that was searched for. */
+export interface Excerpt {
+  text: string;
+  match?: boolean;
+}
 /** A session at the moment of reading. ``messages`` is the length of its history. */
 export interface SessionView {
   session_id: string;
@@ -828,6 +855,8 @@ export interface Operations {
   list_sessions: { asked: ListQuery; answer: SessionPage };
   /** Count sessions, and turns that run, are suspended or have failed in the last week */
   count_sessions: { asked: OfTenant; answer: SessionCounts };
+  /** Search the finished turns of the sessions that the key may use, the best one first */
+  search: { asked: SearchQuery; answer: SearchPage };
   /** Read a session: its state, its turns and its metadata */
   show_session: { asked: { session: string }; answer: SessionView };
   /** Change metadata and variables */

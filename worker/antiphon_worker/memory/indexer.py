@@ -29,7 +29,6 @@ from antiphon.wire.lists.memories import TakenSession, put_off, settle_session, 
 from antiphon.wire.lists.notices import turn_records
 from antiphon.wire.records import TurnRecord
 from antiphon_worker.loop.toolbox import is_stop, text_of
-from antiphon_worker.memory.documents import Documents
 from antiphon_worker.memory.passages import Plan, TurnText, Work, texts_of_history, texts_of_turn
 
 log = logging.getLogger("antiphon.memory")
@@ -44,12 +43,19 @@ REFUSED_SECONDS = 300.0
 """So long a session waits that the store refuses, while it takes others."""
 
 
+def documents_of(prefix: str, memory: Memory) -> Work:
+    """Return what is made of turns for a memory, which needs LangChain."""
+    from antiphon_worker.memory.documents import Documents
+
+    return Documents(prefix, memory)
+
+
 class Indexer:
     """Looks twice a second, and at once where there is more."""
 
     def __init__(self, cell: Cell, work: Memory | Work) -> None:
         self._cell = cell
-        self._work = Documents(cell.keys.prefix, work) if isinstance(work, Memory) else work
+        self._work = work if not isinstance(work, Memory) else documents_of(cell.keys.prefix, work)
         self._pause = FIRST_RETRY_SECONDS
         self._ready = self._work.replaces is None
 

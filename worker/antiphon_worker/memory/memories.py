@@ -29,6 +29,7 @@ class Memories:
         self._of_agents: dict[str, tuple[AgentSpec, Memory]] = {}
         self._named: dict[str, Memory] = {}
         self._with_facts: dict[str, Memory] = {}
+        self.noted = ""  # further names under which turns of all agents wait
         if own is not None:
             self._check(own)
             self._know(own)

@@ -76,9 +76,9 @@ class Recalls:
         """
         memory = self._memories.of(agent) if self._of else None
         if memory is None:
-            return ""
+            return self._memories.noted
         await self._of[memory.name].offer(inp, turn, agent, history, publish)
-        return self._memories.names(agent)
+        return self._memories.names(agent) + self._memories.noted
 
 
 class _Recall:

@@ -17,7 +17,7 @@ from antiphon.wire.cell import Cell
 from antiphon.wire.connection.open import open_redis
 from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.app import App
-from antiphon_worker.archive import Archiver
+from antiphon_worker.archive import Archive, Archiver
 from antiphon_worker.eraser import Eraser
 from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
@@ -171,16 +171,26 @@ class Worker:
 
     def _indexers(self, cells: Cells, gate: Gate) -> list[Callable[[], Awaitable[None]]]:
         memories = self._app.memories
-        if not [*memories]:
-            return []
-        from antiphon_worker.memory.facts import Distiller
+        works: list[Work] = []
+        others: list[Callable[[], Awaitable[None]]] = []
+        archive = self._app.archive(self.settings.archive)
+        if self._app.search and archive is not None:
+            others.append(partial(self._index_for_search, archive))
+        if memories.with_facts:
+            from antiphon_worker.memory.facts import Distiller
 
-        works = [
-            Distiller(memory, memory.facts, cells, self._app.provider, gate)
-            for memory in memories.with_facts
-            if memory.facts is not None
-        ]
-        return [partial(self._index, work) for work in [*memories, *works]]
+            works += [
+                Distiller(memory, memory.facts, cells, self._app.provider, gate)
+                for memory in memories.with_facts
+                if memory.facts is not None
+            ]
+        return [partial(self._index, work) for work in [*memories, *works]] + others
+
+    async def _index_for_search(self, archive: Archive) -> None:
+        from antiphon_worker.memory.search import SearchIndex
+
+        await archive.prepare_index()
+        await self._index(SearchIndex(archive))
 
     async def _index(self, work: Memory | Work) -> None:
         from antiphon_worker.memory.indexer import Indexer

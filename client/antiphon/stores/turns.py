@@ -1,0 +1,212 @@
+"""Full-text search over finished turns, in the database of an archive: SQLite (FTS5) or PostgreSQL (``tsvector``)."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.stores.words import Query, words_of
+
+
+class IndexedTurn(Struct, frozen=True):
+    """A turn in the index: what its user and its model said. ``created`` is in ms since 1970."""
+
+    session_id: str
+    turn_id: str
+    tenant: str | None
+    agent: str | None
+    created: int
+    text: str
+
+
+class TurnIndex(ABC):
+    """An index of turns. Its methods block; they may be called from several threads, and again for the same turns."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Create the index if it does not exist."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Return whether a worker has created the index."""
+
+    @abstractmethod
+    def put(self, turns: Sequence[IndexedTurn]) -> None:
+        """Write turns. One with a known id replaces the former one."""
+
+    @abstractmethod
+    def remove(self, turns: Sequence[tuple[str, str]]) -> None:
+        """Remove turns, named by their session and their id, with every word of theirs."""
+
+    @abstractmethod
+    def find(
+        self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
+    ) -> list[IndexedTurn]:
+        """Return up to ``count`` turns from ``start`` on, the best one first."""
+
+
+SQLITE_TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS antiphon_turns (
+    id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, turn_id TEXT NOT NULL, tenant TEXT, agent TEXT,
+    created INTEGER NOT NULL, text TEXT NOT NULL, UNIQUE (session_id, turn_id)
+)""",
+    # The words are made by `words_of`: for this tokenizer, all characters beyond ASCII are letters.
+    "CREATE VIRTUAL TABLE IF NOT EXISTS antiphon_words USING fts5(words, tokenize = 'ascii')",
+)
+COLUMNS = "session_id, turn_id, tenant, agent, created, text"
+SECURE_DELETE = (3, 42, 0)
+"""The first SQLite whose index can overwrite the words of a removed row at once."""
+
+
+class SQLiteTurns(TurnIndex):
+    """The index in an SQLite file. ``connection`` lends connections."""
+
+    def __init__(self, connection: Callable[[], AbstractContextManager[sqlite3.Connection]]) -> None:
+        self._connection = connection
+
+    def prepare(self) -> None:
+        with self._connection() as connection, connection:
+            for table in SQLITE_TABLES:
+                connection.execute(table)
+            if sqlite3.sqlite_version_info >= SECURE_DELETE:
+                connection.execute(
+                    "INSERT INTO antiphon_words(antiphon_words, rank) VALUES ('secure-delete', 1)"
+                )
+
+    def exists(self) -> bool:
+        with self._connection() as connection:
+            named = "SELECT 1 FROM sqlite_master WHERE name = 'antiphon_words'"
+            return connection.execute(named).fetchone() is not None
+
+    def put(self, turns: Sequence[IndexedTurn]) -> None:
+        with self._connection() as connection, connection:
+            _remove(connection, [(one.session_id, one.turn_id) for one in turns])
+            for one in turns:
+                values = (one.session_id, one.turn_id, one.tenant, one.agent, one.created, one.text)
+                added = connection.execute(
+                    f"INSERT INTO antiphon_turns ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values
+                )
+                words = " ".join(word.text for word in words_of(one.text))
+                connection.execute(
+                    "INSERT INTO antiphon_words (rowid, words) VALUES (?, ?)", (added.lastrowid, words)
+                )
+
+    def remove(self, turns: Sequence[tuple[str, str]]) -> None:
+        with self._connection() as connection, connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            _remove(connection, turns)
+
+    def find(
+        self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
+    ) -> list[IndexedTurn]:
+        sql = f"""
+SELECT {COLUMNS} FROM antiphon_words JOIN antiphon_turns ON id = antiphon_words.rowid
+WHERE antiphon_words MATCH ? AND (? IS NULL OR tenant = ?) AND (? IS NULL OR session_id = ?)
+ORDER BY antiphon_words.rank, created DESC, id LIMIT ? OFFSET ?"""
+        phrases = [f'"{" ".join(phrase)}"' for phrase in query.phrases]
+        matched = " AND ".join(phrases) + (" *" if query.prefix else "")
+        values = (matched, tenant, tenant, session, session, count, start)
+        with self._connection() as connection:
+            return [IndexedTurn(*row) for row in connection.execute(sql, values)]
+
+
+def _remove(connection: sqlite3.Connection, turns: Sequence[tuple[str, str]]) -> None:
+    for turn in turns:
+        row = connection.execute(
+            "DELETE FROM antiphon_turns WHERE (session_id, turn_id) = (?, ?) RETURNING id", turn
+        )
+        for (number,) in row.fetchall():
+            connection.execute("DELETE FROM antiphon_words WHERE rowid = ?", (number,))
+
+
+POSTGRES_TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS {turns} (
+    session_id TEXT COLLATE "C", turn_id TEXT COLLATE "C", tenant TEXT, agent TEXT, created BIGINT NOT NULL,
+    text TEXT NOT NULL, words TSVECTOR NOT NULL, PRIMARY KEY (session_id, turn_id)
+)""",
+    "CREATE INDEX IF NOT EXISTS {words} ON {turns} USING gin (words)",
+)
+LAST_POSITION = 16383  # of a word in a tsvector
+
+
+class PostgresTurns(TurnIndex):
+    """The index in a PostgreSQL database. ``connection`` lends connections, and ``query`` fills in the names of tables.
+
+    ``name`` is that of its table of turns.
+    """
+
+    def __init__(
+        self, connection: Callable[[], AbstractContextManager[Any]], query: Callable[[str], Any], name: str
+    ) -> None:
+        self._connection, self._query, self._name = connection, query, name
+
+    def prepare(self) -> None:
+        with self._connection() as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('antiphon'))")
+            for table in POSTGRES_TABLES:
+                connection.execute(self._query(table))
+
+    def exists(self) -> bool:
+        with self._connection() as connection:
+            return connection.execute("SELECT to_regclass(%s) IS NOT NULL", (self._name,)).fetchone()[0]
+
+    def put(self, turns: Sequence[IndexedTurn]) -> None:
+        sql = f"""
+INSERT INTO {{turns}} ({COLUMNS}, words) VALUES (%s, %s, %s, %s, %s, %s, %s::tsvector)
+ON CONFLICT (session_id, turn_id) DO UPDATE SET tenant = excluded.tenant, agent = excluded.agent,
+created = excluded.created, text = excluded.text, words = excluded.words"""
+        with self._connection() as connection:
+            for one in turns:
+                text = one.text.replace("\0", " ")
+                values = (
+                    one.session_id,
+                    one.turn_id,
+                    one.tenant,
+                    one.agent,
+                    one.created,
+                    text,
+                    _vector(text),
+                )
+                connection.execute(self._query(sql), values)
+
+    def remove(self, turns: Sequence[tuple[str, str]]) -> None:
+        with self._connection() as connection:
+            for turn in turns:
+                connection.execute(
+                    self._query("DELETE FROM {turns} WHERE (session_id, turn_id) = (%s, %s)"), turn
+                )
+
+    def find(
+        self, query: Query, *, tenant: str | None, session: str | None, start: int, count: int
+    ) -> list[IndexedTurn]:
+        sql = f"""
+SELECT {COLUMNS} FROM {{turns}}, (SELECT %s::tsquery AS asked) AS query
+WHERE words @@ asked AND (%s::text IS NULL OR tenant = %s) AND (%s::text IS NULL OR session_id = %s)
+ORDER BY ts_rank_cd(words, asked) DESC, created DESC, session_id, turn_id LIMIT %s OFFSET %s"""
+        values = (_tsquery(query), tenant, tenant, session, session, count, start)
+        with self._connection() as connection:
+            return [IndexedTurn(*row) for row in connection.execute(self._query(sql), values)]
+
+
+def _vector(text: str) -> str:
+    """The words of a text with their positions. They are letters and digits alone, so that quotes need no escape."""
+    places = enumerate(words_of(text), 1)
+    return " ".join(f"'{word.text}':{min(place, LAST_POSITION)}" for place, word in places)
+
+
+def _tsquery(query: Query) -> str:
+    def parts() -> Iterator[str]:
+        for number, phrase in enumerate(query.phrases):
+            words = [f"'{word}'" for word in phrase]
+            if query.prefix and number == len(query.phrases) - 1:
+                words[-1] += ":*"
+            yield f"({' <-> '.join(words)})"
+
+    return " & ".join(parts())
