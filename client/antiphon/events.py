@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached, user_message
 from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
-from antiphon.model.suspension import NO_ARGUMENTS, Arguments
+from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 
 __all__ = [
     "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "Handoff", "Heartbeat",
@@ -96,7 +96,7 @@ class ToolCallDelta(EventBase, tag="tool_call_delta"):
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: WrittenText = NO_TEXT
 
 
 class ToolCallEvent(EventBase, tag="tool_call"):
@@ -114,7 +114,7 @@ class ToolResultEvent(EventBase, tag="tool_result"):
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str = ""
     name: str = ""
-    result: str = ""
+    result: WrittenText = NO_TEXT
     is_error: bool = False
 
 

@@ -319,3 +319,14 @@ async def test_a_reader_that_takes_nothing_harms_only_itself(stand):
         for connection in slow:
             connection.close()
     assert await asyncio.to_thread(gateway.terminate, 15) == 0
+
+
+def test_an_idle_connection_stays_open_and_the_header_tells_for_how_long(stand):
+    _, url = stand.gateway()
+    with httpx2.Client(base_url=url) as client:
+        for _ in range(3):
+            assert client.get("/health").headers["keep-alive"] == "timeout=75"
+    one = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert said(url, one * 3).count(b"HTTP/1.1 200") == 3, "on one connection"
+    closing = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert said(url, closing + one).count(b"HTTP/1.1 200") == 1, "which the client may close"

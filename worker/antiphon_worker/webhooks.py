@@ -24,7 +24,7 @@ from antiphon.model import encode
 from antiphon.redis.all_events import is_agent, read_events
 from antiphon.text import text_of
 from antiphon.wire.cell import Cell
-from antiphon.wire.lists.notices import agents_of
+from antiphon.wire.lists.notices import Notice, agents_of, tenants_of
 from antiphon.wire.lists.webhooks import (
     DamagedWebhook,
     Delivery,
@@ -168,7 +168,7 @@ class Deliverer:
             wanted = await self._wanted(taken)
             while wanted and not self._stopping:
                 some, wanted = wanted[:AT_ONCE], wanted[AT_ONCE:]  # events may be long: few are read at once
-                events = await read_events(self._cell, [each.notice for each in some])
+                events = await self._events([each.notice for each in some])
                 if time.monotonic() > until:
                     break  # another worker may hold the webhook before these are answered
                 await asyncio.gather(
@@ -177,6 +177,12 @@ class Deliverer:
             await release_webhook(self._cell, taken)
         except StoreError:
             return  # its lease ends
+
+    async def _events(self, notices: list[Notice]) -> dict[str, Event]:
+        """Read events with the tenants of their turns, which the entries of deliveries do not have."""
+        tenants = await tenants_of(self._cell, [one.turn_id for one in notices])
+        known = [one._replace(tenant=tenant) for one, tenant in zip(notices, tenants, strict=True)]
+        return await read_events(self._cell, known)
 
     async def _wanted(self, taken: Taken) -> list[Delivery]:
         """The deliveries of turns of the agent that the webhook asked for, if it named one."""

@@ -14,6 +14,8 @@ from msgspec import Struct, field
 
 from antiphon.errors import CorruptRecord
 from antiphon.model.parts import (
+    NO_ARGUMENTS,
+    Arguments,
     File,
     Image,
     Item,
@@ -170,7 +172,7 @@ class ToolOutcome(Struct, omit_defaults=True):
 
     call_id: str
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = NO_ARGUMENTS
     result: str | None = None
     is_error: bool = False
 

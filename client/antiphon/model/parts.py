@@ -6,10 +6,24 @@ from base64 import b64encode
 from mimetypes import guess_type
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+
+
+def _no_arguments() -> dict[str, Any]:
+    return {}
+
+
+def _no_text() -> str:
+    return ""
+
+
+NO_ARGUMENTS, NO_TEXT = field(default_factory=_no_arguments), field(default_factory=_no_text)
+"""Defaults that are written into the JSON too: web pages read messages, events and calls without these types."""
+Arguments: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"default": {}})]
+WrittenText: TypeAlias = Annotated[str, Meta(extra_json_schema={"default": ""})]
 
 
 class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
@@ -23,7 +37,7 @@ class Text(Struct, tag="text", tag_field="type", omit_defaults=True):
 class Reasoning(Struct, tag="reasoning", tag_field="type", omit_defaults=True):
     """What a model thought. ``item`` is the provider's own block, whole, for the next request to the same service."""
 
-    text: str = ""
+    text: WrittenText = NO_TEXT
     item: dict[str, Any] | None = None
 
 
@@ -36,7 +50,7 @@ class ToolCall(Struct, tag="tool_call", tag_field="type", omit_defaults=True):
 
     call_id: str
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = NO_ARGUMENTS
     raw: str | None = None
     item: dict[str, Any] | None = None
 

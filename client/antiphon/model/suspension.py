@@ -6,20 +6,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from antiphon.model.parts import File, Image, Text
-
-
-def _no_arguments() -> dict[str, Any]:
-    return {}
+from antiphon.model.parts import NO_ARGUMENTS, Arguments, File, Image, Text
 
 
 def _approval() -> OpenCallKind:
     return "approval"
-
-
-NO_ARGUMENTS = field(default_factory=_no_arguments)
-"""A default that is written into the JSON too: pages read events and calls without these types."""
-Arguments: TypeAlias = Annotated[dict[str, Any], Meta(extra_json_schema={"default": {}})]
 
 
 def _no_parameters() -> dict[str, Any]:

@@ -66,13 +66,14 @@ async def shown(client, name="hook"):
 async def test_a_receiver_is_told_of_the_end_of_a_turn_and_can_check_who_says_so(client, redis_url, receiver):
     async with running_worker(redis_url):
         secret = await webhook(client, receiver)
-        turn = await client.submit("s", "Hello", agent=AGENT)
+        turn = await client.submit("s", "Hello", agent=AGENT, tenant="acme")
         await turn.result(20)
         await wait_until_async(lambda: len(receiver.received) == 1, 10)
         (told,) = receiver.received
         payload = Webhook(secret).verify(told.body, told.headers)
         assert (payload["type"], payload["data"]["turn_id"]) == ("turn_finished", turn.id)
         assert payload["data"]["response"]["text"] == "You said: Hello"
+        assert payload["data"]["tenant"] == "acme"
         assert payload["timestamp"].endswith("Z")
         assert told.headers["webhook-id"] == f"{turn.id}-{payload['data']['seq']}"
         await wait_until_async(lambda: _delivered(client, 1), 10)
@@ -341,6 +342,11 @@ async def test_a_webhook_is_told_what_it_asked_for_from_now_on(cell, receiver, c
 
             assert turns(receiver) == ["before", "t1", "t2", "t3", "t4"]
             assert [turns(one) for one in (late, acme, smith)] == [["t3"], ["t1"], ["t2", "t3"]]
+            told = [json.loads(one.body)["data"] for one in receiver.received]
+            tenants = {one["turn_id"]: one.get("tenant") for one in told}
+            assert (tenants["t1"], tenants["t2"]) == ("acme", None), (
+                "one that hears all is told whose turn it is"
+            )
 
 
 async def test_ends_that_are_no_longer_kept_are_missed_with_an_error_in_the_log(

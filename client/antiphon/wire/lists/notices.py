@@ -81,6 +81,13 @@ async def agents_of(cell: Cell, notices: Sequence[Notice]) -> list[bytes]:
     ]
 
 
+async def tenants_of(cell: Cell, turns: Sequence[TurnId]) -> list[str | None]:
+    """Read the tenant of each turn; None where it has none or the turn has expired. Raises ``KeyMissing``."""
+    return [
+        text_of(tenant) or None for (tenant,) in await fields_of(cell, map(cell.keys.turn, turns), "tenant")
+    ]
+
+
 async def ends_of(cell: Cell, turns: Sequence[TurnId]) -> list[tuple[str, TurnId]]:
     """Read the status of each turn ('' if it has expired), and which turn has taken its input ('' for most)."""
     found = await fields_of(cell, map(cell.keys.turn, turns), "status", "steered_into")
