@@ -35,7 +35,7 @@ FEWER = {name: WEIGHTS[name] for name in (*FIRST_WEIGHTS, "clock", "life", "dama
 # One statement less, and the promise that breaks.
 SABOTAGE = [
     ("emit", "if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end", "the answer of emit"),
-    ("emit", "if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end", "G5"),
+    ("emit", "if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], 'batch', batch) end", "G5"),
     ("finish", "if not held then return {'SUPERSEDED'} end", "the answer of finish"),
     (
         "append_step",
@@ -216,7 +216,7 @@ def test_a_call_that_starts_too_early_breaks_a_promise(world):
 
 @pytest.mark.one_server
 def test_a_failing_schedule_is_made_short_and_still_fails(world, tmp_path):
-    with scripts_from(sabotage(tmp_path, "finish", "let_go(session)")):
+    with scripts_from(sabotage(tmp_path, "finish", "ready(session, now)")):
         seed = next(seed for seed in range(50) if play(world, make(seed, STEPS)))
         schedule = make(seed, STEPS)
         first = play(world, schedule)

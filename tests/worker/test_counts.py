@@ -37,7 +37,7 @@ from antiphon_worker.providers.stream.sse import EventSplitter
 
 AGENT = AgentSpec(provider="scripted", model="m")
 # Commands that one call runs inside its script.
-MOST_COMMANDS = {"submit": 27, "claim": 35, "emit 1": 5, "emit 4": 11, "finish": 38, "renew": 7}
+MOST_COMMANDS = {"submit": 24, "claim": 24, "emit 1": 5, "emit 4": 11, "finish": 29, "renew": 7}
 # Calls of functions, Python's and C's, from the bytes of a chunk to an increment.
 MOST_CALLS_A_CHUNK = 14
 # … and in the worker's thread for a turn, from its claim to its end: of the scripted provider, and over HTTP. It takes

@@ -369,12 +369,43 @@ async def test_a_running_turn_that_rq_calls_failed_runs_on(redis_url):
 async def test_a_transition_takes_a_turn_out_of_every_wrong_registry(redis_url, wrong):
     async with both(redis_url) as (cell, rq):
         await cell.put("t1")
+        rq.job().set_status(wrong)
         await cell.redis.zadd(f"rq:{wrong}:antiphon", {"t1": await cell.now()})
         turn = await cell.take_one()
-        assert rq.places() == ["StartedJobRegistry"]
+        assert (rq.job().get_status().value, rq.places()) == ("started", ["StartedJobRegistry"])
         await cell.redis.zadd(f"rq:{wrong}:antiphon", {"t1": await cell.now()})
         await cell.give_back(turn, "drain")
         assert rq.places() == ["Queue"]
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "cancelled"])
+@pytest.mark.parametrize("wrong", ["deferred", "scheduled", "finished", "failed", "canceled"])
+async def test_the_end_of_a_turn_takes_it_out_of_the_registry_that_rq_put_it_in(redis_url, wrong, status):
+    async with both(redis_url) as (cell, rq):
+        turn = await cell.started()
+        rq.job().set_status(wrong)
+        await cell.redis.zadd(f"rq:{wrong}:antiphon", {"t1": await cell.now()})
+        await cell.end(turn, status)
+        word = "canceled" if status == "cancelled" else status
+        assert (rq.job().get_status().value, rq.places()) == (word, [f"{word.capitalize()}JobRegistry"])
+
+
+@pytest.mark.parametrize("moment", ["queued", "started"])
+async def test_a_record_that_rq_has_deleted_is_written_whole_again(redis_url, moment):
+    async with both(redis_url) as (cell, rq):
+        await cell.put("t1")
+        whole = rq.job().to_dict()
+        if moment == "queued":
+            await cell.redis.delete("rq:job:t1")
+        turn = await cell.take_one()
+        if moment == "started":
+            await cell.redis.delete("rq:job:t1")
+        await cell.end(turn)
+        after = rq.job().to_dict()
+        for field in ("data", "origin", "description", "timeout", "created_at", "enqueued_at", "result_ttl"):
+            assert after[field] == whole[field], field
+        assert after["started_at"]
+        assert rq.places() == ["FinishedJobRegistry"]
 
 
 async def test_a_queued_turn_that_rq_calls_failed_is_put_right(redis_url):

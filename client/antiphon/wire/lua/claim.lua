@@ -37,7 +37,7 @@ if redis.call('EXISTS', key_rq_suspended()) == 1 then return {'SUSPENDED'} end
 local function hold(session, before, as)
   if (before or '') ~= '' then redis.call('HDEL', key_held(before), session) end
   redis.call('HSET', held, session, as, '', token)
-  redis.call('PEXPIRE', held, 3600000)
+  if #turns + #alone == 0 then redis.call('PEXPIRE', held, 3600000) end
 end
 
 local function take(turn, f) -- @often
@@ -71,17 +71,16 @@ local function take(turn, f) -- @often
     return
   end
   local fence = redis.call('INCR', key_fence()) .. '-' .. token
+  local attempt = f.attempt + 1
   redis.call('ZADD', key_active(), now + lease_ms, session)
-  hold(session, s[2], fence)
-  redis.call('HSET', key_session(session), 'fence', fence, 'holder', worker, 'lease', now + lease_ms, 'turn', turn,
-    'batch', 0, 'stop', f.cancel or '')
-  local attempt = redis.call('HINCRBY', key_turn(turn), 'attempt', 1)
   local seq = publish(session, now, {event_body('turn_started', session, turn, f.run,
-    ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3])
-  redis.call('HSETNX', key_turn(turn), 'first_seq', seq)
-  local started_at = tonumber(f.started_at or '') and f.started_at or now
-  redis.call('HSET', key_turn(turn), 'status', 'running', 'started_at', started_at, 'worker', worker, 'execution', fence)
-  rq_view(turn, 'running', now)
+    ',"attempt":' .. attempt .. ',"step":' .. f.step .. ',"worker":' .. json_text(worker))}, s[3], 'fence', fence,
+    'holder', worker, 'lease', now + lease_ms, 'turn', turn, 'batch', 0, 'stop', f.cancel or '')
+  hold(session, s[2], fence)
+  f.execution, f.worker, f.started_at = fence, worker, tonumber(f.started_at or '') and f.started_at or now
+  redis.call('HSET', key_turn(turn), 'status', 'running', 'attempt', attempt, 'first_seq', f.first_seq or seq,
+    'started_at', f.started_at, 'worker', worker, 'execution', fence)
+  rq_view(turn, 'running', now, nil, f)
   turns[#turns + 1] = load(session, turn, now)
 end
 
@@ -113,11 +112,11 @@ if only ~= '' then
   return {'CLAIMED', turns, foreign, alone, damaged, others}
 end
 for i = 1, #queues do
-  local queue, theirs = queues[i], nil -- whose the turns of another prefix are
+  local queue, id, theirs = queues[i], true, nil -- whose the turns of another prefix are
   left = {}
   for _ = 1, MOST_ENTRIES do
     if #turns + #foreign + #alone >= tonumber(max) then break end
-    local id = redis.call('LPOP', key_rq_queue(queue))
+    id = redis.call('LPOP', key_rq_queue(queue))
     if not id then break end
     if not try(id) then
       local prefix = other_prefix(id)
@@ -131,6 +130,6 @@ for i = 1, #queues do
   end
   if theirs then others[#others + 1] = {queue, theirs} end
   for n = #left, 1, -1 do redis.call('LPUSH', key_rq_queue(queue), left[n]) end
-  if redis.call('LLEN', key_rq_queue(queue)) > #left then ring(queue) end
+  if id and redis.call('LLEN', key_rq_queue(queue)) > #left then ring(queue) end
 end
 return {'CLAIMED', turns, foreign, alone, damaged, others}

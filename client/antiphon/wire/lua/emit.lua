@@ -8,7 +8,7 @@ local now = now_ms()
 local function emit(session, fence, batch, bodies) -- @often
   local f = redis.call('HMGET', key_session(session), 'fence', 'batch', 'stop', 'seq')
   if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end
-  if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], batch) end
+  if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], 'batch', batch) end
   return f[3]
 end
 

@@ -10,33 +10,31 @@
 -- -> STOPPED, stop word    it was cancelled before, and can end only as cancelled
 -- -> SUPERSEDED
 -- @include publish rq_view shares inbox let_in holder notices conclude memories cut
-if fence ~= '' and redis.call('HGET', key_turn(turn), 'done') == fence then return {'OK'} end
-local held, stop = holds(session, fence)
+local f = viewed(turn)
+if fence ~= '' and f.done == fence then return {'OK'} end
+local held, stop, holder, seq = holds(session, fence)
 if not held then return {'SUPERSEDED'} end
 if stop ~= '' and status ~= 'cancelled' then return {'STOPPED', stop} end
-local now, bodies = now_ms(), {}
+local now, bodies, number = now_ms(), {}, tonumber(count)
 redis.call('ZREM', key_active(), session)
 if kept ~= '' and redis.call('LLEN', key_history(session)) > tonumber(kept) then
   redis.call('HSET', key_session(session), 'shortened', 1) -- on purpose: a longer archived copy may be replaced
   cut(session, kept)
 end
-for i = 1, #rest do
-  if i <= tonumber(count) then
-    redis.call('RPUSH', key_history(session), rest[i])
-  else
-    bodies[#bodies + 1] = rest[i]
-  end
+for first = 1, number, 1000 do
+  redis.call('RPUSH', key_history(session), unpack(rest, first, math.min(number, first + 999)))
+end
+for i = number + 1, #rest do bodies[#bodies + 1] = rest[i] end
+for name, value in pairs({variables = variables, window = window, summary = summary, usage = usage}) do
+  if value ~= '' then FREE[#FREE + 1], FREE[#FREE + 2] = name, value end
 end
 if service ~= '' then redis.call('HSET', key_turn(turn), 'service', service) end
-if variables ~= '' then redis.call('HSET', key_session(session), 'variables', variables) end
-if window ~= '' then redis.call('HSET', key_session(session), 'window', window) end
-if summary ~= '' then redis.call('HSET', key_session(session), 'summary', summary) end
 if calls == 'told' then redis.call('HDEL', key_session(session), 'untold') end
 if calls == 'untold' then untold(session, turn) end
-if usage ~= '' then redis.call('HSET', key_session(session), 'usage', usage) end
 if memories ~= '' then to_index(session, turn, memories, now) end
-conclude(session, turn, status, now, bodies, tonumber(keep_events), status == 'finished' or tonumber(count) > 0,
-  {'done', fence, 'response', response, 'error_code', error_code, 'error', error})
-let_go(session)
+redis.call('HDEL', key_held(holder), session)
+f.error = error
+conclude(session, turn, status, now, publish(session, now, bodies, seq, unpack(FREE)), tonumber(keep_events),
+  status == 'finished' or number > 0, f, 'done', fence, 'response', response, 'error_code', error_code, 'error', error)
 ready(session, now)
 return {'OK'}

@@ -21,8 +21,8 @@ local function take(other, t)
   redis.call('HSET', key_turn(other), 'steered_into', turn)
   publish(session, now, {event_body('turn_steered', session, turn, f[1], ',"attempt":' .. f[2] .. ',"step":' .. step
     .. ',"steered_id":"' .. other .. '"' .. input_of(other))})
-  conclude(session, other, 'finished', now,
-    {event_body('turn_finished', session, other, t[5], ',"steered_into":"' .. turn .. '"')}, tonumber(keep_events), true)
+  conclude(session, other, 'finished', now, publish(session, now,
+    {event_body('turn_finished', session, other, t[5], ',"steered_into":"' .. turn .. '"')}), tonumber(keep_events), true)
 end
 
 if found == tonumber(length) and stop == '' then

@@ -71,9 +71,16 @@ local last = due_in == 0 and (kept[8] or begin_seq(session))
 local home = kept[3] or agent_queue ~= '' and agent_queue or kept[4]
 local first_named = queue ~= '' and not home -- it becomes the session's
 if queue == '' then queue = home or default_queue end
+local stopped = stopped_by(session, busy)
+local place = stopped and stopped.position + 1 or length
+local f = {new = true, session = session, queue = queue, queued_at = now, status = last and place > 0 and 'waiting' or 'queued',
+  tenant = whose ~= '' and whose or nil, priority = priority ~= '' and priority or nil}
+if last and place == 0 and not share_of(f.tenant, f.priority) then f.offered_at = now end
+local more = last and {'queued_seq', last + 1, f.offered_at and 'offered_at', f.offered_at} or {}
 redis.call('HSET', key_turn(turn), 'session', session, 'digest', digest, 'request', request, 'queue', queue,
-  'status', 'queued', 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
-  'agent', agent, 'metadata', metadata, 'position', length, 'created', now, 'key', key, 'input', input)
+  'status', f.status, 'run', 1, 'attempt', 0, 'crashes', 0, 'errors', 0, 'step', 1, 'tail', tail, 'queued_at', now,
+  'agent', agent, 'metadata', metadata, 'position', place, 'created', now, 'key', key, 'input', input,
+  unpack(more))
 local first = {} -- what the session keeps from now on
 local function keep(field, value)
   first[#first + 1], first[#first + 2] = field, value
@@ -99,10 +106,9 @@ if due_in > 0 then
   local due_until = tonumber(redis.call('HGET', key_session(session), 'due_until') or 0)
   redis.call('HSET', key_session(session), 'due_until', math.max(due_until, now + due_in))
   if length == 0 then release_session(session, now) end
-  rq_view(turn, 'delayed', now, now + due_in)
+  rq_view(turn, 'delayed', now, now + due_in, f)
   return {'ACCEPTED', length}
 end
-local said, stopped = input_json(request, input), stopped_by(session, busy)
-local position = enter_inbox(session, turn, 1, now, said, last, true, stopped)
+local position = enter_inbox(session, turn, 1, now, input_json(request, input), last, f, stopped)
 if position > 0 then act_on(session, stopped, turn, busy, now) end
 return {'ACCEPTED', position}

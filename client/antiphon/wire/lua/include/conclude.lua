@@ -1,10 +1,8 @@
 -- Keep a number of events, and all events of the run that ends here and of the one that still goes on.
-local function trim(session, turn, seq, keep_events)
-  local keep_from = seq - keep_events + 1
+local function trim(session, seq, keep_events, first)
   local head = redis.call('LINDEX', key_inbox(session), 0)
-  for _, whole in ipairs({turn, head ~= turn and head or nil}) do
-    keep_from = math.min(keep_from, tonumber(redis.call('HGET', key_turn(whole), 'first_seq') or seq) or seq)
-  end
+  local others = head and redis.call('HGET', key_turn(head), 'first_seq')
+  local keep_from = math.min(seq - keep_events + 1, tonumber(first or '') or seq, tonumber(others or '') or seq)
   if keep_from > 1 then redis.call('XTRIM', key_events(session), 'MINID', string.format('%.0f', keep_from)) end
 end
 
@@ -16,18 +14,18 @@ local function untold(session, turn)
 end
 
 -- The end of a run: its status, its place in the inbox, the events that stay, and the next turn's start.
--- The last of `bodies` is the event that ends it. A turn without messages in the history keeps its `place` there. `more`
--- lists further fields of the turn and their values.
-local function conclude(session, turn, status, now, bodies, keep_events, left, more)
-  local seq = publish(session, now, bodies)
+-- `seq` is the event that ends it. A turn without messages in the history keeps its `place` there. `f` is what `viewed`
+-- returns if the caller has read it, and the rest further fields of the turn with their values.
+local function conclude(session, turn, status, now, seq, keep_events, left, f, ...)
+  f = f or viewed(turn)
   if not left then redis.call('HSET', key_turn(turn), 'place', redis.call('LLEN', key_history(session))) end
-  redis.call('HSET', key_turn(turn), 'status', status, 'ended_at', now, 'last_seq', seq, unpack(more or {}))
+  redis.call('HSET', key_turn(turn), 'status', status, 'ended_at', now, 'last_seq', seq, ...)
+  f.ended_at = now
   redis.call('DEL', key_journal(turn))
   redis.call('LREM', key_inbox(session), 1, turn)
-  trim(session, turn, seq, keep_events)
+  trim(session, seq, keep_events, f.first_seq)
   redis.call('EXPIRE', key_turn(turn), KEEP_TURN_SECONDS)
-  local f = viewed(turn)
-  pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, nil, f) -- RQ's keys keep no turn from its end
+  pcall(rq_view, turn, status, now, now + KEEP_TURN_SECONDS * 1000, f) -- RQ's keys keep no turn from its end
   if f.tenant then redis.pcall('ZREM', key_tenant(f.tenant), turn) end -- a damaged count keeps no turn from its end
   notice('turn_' .. status, session, turn, seq, f.tenant)
   leave_line(turn, f)

@@ -15,8 +15,8 @@ local function end_cancelled(session, turn, now)
   redis.call('HSET', key_turn(turn), 'error', f[2])
   count_usage(session, turn)
   keep_journal(session, turn)
-  conclude(session, turn, 'cancelled', now, {event_body('turn_cancelled', session, turn, f[1],
-    ',"reason":' .. json_text(f[2]) .. ',"keep":"' .. (f[3] or 'steps') .. '"')}, tonumber(keep_events))
+  conclude(session, turn, 'cancelled', now, publish(session, now, {event_body('turn_cancelled', session, turn, f[1],
+    ',"reason":' .. json_text(f[2]) .. ',"keep":"' .. (f[3] or 'steps') .. '"')}), tonumber(keep_events))
   ready(session, now)
 end
 

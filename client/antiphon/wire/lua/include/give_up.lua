@@ -38,8 +38,8 @@ local function give_up(session, turn, now, code, message)
   redis.call('HSET', key_turn(turn), 'error', message, 'error_code', code)
   count_usage(session, turn)
   keep_journal(session, turn)
-  conclude(session, turn, 'failed', now, {event_body('turn_failed', session, turn,
-    redis.call('HGET', key_turn(turn), 'run'), ',"code":' .. json_text(code) .. ',"message":' .. json_text(message))},
+  conclude(session, turn, 'failed', now, publish(session, now, {event_body('turn_failed', session, turn,
+    redis.call('HGET', key_turn(turn), 'run'), ',"code":' .. json_text(code) .. ',"message":' .. json_text(message))}),
     tonumber(keep_events))
   if head then ready(session, now) end
 end

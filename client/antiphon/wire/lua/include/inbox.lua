@@ -55,30 +55,30 @@ local function ring(queue)
 end
 
 -- Put a turn where our workers and RQ's find it. `offered_at` orders the entries of a queue: an entry at the front is before
--- all others. An `unheard` turn is new to RQ.
-local function enter_queue(turn, f, now, front, unheard)
+-- all others.
+local function enter_queue(turn, f, now, front)
   local at = front and 0 or now
   if not front and not f.tenant and f.priority == 'high' then
     at = push_second(turn, f.queue)
   else
     redis.call(front and 'LPUSH' or 'RPUSH', key_rq_queue(f.queue), turn)
   end
-  redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', at)
-  rq_view(turn, 'queued', now, nil, unheard, f)
+  if not f.new or f.offered_at ~= at then redis.call('HSET', key_turn(turn), 'status', 'queued', 'offered_at', at) end
+  rq_view(turn, 'queued', now, nil, f)
   redis.call('SADD', key_rq_queues(), key_rq_queue(f.queue))
   ring(f.queue)
 end
 
--- A turn enters its queue, unless it has to wait for its share. For an `unheard` one `active` has its session already.
-local function offer(session, turn, now, front, unheard)
-  if not unheard then redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session) end
-  local f = viewed(turn)
+-- A turn enters its queue, unless it has to wait for its share. Of a `new` one `active` has its session already.
+local function offer(session, turn, now, front, new)
+  if not new then redis.call('ZADD', key_active(), now + LOOK_AGAIN_MS, session) end
+  local f = new or viewed(turn)
   local whole, waits = pcall(lines_up, turn, f) -- where the keys of its share are damaged, a turn does not wait
   if whole and waits then
     redis.call('HSET', key_turn(turn), 'status', 'waiting')
-    rq_view(turn, 'waiting', now, nil, unheard, f)
+    rq_view(turn, 'waiting', now, nil, f)
   else
-    enter_queue(turn, f, now, front and waits ~= false, unheard)
+    enter_queue(turn, f, now, front and waits ~= false)
   end
 end
 
@@ -116,8 +116,9 @@ local function input_of(turn)
 end
 
 -- Put a new run of a turn at the end of its session's inbox, or directly behind another turn. Returns its position there.
--- `said` is its input as JSON, `last` the session's seq if the caller has read it. An `unheard` turn is new to RQ.
-local function enter_inbox(session, turn, run, now, said, last, unheard, behind)
+-- `said` is its input as JSON, `last` the session's seq if the caller has read it. Of a turn that is new to RQ, `new` is what
+-- `viewed` returns, and its place has been written.
+local function enter_inbox(session, turn, run, now, said, last, new, behind)
   local position = behind and behind.position + 1
   if behind then redis.call('LINSERT', key_inbox(session), 'AFTER', behind.turn, turn) end
   position = position or redis.call('RPUSH', key_inbox(session), turn) - 1
@@ -125,12 +126,12 @@ local function enter_inbox(session, turn, run, now, said, last, unheard, behind)
   local seq = publish(session, now, {
     event_body('turn_queued', session, turn, run, ',"position":' .. position .. said),
   }, last)
-  redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position)
+  if not new then redis.call('HSET', key_turn(turn), 'queued_seq', seq, 'queued_at', now, 'position', position) end
   if position == 0 then
-    offer(session, turn, now, false, unheard)
-  else
-    redis.call('HSET', key_turn(turn), 'status', 'waiting')
-    rq_view(turn, 'waiting', now, nil, unheard)
+    offer(session, turn, now, false, new)
+    return 0
   end
+  if not new then redis.call('HSET', key_turn(turn), 'status', 'waiting') end
+  rq_view(turn, 'waiting', now, nil, new)
   return position
 end

@@ -17,5 +17,6 @@ local function load(session, turn, now) -- @often
   local first = tail == -2 and tonumber(string.match(s[6] or s[7] or '0', '^%d+')) or tail == -1 and 0 or -tail
   local history = tail == 0 and {} or redis.call('LRANGE', key_history(session), first, -1)
   local journal = redis.call('LRANGE', key_journal(turn), 0, -1)
-  return {session, turn, s, t, journal, history, redis.call('LLEN', key_history(session)), decisions}
+  local length = first == 0 and tail ~= 0 and #history or redis.call('LLEN', key_history(session))
+  return {session, turn, s, t, journal, history, length, decisions}
 end

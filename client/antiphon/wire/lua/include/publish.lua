@@ -15,9 +15,9 @@ local function begin_seq(session)
   return floor or 0
 end
 
--- `last` is the session's seq if the caller has read it, and `batch` the number of an emit. Numbers are passed to Redis as
--- existing text, because this function is most of the cost of a delta.
-local function publish(session, now, bodies, last, batch) -- @often
+-- `last` is the session's seq if the caller has read it, and the rest further fields of the session with their values.
+-- Numbers are passed to Redis as existing text, because this function is most of the cost of a delta.
+local function publish(session, now, bodies, last, ...) -- @often
   local record, stream, channel = key_session(session), key_events(session), key_live(session)
   local seq = tonumber(last or redis.call('HGET', record, 'seq') or begin_seq(session))
   local events, at, number = {}, string.format('%.0f', now), string.format('%.0f', seq)
@@ -27,11 +27,7 @@ local function publish(session, now, bodies, last, batch) -- @often
     events[i] = '{"seq":' .. number .. ',"at":' .. at .. ',' .. string.sub(bodies[i], 2)
     redis.call('XADD', stream, number .. '-0', 'e', events[i])
   end
-  if batch then
-    redis.call('HSET', record, 'seq', number, 'updated', at, 'batch', batch)
-  else
-    redis.call('HSET', record, 'seq', number, 'updated', at)
-  end
+  redis.call('HSET', record, 'seq', number, 'updated', at, ...)
   for i = 1, #events do
     redis.pcall('PUBLISH', channel, events[i]) -- it only hurries: where the user may not, the log is what counts
   end

@@ -1,6 +1,6 @@
--- RQ's record of a turn. Every transition rewrites it whole from the turn, because RQ's tools may have changed or deleted
--- it. The id is removed from every registry of its queue (except for a turn that is new to RQ: `unheard`) and put into
--- the right one.
+-- RQ's record of a turn, and the registry of its queue that it is in. A turn that starts or ends changes what is different
+-- then, if the record has the status of before. If RQ's tools have changed or deleted it, and in all other transitions, the
+-- record is written whole, and the id removed from every registry.
 local RQ_STATUS = {
   queued = 'queued', waiting = 'deferred', delayed = 'scheduled', retrying = 'scheduled', running = 'started',
   suspended = 'deferred', finished = 'finished', failed = 'failed', cancelled = 'canceled',
@@ -21,13 +21,15 @@ local function iso(ms)
     math.floor(rest / 3600000), math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, (rest % 1000) * 1000)
 end
 
-local function rq_forget(turn, queue, execution)
-  redis.call('ZREM', key_rq_deferred(queue), turn)
-  redis.call('ZREM', key_rq_scheduled(queue), turn)
-  redis.call('ZREM', key_rq_finished(queue), turn)
-  redis.call('ZREM', key_rq_failed(queue), turn)
-  redis.call('ZREM', key_rq_canceled(queue), turn)
-  if execution and execution ~= '' then
+local function rq_forget(turn, queue, execution, said)
+  if not said or said == 'deferred' then redis.call('ZREM', key_rq_deferred(queue), turn) end
+  if not said or said == 'scheduled' then redis.call('ZREM', key_rq_scheduled(queue), turn) end
+  if not said then
+    redis.call('ZREM', key_rq_finished(queue), turn)
+    redis.call('ZREM', key_rq_failed(queue), turn)
+    redis.call('ZREM', key_rq_canceled(queue), turn)
+  end
+  if (not said or said == 'started') and (execution or '') ~= '' then
     redis.call('ZREM', key_rq_started(queue), turn .. ':' .. execution)
   end
 end
@@ -88,7 +90,7 @@ end
 
 -- What a turn's record says of its place among others, by the names of its fields; nil where it says nothing.
 local VIEWED = {'queue', 'session', 'execution', 'worker', 'queued_at', 'started_at', 'ended_at', 'error', 'tenant',
-  'priority', 'status', 'offered_at', 'cancel'}
+  'priority', 'status', 'offered_at', 'cancel', 'first_seq', 'done'}
 
 local function viewed(turn) -- @often
   local f, found = {}, redis.call('HMGET', key_turn(turn), unpack(VIEWED))
@@ -102,22 +104,27 @@ local function count_in_flight(tenant, turn, status, queued_at)
   redis.pcall('ZADD', key_tenant(tenant), 'XX', (status == 'queued' or status == 'running') and -at or at, turn)
 end
 
--- Returns what `viewed` does; `f` is that if the caller has read it.
-local function rq_view(turn, status, now, until_ms, unheard, f) -- @often
+-- Returns what `viewed` does; `f` is that, as it was before, if the caller has read it. A turn that is new to RQ has `f.new`.
+local function rq_view(turn, status, now, until_ms, f) -- @often
   f = f or viewed(turn)
-  local queue, job, queued_at = f.queue, key_rq_job(turn), iso(f.queued_at)
-  if not unheard then rq_forget(turn, queue, f.execution) end
-  redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
-    'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
-    'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
-    'worker_name', status == 'running' and f.worker or '', 'exc_info', f.error or '',
-    'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+  local queue, job, running = f.queue, key_rq_job(turn), status == 'running'
+  local ended = status == 'finished' or status == 'failed' or status == 'cancelled'
+  local said = (running or ended) and redis.pcall('HGET', job, 'status')
+  if said ~= RQ_STATUS[f.status] then said = nil end
+  if not f.new then rq_forget(turn, queue, f.execution, said) end
+  if said then
+    redis.call('HSET', job, 'status', RQ_STATUS[status], running and 'started_at' or 'ended_at',
+      iso(running and f.started_at or f.ended_at), 'worker_name', running and f.worker or '', 'exc_info', f.error or '')
+  else
+    local queued_at = iso(f.queued_at)
+    redis.call('HSET', job, 'data', '["antiphon_worker.jobs.run_turn",null,["' .. turn .. '"],{}]',
+      'origin', queue, 'status', RQ_STATUS[status], 'description', f.session, 'timeout', '-1',
+      'created_at', queued_at, 'enqueued_at', queued_at, 'started_at', iso(f.started_at), 'ended_at', iso(f.ended_at),
+      'worker_name', running and f.worker or '', 'exc_info', f.error or '',
+      'result_ttl', KEEP_TURN_SECONDS, 'failure_ttl', KEEP_TURN_SECONDS, 'ant_prefix', DEPLOYMENT)
+  end
   rq_register(turn, status, queue, f.execution, now, until_ms)
   if f.tenant then count_in_flight(f.tenant, turn, status, f.queued_at) end
-  if status == 'finished' or status == 'failed' or status == 'cancelled' then
-    redis.call('EXPIRE', job, KEEP_TURN_SECONDS)
-  else
-    redis.call('PERSIST', job)
-  end
+  if ended then redis.call('EXPIRE', job, KEEP_TURN_SECONDS) else redis.call('PERSIST', job) end
   return f
 end

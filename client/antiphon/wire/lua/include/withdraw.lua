@@ -13,8 +13,8 @@ local function withdraw(session, turn, reason, now, keep_events, keep)
   end
   if head then let_go(session) end
   redis.call('HSET', key_turn(turn), 'error', reason)
-  conclude(session, turn, 'cancelled', now,
-    {event_body('turn_cancelled', session, turn, f[2], ',"reason":' .. json_text(reason))}, keep_events)
+  conclude(session, turn, 'cancelled', now, publish(session, now,
+    {event_body('turn_cancelled', session, turn, f[2], ',"reason":' .. json_text(reason))}), keep_events)
   if head or redis.call('LLEN', key_inbox(session)) == 0 then ready(session, now) end
   return true
 end
