@@ -98,7 +98,7 @@ OWNERS = {
     "anthropic": ["antiphon_worker.providers.anthropic.provider"],
     "httpx2": [
         f"antiphon_worker.providers.http.{name}"
-        for name in ("connection", "failures", "http1", "posting", "transport")
+        for name in ("connection", "failures", "http1", "posting", "prepared", "transport")
     ],
     "httptools": ["antiphon_worker.providers.http.http1"],
     "psycopg": ["antiphon.stores.postgres"],

@@ -35,7 +35,11 @@ FEWER = {name: WEIGHTS[name] for name in (*FIRST_WEIGHTS, "clock", "life", "dama
 # One statement less, and the promise that breaks.
 SABOTAGE = [
     ("emit", "if f[1] ~= fence or fence == '' then return 'SUPERSEDED' end", "the answer of emit"),
-    ("emit", "if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], 'batch', batch) end", "G5"),
+    (
+        "emit",
+        "if tonumber(batch) > tonumber(f[2]) then publish(session, now, bodies, f[4], 'batch', batch) end",
+        "G5",
+    ),
     ("finish", "if not held then return {'SUPERSEDED'} end", "the answer of finish"),
     (
         "append_step",

@@ -40,6 +40,7 @@ try:
         map_sdk_error,
         map_transport_error,
     )
+    from antiphon_worker.providers.http.prepared import prepare_requests
     from antiphon_worker.providers.http.transport import DirectTransport, ProxyRoutes, exchange_of, proxies_of
 except ImportError as exc:
     raise MissingPackage(
@@ -292,6 +293,7 @@ class Connection(ABC):
             for other in [other for other in self._clients if other.is_closed()]:
                 del self._clients[other]
             client = self._clients[loop] = self.make_client(self._http_client())
+            prepare_requests(client)
             self._home = _place(httpx2.URL(str(client.base_url)))
             for name in ("api_key", "auth_token"):
                 key = getattr(client, name, None)
