@@ -2,6 +2,7 @@
 
 A full run writes ``docs/bench.json`` after each part, then the plots in ``docs/img`` and the tables in the pages.
 ``--quick`` and ``--json FILE`` leave the pages alone. ``plots`` measures nothing and makes plots and pages again.
+``against REF [names…]`` measures a commit or tag of this checkout in alternating rounds, and prints the ratios.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from bench import against
 from bench.headlines import write_pages
 from bench.kept import DOCS, QUIET_LOAD, RESULTS, Kept, Machine, Record, this_machine
 from bench.parts import PARTS, Part, expected_seconds, named, run_parts
@@ -26,6 +28,8 @@ WITH_PEERS = {"peers", "recovery"}
 
 def main() -> int:
     options = _options()
+    if options.names[:1] == [against.WORD]:
+        return _compare(options)
     file = Path(options.json) if options.json else RESULTS / "quick.json" if options.quick else DOCS
     try:
         kept = Kept(file)
@@ -40,6 +44,17 @@ def main() -> int:
         failed = _measure(parts, plan, kept)
     _write(kept)
     return 1 if failed else 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    ref, *parts = options.names[1:]
+    try:
+        with _leaving():
+            print(against.compare(ref, parts, options.rounds or 3, quick=options.quick))
+    except (ValueError, RuntimeError) as exc:
+        print(exc, file=sys.stderr)
+        return 2
+    return 0
 
 
 def _measure(parts: list[Part], plan: Plan, kept: Kept) -> list[str]:
@@ -102,7 +117,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="everything, short: to see that it runs")
     parser.add_argument("--json", metavar="FILE", help="keep the figures there, and leave the pages alone")
     options = parser.parse_args()
-    unknown = [name for name in options.names if name not in (*names, PLOTS)]
+    given = options.names[2:] if options.names[:1] == [against.WORD] else options.names
+    if options.names == [against.WORD]:
+        parser.error("expected a commit or tag after against, found nothing: against v0.2.0")
+    unknown = [name for name in given if name not in (*names, PLOTS)]
     if unknown:
         parser.error(f"There is no part {', '.join(unknown)}: the parts are {', '.join(names)}, and {PLOTS}.")
     return options
