@@ -65,7 +65,7 @@ async def list_sessions(
     if archive is not None:
         async for session, found in archived_sessions(cells, archive, after[1] if after else "", page):
             row = _whole(SessionRow(session), found)
-            yield (ARCHIVED, session), _info(row)
+            yield (ARCHIVED, session), info_of(row)
 
 
 async def _of_state(
@@ -85,7 +85,7 @@ async def _of_state(
                 whole = (
                     row if connections.archive is None else await _with_past(cell, connections.archive, row)
                 )
-                yield place, _info(whole)
+                yield place, info_of(whole)
 
 
 async def _live_sessions(
@@ -163,7 +163,7 @@ async def _of_cell(
     while places := await places_of(cell, cell.keys.sessions, after, page, last_first=True):
         for place, row in zip(places, await inspection.session_rows(cell, places, LISTED), strict=True):
             if row is not None:
-                yield place, _info(row if archive is None else await _with_past(cell, archive, row))
+                yield place, info_of(row if archive is None else await _with_past(cell, archive, row))
         after = places[-1]
 
 
@@ -201,31 +201,18 @@ async def _timed(
         after = places[-1]
 
 
-def _info(row: SessionRow) -> SessionInfo:
+def info_of(row: SessionRow) -> SessionInfo:
+    """Return a session of a list as callers see it."""
+    states: dict[SessionWord, Any] = {
+        "running": row.held, "suspended": row.suspended, "waiting": row.turns, "delayed": row.due, "failed": row.failed,
+    }  # fmt: skip
+    words: list[SessionWord] = [word for word, is_so in states.items() if is_so]
     return SessionInfo(
-        session_id=row.session_id,
-        status=(
-            "running"
-            if row.held
-            else "suspended"
-            if row.suspended
-            else "waiting"
-            if row.turns
-            else "delayed"
-            if row.due
-            else "failed"
-            if row.failed
-            else "done"
-        ),
-        due=row.due or None,
-        agent=agent_name(_readable("agent", row.agent)),
-        messages=row.messages,
-        turns=row.turns,
-        created=row.created,
-        updated=row.updated,
-        closed=row.closed,
+        session_id=row.session_id, status=words[0] if words else "done",
+        due=row.due or None, agent=agent_name(_readable("agent", row.agent)), messages=row.messages, turns=row.turns,
+        created=row.created, updated=row.updated, closed=row.closed,
         **{name: _readable(name, data) for name, data in row.fields.items()},
-    )
+    )  # fmt: skip
 
 
 def _readable(name: str, data: bytes) -> Any:

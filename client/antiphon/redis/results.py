@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from antiphon.errors import AgentError, StreamGap, TurnNotFound
+from antiphon.errors import AgentError, StreamGap
 from antiphon.input.ids import TurnId, turn_id
 from antiphon.model import TERMINAL, Response
 from antiphon.redis.all_events import Notices, Page
 from antiphon.redis.connections import Connections
 from antiphon.redis.turn import AsyncTurn, remember_end, response_of_end, response_to
 from antiphon.wire.cell import Cell
+from antiphon.wire.errors import unknown_turn
 from antiphon.wire.lists.notices import ends_of, turn_records
 from antiphon.wire.records import TurnRecord
 
@@ -188,7 +189,7 @@ def _told(connections: Connections, known: TurnId, handle: AsyncTurn | None, rec
     """The caller's handle of a turn that has ended, or a new one. Raises ``TurnNotFound`` of an id."""
     if handle is None:
         if not isinstance(record, TurnRecord):
-            raise record or _gone(known)
+            raise record or unknown_turn(known)
         handle = AsyncTurn(connections, known, record.session_id)
     if isinstance(record, TurnRecord) and record.turn_id == known:  # not of one that steered
         remember_end(handle, record)
@@ -198,17 +199,13 @@ def _told(connections: Connections, known: TurnId, handle: AsyncTurn | None, rec
 def outcome_of(turn: AsyncTurn | TurnId | AgentError, known: TurnId, record: Found) -> Response | AgentError:
     """Return how a turn has ended: its response, or the error that ``result`` raises."""
     if not isinstance(record, TurnRecord):
-        return record or _gone(known)
+        return record or unknown_turn(known)
     try:
         if isinstance(turn, AsyncTurn) and record.turn_id == known:
             return response_to(turn, record)
         return response_of_end(record)
     except AgentError as error:
         return error
-
-
-def _gone(turn: TurnId) -> TurnNotFound:
-    return TurnNotFound(f"Unknown turn {turn!r} (turns expire 7 days after their end).", turn_id=turn)
 
 
 def _ended_at(record: Found) -> int:

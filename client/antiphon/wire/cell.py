@@ -37,6 +37,7 @@ from antiphon.wire.errors import (
     refused,
     store_error,
     unexpected,
+    unknown_turn,
 )
 from antiphon.wire.keys import PREFIX, Keys
 from antiphon.wire.records import (
@@ -355,9 +356,7 @@ class Cell:
             case [b"TURN_DELETED"]:
                 raise TurnDeleted(turn_id=turn_id)
             case [b"TURN_NOT_FOUND"]:
-                raise TurnNotFound(
-                    f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
-                )
+                raise unknown_turn(turn_id)
             case answer:
                 raise unexpected("requeue", answer)
 
@@ -384,9 +383,7 @@ class Cell:
         """Read a turn. Raises ``TurnNotFound``, and ``TurnDeleted``."""
         raw: dict[bytes, bytes] = await asked(self.redis.hgetall(self.keys.turn(turn_id)))
         if not raw:
-            raise TurnNotFound(
-                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
-            )
+            raise unknown_turn(turn_id)
         return turn_record(turn_id, raw, self.seal)
 
     async def place_of(self, turn_id: TurnId) -> str:
@@ -398,9 +395,7 @@ class Cell:
             return ""
         found: bytes | None = await asked(self.redis.hget(self.keys.turn(turn_id), "session"))
         if found is None:
-            raise TurnNotFound(
-                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
-            )
+            raise unknown_turn(turn_id)
         return text_of(found)
 
     async def keep_of(self, turn_id: TurnId) -> Keep:

@@ -21,6 +21,7 @@ from antiphon.errors import (
     StoreUnsupported,
     TenantLimit,
     TurnDeleted,
+    TurnNotFound,
     UsageError,
     WrongTenant,
 )
@@ -145,6 +146,11 @@ def begun_by_another(session_id: str) -> WrongTenant:
         "Another tenant has begun a session of this name: submit a new turn to another one.",
         session_id=session_id,
     )
+
+
+def unknown_turn(turn_id: TurnId) -> TurnNotFound:
+    """The error of a call about a turn that Redis does not have."""
+    return TurnNotFound(f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id)
 
 
 def refused(answer: Any, session_id: SessionId, turn_id: TurnId, tenant: str) -> AgentError:

@@ -257,11 +257,7 @@ def _ids(turns: list[bytes]) -> list[TurnId]:
 
 def reaped(session: bytes, turn: bytes, what: bytes) -> Reaped:
     """Read what the reaper has done with one session."""
-    return Reaped(
-        SessionId(text_of(session)),
-        TurnId(text_of(turn)),
-        text_of(what),
-    )
+    return Reaped(SessionId(text_of(session)), TurnId(text_of(turn)), text_of(what))
 
 
 def pairs(flat: list[bytes]) -> dict[str, bytes]:

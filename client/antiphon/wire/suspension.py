@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, TurnNotFound, UsageError
+from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, UsageError
 from antiphon.input.ids import TurnId
 from antiphon.model import Decision, OpenCall, Usage, encode
 from antiphon.model.suspension import IN_TIME
 from antiphon.text import text_of, whole
 from antiphon.wire.cell import KEEP_EVENTS, Cell
 from antiphon.wire.editing import new_op
-from antiphon.wire.errors import unexpected
+from antiphon.wire.errors import unexpected, unknown_turn
 from antiphon.wire.lists.reading import Place, fields_of
 from antiphon.wire.records import DAMAGE, ClaimedTurn, readable
 
@@ -113,9 +113,7 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
             wanted = "waits for its result" if other == b"tool" else "waits to be approved or rejected"
             raise UsageError(f"The call {call_id!r} {wanted}.", turn_id=turn_id)
         case [b"TURN_NOT_FOUND"]:
-            raise TurnNotFound(
-                f"Unknown turn {turn_id!r} (turns expire 7 days after their end).", turn_id=turn_id
-            )
+            raise unknown_turn(turn_id)
         case _:
             raise unexpected("decide", answer)
 

@@ -19,21 +19,21 @@ from msgspec import Struct
 
 from antiphon.errors import TurnNotFound, UnknownProvider
 from antiphon.input.ids import SessionId, TurnId
-from antiphon.input.values import SessionWord
 from antiphon.model import FallbackModel
 from antiphon.redis.cells import Cells
 from antiphon.redis.connections import Connections
-from antiphon.redis.edits import Found
+from antiphon.redis.listing import LISTED, info_of
 from antiphon.redis.runtime import RedisRuntime
 from antiphon.redis.turn import AsyncTurn
 from antiphon.session.background import spawn, when_loop_ends
-from antiphon.session.runtime import ListPlace, Opening, SessionInfo, SessionRef, agent_name
-from antiphon.session.saved import ListedFields, SavedSession
+from antiphon.session.runtime import ListPlace, Opening, SessionInfo, SessionRef
+from antiphon.session.saved import SavedSession
 from antiphon.session.work import AgentLike, Work
 from antiphon.stores.base import SessionStore
 from antiphon.testing import Script
 from antiphon.tools.threads import Threads
 from antiphon.wire.cell import DEFAULT_QUEUE
+from antiphon.wire.lists.inspection import SessionRow
 from antiphon_worker.local.cell import MemoryCell
 from antiphon_worker.local.moves import ENDED
 from antiphon_worker.local.own_app import OwnApp
@@ -280,19 +280,15 @@ class LocalRuntime(RedisRuntime):
 
 
 def _info(session: Session) -> SessionInfo:
-    record = session.record
-    found = Found(dict(record), [], len(session.history), [])
-    due = min((turn.due for turn in session.turns if turn.due is not None), default=None)
-    status: SessionWord = (
-        "running" if record.get("fence")
-        else "suspended" if any(turn.status == "suspended" for turn in session.turns)
-        else "waiting" if session.inbox
-        else "delayed" if due is not None
-        else "failed" if session.turns and session.turns[-1].status == "failed"
-        else "done"
-    )  # fmt: skip
-    return SessionInfo(
-        session_id=session.id, status=status, due=due, agent=agent_name(found.value("agent")),
-        messages=len(session.history), turns=len(session.inbox), created=found.created, updated=found.updated,
-        closed=found.closed, **{name: found.value(name) for name in ListedFields.__struct_fields__},
+    record, turns = session.record, session.turns
+    created, updated = record.number("created"), record.number("updated")
+    return info_of(
+        SessionRow(
+            session.id, {name: record.get(name, b"") for name in LISTED}, record.get("agent", b""),
+            created or updated, updated or created, "closed" in record, bool(record.get("fence")),
+            len(session.inbox), len(session.history),
+            due=min((turn.due for turn in turns if turn.due is not None), default=0),
+            failed=bool(turns) and turns[-1].status == "failed",
+            suspended=any(turn.status == "suspended" for turn in turns),
+        )
     )  # fmt: skip
