@@ -118,3 +118,21 @@ async def test_calls_of_the_callers_tools_do_not_count(redis_url):
             )
         assert made.output_text == "Done."
         assert made.max_tool_calls == 1
+
+
+async def test_values_beyond_all_bounds_are_refused_or_run(redis_url):
+    async with serving(redis_url, told, Allow(system=True)) as (api, client):
+        body = {"model": "support", "input": "x"}
+        for wrong in ({"instructions": "x" * 2_000_000}, {"max_tool_calls": 1e3}, {"max_tool_calls": "9"},
+                      {"max_tool_calls": [1]}, {"max_tool_calls": -1}, {"instructions": ["x"]}):  # fmt: skip
+            answer = await api.http.post("/v1/responses", json={**body, **wrong})
+            assert answer.status_code in (400, 413), (wrong, answer.text[:200])
+            assert answer.json()["error"]["message"].endswith((".", "…")), answer.text
+        made = await client.responses.create(**body, max_tool_calls=10**30, instructions="{user} {} \x00 ü")
+        assert made.output_text == "I was told: {user} {} \x00 ü"
+        half = b'{"model": "support", "input": "x", "instructions": "\\ud800"}'
+        answer = await api.http.post(
+            "/v1/responses", content=half, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 400, "half a character"
+        await api.post("/sessions/s/turns", {"input": "x", "agent": "support", "max_tool_calls": 0}, 400)
