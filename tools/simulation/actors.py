@@ -17,6 +17,7 @@ from simulation.stock import StockWorker
 from simulation.workers import DIES, LOST, REVISES, Worker
 from simulation.world import QUEUES, World
 
+READ = "r1"
 SESSIONS = ["s1", "s2", 'it\'s "3"\\']
 FIRST_WEIGHTS = {  # with these were made the schedules that the tests name by their seed
     "client": 22,
@@ -43,16 +44,19 @@ WEIGHTS = FIRST_WEIGHTS | {
     "apps": 4,
     "stock": 12,
     "receivers": 14,
+    "readers": 14,
 }
 BESIDE = {"client": 4, "w1": 4, "time": 8, "clock": 1, "reaper": 2, "schedulers": 20, "gate": 8}
 TOLD = {"client": 6, "w1": 10, "w2": 6, "people": 2, "time": 8, "clock": 1, "reaper": 2, "receivers": 30}
 READERS = {"client": 20, "life": 12, "readers": 40, "time": 6, "reaper": 4}
 LIVES = {"client": 12, "w1": 16, "life": 16, "time": 6, "clock": 4, "reaper": 10}
+PEOPLE = {"client": 8, "w1": 18, "w2": 12, "people": 40, "time": 4}
 STOCK = {"client": 4, "stock": 30, "rq": 10, "w1": 4}
 FEWER = {
     "schedules/": BESIDE, "limits/": BESIDE, "include/scheduled": BESIDE, "webhooks/": TOLD, "include/webhooks": TOLD,
     "notices/": TOLD, "include/notices": TOLD, "include/following": TOLD, "include/requeue": STOCK,
     "editing/erase": LIVES,
+    "decide": PEOPLE,
 }  # fmt: skip
 APPS = {"w1": "app-a", "w2": "app-a", "w3": "app-b"}
 SCHEDULES = {"k:s1": "", "l:s2": "", "m:a1": "a"}  # and whose each is
@@ -101,7 +105,7 @@ class Actors:
             "tenants": self._tenants,
             "talker": self._talker,
             "people": self._people,
-            "readers": self._reader,
+            "readers": self._readers,
             "schedulers": self._schedule,
             "gate": self._gate,
             "apps": lambda random: random.choice(self._workers).lacks(random, self._workers),
@@ -300,12 +304,28 @@ class Actors:
     def _supervisor(self, random: Random) -> None:
         self._world.reap(holder=random.choice(self._dead) if self._dead else "nobody")
 
-    def _reader(self, random: Random) -> None:
-        session = random.choice([*self._world.model.sessions, *SESSIONS])
-        if random.random() < 0.4:
-            self._world.readers.open(session, random.choice([None, 0, self._world.model.seq_of(session)]))
-        else:
-            self._world.readers.read(random.randrange(8), lost=random.random() < 0.2)
+    def _readers(self, random: Random) -> None:
+        """Readers of all sessions, and of one that its own client uses, deletes and begins anew under them."""
+        for _ in range(random.randint(2, 8)):
+            what = random.choices(["open", "read", "talk", "end"], [2, 3, 3, 3])[0]
+            known = self._world.model.sessions.get(READ)
+            if what == "open":
+                self._open_reader(random)
+            elif what == "read":
+                self._world.readers.read(random.randrange(8), lost=random.random() < 0.2)
+            elif what == "talk" and known and known.inbox:
+                self._world.cancel(known.inbox[0].id, "enough", "nothing")
+            elif what == "talk":
+                self._submitted += 1
+                self._world.submit(READ, f"t{self._submitted}", QUEUES[0])
+                if random.random() < 0.8:
+                    self._world.cancel(f"t{self._submitted}", "enough", "nothing")
+            elif known:
+                random.choice([self._world.end_life, self._world.delete])(READ)
+
+    def _open_reader(self, random: Random) -> None:
+        session = READ if random.random() < 0.7 else random.choice([READ, *self._world.model.sessions])
+        self._world.readers.open(session, random.choice([None, 0, self._world.model.seq_of(session)]))
 
     def _rq(self, random: Random) -> None:
         model = self._world.model

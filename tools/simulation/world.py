@@ -95,6 +95,7 @@ class World:
         self.state = State()
         self.log: list[str] = []
         self.damaged: dict[str, tuple[str, bytes]] = {}  # the field of a turn, and what stood there
+        self._deleted_at: dict[str, int] = {}  # the latest time at which a session was deleted
         self.marks, self._deletions = itertools.count(1), itertools.count()
         self.redis.due = None
         self._settling = False
@@ -189,6 +190,7 @@ class World:
             found = run(delete_session(self.cell, SessionId(session)))
             word, answer = (b"DELETED", found) if isinstance(found, bool) else (b"BUSY", found.turn_id)
         if word == b"DELETED":
+            self._deleted_at[session] = max(self.model.now, self._deleted_at.get(session, 0))
             self._doom(session)
             erased = self._see_what_is_erased(listed)
             require(listed <= erased, "G15 what a deleted session lists is erased", listed - erased)
@@ -211,13 +213,15 @@ class World:
         for turn in found:
             if is_deleted(turn):
                 continue
-            doomed = turn.id in self.model.doomed or turn.id in listed
+            until = self._deleted_at.get(turn.session.id, 0)  # by a clock that may have been put back
+            earlier = turn.record.number("created") <= until and turn not in turn.session.turns
             require(turn.status in ENDED, "only turns that have ended are erased", turn.id)
-            require(doomed, "only turns of deleted sessions", turn.id)
+            require(turn.id in listed or earlier, "only turns of deleted sessions", turn.id)
             left = self.redis.call("EXISTS", f"rq:job:{turn.id}", f"rq:results:{turn.id}")
             require(not left, "G15 RQ's records", turn.id)
             self.model.erase(turn)
-            self.damaged.pop(turn.id, None)
+            if self.damaged.pop(turn.id, ("", b""))[0] == "attempt":
+                turn.record.put(attempt=0)
         return {turn.id for turn in found}
 
     def complete_deletions(self) -> None:

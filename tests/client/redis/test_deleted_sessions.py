@@ -79,6 +79,18 @@ def test_delayed_turns_and_those_that_others_pass_by_are_erased_too(client, redi
         turn.result(1)
 
 
+@pytest.mark.parametrize("junk", ["1.5", "1e999", MARKER])
+def test_numbers_of_an_erased_turn_are_whole(client, redis_url, junk):
+    turn = cancelled(client)
+    numbers = ("run", "attempt", "queued_seq", "last_seq")
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(f"ant:turn:{turn.id}", mapping=dict.fromkeys(numbers, junk))
+        client.session("s").delete()
+        assert redis.hmget(f"ant:turn:{turn.id}", numbers) == [b"0"] * 4
+    with pytest.raises(TurnDeleted):
+        turn.info()
+
+
 @pytest.mark.parametrize("how", ["more turns than are listed", "its life is over", "it began again"])
 def test_turns_that_the_session_does_not_list_are_erased(client, redis_url, how):
     turns = [cancelled(client) for _ in range(3)]

@@ -11,6 +11,11 @@ local function end_outside(turn, tenant)
   redis.call('HSET', key_turn(turn), 'status', 'cancelled')
 end
 
+-- A field that counts, '0' where it is damaged.
+local function counted(field)
+  return field and #field <= 15 and string.find(field, '^%d+$') and field or '0'
+end
+
 -- Erase what a turn of this session says that has ended, here and where RQ's tools show it. Returns whether it did.
 local function erase_turn(session, turn, now)
   local f = redis.pcall('HMGET', key_turn(turn), 'session', 'status', 'queue', 'execution', 'tenant', 'run', 'attempt',
@@ -21,9 +26,8 @@ local function erase_turn(session, turn, now)
   rq_forget(turn, f[3] or '', f[4])
   redis.call('DEL', key_turn(turn), key_journal(turn), key_rq_job(turn), key_rq_results(turn))
   redis.call('HSET', key_turn(turn), 'session', session, 'status', 'cancelled', 'error', DELETED, 'digest', 'deleted',
-    'deleted', now, 'queue', f[3] or '', 'run', tonumber(f[6]) or 1, 'attempt',
-    tonumber(f[7]) or 0, 'crashes', 0, 'errors', 0, 'step', 1,
-    'queued_seq', f[8] or 0, 'last_seq', f[9] or 0)
+    'deleted', now, 'queue', f[3] or '', 'run', counted(f[6]), 'attempt', counted(f[7]), 'crashes', 0, 'errors', 0, 'step', 1,
+    'queued_seq', counted(f[8]), 'last_seq', counted(f[9]))
   if f[5] then redis.call('HSET', key_turn(turn), 'tenant', f[5]) end
   redis.call('PEXPIRE', key_turn(turn), left > 0 and left or KEEP_TURN_SECONDS * 1000)
   return true
