@@ -16,6 +16,7 @@ import yaml
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from support import forks
+from support.custom_resources import MODELS, check_custom_resource
 from support.network import free_port
 from support.offenders import for_each
 from support.processes import COMMAND
@@ -255,15 +256,36 @@ def test_keda_scales_on_metrics_that_exist():
     assert queue in next(one["value"] for one in container(WORKER)["env"] if one["name"] == "ANTIPHON_QUEUES")
 
 
-# No package has the schemas of KEDA and of the Prometheus Operator.
-OTHERS = ("keda.sh/", "monitoring.coreos.com/")
-OF_KUBERNETES = [name for name, one in KUBERNETES.items() if not one["apiVersion"].startswith(OTHERS)]
+OF_KUBERNETES = [name for name, one in KUBERNETES.items() if one["apiVersion"] not in MODELS]
+CUSTOM = [name for name in KUBERNETES if name not in OF_KUBERNETES]
 
 
 @pytest.mark.parametrize("version", ["1.27", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("name", OF_KUBERNETES, ids="-".join)
 def test_kubernetes_takes_the_objects(name, version):
     kubernetes_validate.validate(KUBERNETES[name], version, strict=True)
+
+
+@pytest.mark.parametrize("name", CUSTOM, ids="-".join)
+def test_operators_take_the_custom_resources(name):
+    check_custom_resource(KUBERNETES[name])
+
+
+SPOILED = {
+    "unknown": lambda one: one["spec"].update(minReplicas=1),
+    "of another type": lambda one: one["spec"].update(minReplicaCount="1"),
+    "deep inside": lambda one: one["spec"]["triggers"][0].update(metrictype="Value"),
+    "a number for a string": lambda one: one["spec"]["triggers"][0]["metadata"].update(threshold=50),
+    "missing": lambda one: one["spec"].pop("triggers"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_a_wrong_field_of_a_custom_resource_is_noticed(spoil):
+    spoiled = copy.deepcopy(KUBERNETES["ScaledObject", "antiphon-worker"])
+    spoil(spoiled)
+    with pytest.raises((AssertionError, ValueError)):
+        check_custom_resource(spoiled)
 
 
 def test_a_misspelt_field_of_an_object_is_noticed():

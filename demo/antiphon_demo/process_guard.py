@@ -106,6 +106,8 @@ class Guard:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            pipe.close()
         self._watchdog.tell("ended", process.pid)
 
     def kill(self) -> None:

@@ -360,11 +360,15 @@ async def test_a_pop_that_is_cancelled_is_waited_for(session):
     assert await found.pop_item() == ITEMS[-1]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:asynchronous generator:ResourceWarning"
+)  # the SDK goes on with a loop it shut down
 def test_it_works_under_run_sync_and_from_other_loops(session):
     found = session()
     for _ in range(2):
         model = ScriptedModel([[assistant_message("Hi")]])
         Runner.run_sync(SDKAgent(name="a", model=model), "Hello", session=found)
+    asyncio.get_event_loop_policy().get_event_loop().close()  # the SDK leaves it open
     assert len(asyncio.run(found.get_items())) == 4
 
 

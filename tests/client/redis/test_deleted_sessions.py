@@ -13,6 +13,7 @@ from antiphon import Agent, AsyncClient, Client
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import TurnDeleted, WrongTenant
 from antiphon.session.background import call
+from antiphon.wire.editing import erase_turns
 from antiphon_worker import eraser
 
 pytestmark = pytest.mark.one_server
@@ -109,6 +110,31 @@ def test_turns_that_the_session_does_not_list_are_erased(client, redis_url, how)
         with pytest.raises(TurnDeleted):
             turn.info()
     assert other.info().input[0].text == MARKER
+
+
+def test_a_later_session_keeps_its_turns_where_the_clock_was_put_back(client, redis_url):
+    client.session("s").delete()
+    turn = cancelled(client)
+    with Redis.from_url(redis_url) as redis:
+        hour_ahead = redis.time()[0] * 1000 + 3_600_000
+        redis.hset("ant:erasing", mapping={"s": hour_ahead, "": 0})
+        call(searched(redis_url))
+        redis.delete("ant:erasing")
+    assert turn.info().input[0].text == MARKER
+
+
+def test_a_deletion_after_the_clock_was_put_back_keeps_the_time_of_the_one_before(client, redis_url):
+    with Redis.from_url(redis_url) as redis:
+        hour_ahead = b"%d" % (redis.time()[0] * 1000 + 3_600_000)
+        redis.hset("ant:erasing", mapping={"s": hour_ahead, "": 0})
+        client.session("s").delete()
+        assert redis.hget("ant:erasing", "s") == hour_ahead
+        redis.delete("ant:erasing")
+
+
+async def searched(redis_url):
+    async with AsyncClient(redis_url) as client:
+        assert await erase_turns(client.connections.cell_of_session("s"), if_due=True) is not None
 
 
 def test_what_a_worker_of_rqs_own_writes_late_is_removed(client, redis_url):

@@ -110,6 +110,20 @@ def test_the_sessions_of_a_store_that_is_not_used_leave_memory_and_open_turns_st
     assert kept.turn(later.id).cancel() == "cancelled"
 
 
+def test_sessions_of_a_store_that_are_not_used_leave_memory_and_open_ones_stay():
+    store = MemoryStore()
+    agent = Agent("scripted", "any", store=store)
+    later = agent.session("open").submit("a", delay=3600)
+    for number in range(3 * KEPT):
+        agent.session(f"s{number}").run("a")
+    cell = local_runtime().cell(store)
+    assert [len(kept) <= KEPT + 1 for kept in (cell.transitions.sessions, cell._stamps, cell._recent)] == [
+        True
+    ] * 3
+    assert len(agent.session("s0").messages) == 2
+    assert later.cancel() == "cancelled"
+
+
 async def run_turns(number):
     agent = Agent("scripted", "any")
     for _ in range(number):

@@ -16,6 +16,7 @@ from antiphon.model.usage import Limits
 from antiphon.session.runtime import local_runtime
 from antiphon.stores import SQLiteStore
 from antiphon.testing import script, tool_call
+from antiphon_worker.local.serving import Server
 from antiphon_worker.loop.costs import Meter
 
 
@@ -219,3 +220,24 @@ def test_a_turn_is_due_in_time_when_the_clock_is_put_back(monkeypatch):
     assert turn.result(timeout=20).text == "You said: a"
     after = turn.info()
     assert before.due <= after.started < after.created + 60_000
+
+
+async def test_a_turn_that_is_requeued_while_its_server_ends_runs(monkeypatch):
+    run, submitted = Server.run, asyncio.get_running_loop().create_future()
+
+    async def run_and_requeue(server):
+        await run(server)
+        turn = await submitted
+        if await turn.status() == "failed":
+            await turn.requeue()
+
+    monkeypatch.setattr(Server, "run", run_and_requeue)
+    session = Agent(script(ProviderRejected("no"), "yes"), "any").session_async("s")
+    turn = await session.submit("a")
+    submitted.set_result(turn)
+    await wait_until_async(lambda: _is_finished(turn), 20, "it has run again")
+    assert (await turn.result(timeout=20)).text == "yes"
+
+
+async def _is_finished(turn):
+    return await turn.status() == "finished"

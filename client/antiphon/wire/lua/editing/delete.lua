@@ -25,7 +25,9 @@ redis.call('ZREM', key_sessions(), session)
 local whose = kept[2] and (kept[3] or '') or tenant ~= '' and tenant
 local search_at = tonumber(redis.call('HGET', key_erasing(), '') or '')
 more = more or not kept[2] and search_at and search_at < now_ms() + LATER_MS / 2 -- one is under way, or has died
-redis.call('HSET', key_erasing(), whose and session .. '\31' .. whose or session, now_ms())
+local mark = whose and session .. '\31' .. whose or session
+local before = tonumber(redis.call('HGET', key_erasing(), mark) or '') or 0 -- later than now where the clock was put back
+redis.call('HSET', key_erasing(), mark, string.format('%.0f', math.max(before, now_ms())))
 if more then redis.call('HSET', key_erasing(), '', now_ms() + SOON_MS) end
 redis.call('HSETNX', key_erasing(), '', now_ms() + LATER_MS)
 redis.call('EXPIRE', key_erasing(), KEEP_TURN_SECONDS)

@@ -20,10 +20,10 @@ if marked then redis.call('HSET', key_erasing(), '', now + SEARCH_MS) end
 local page = redis.call('SCAN', cursor, 'MATCH', string.gsub(stem, '[%*%?%[%]%^\\-]', '\\%0') .. '*', 'COUNT', count)
 for _, key in ipairs(page[2]) do
   local f = redis.pcall('HMGET', key, 'session', 'tenant', 'created')
+  local turn = string.sub(key, #stem + 1)
   local wanted = f[1] and f[2] == tenant
-  if f[1] and tenant == '' then wanted = was_deleted(f[1], f[2], f[3]) end
+  if f[1] and tenant == '' then wanted = was_deleted(f[1], f[2], f[3], turn) end
   if wanted then
-    local turn = string.sub(key, #stem + 1)
     if tenant == '' then end_outside(turn, f[2]) end
     if erase_turn(f[1], turn, now) then erased = erased + 1 end
   end

@@ -17,7 +17,7 @@ end
 -- Why a turn does not run again: its session was deleted (`erasing`), or another tenant has begun one of that name since.
 local function kept_from_running(session, turn)
   local whose, created = unpack(redis.call('HMGET', key_turn(turn), 'tenant', 'created'))
-  if was_deleted(session, whose, created) then return 'TURN_DELETED' end
+  if was_deleted(session, whose, created, turn) then return 'TURN_DELETED' end
   if not whose or is_over(session) then return nil end
   local begun, owner = unpack(redis.call('HMGET', key_session(session), 'created', 'tenant'))
   return begun and owner ~= whose and 'OTHER_TENANT'
