@@ -27,6 +27,7 @@ from antiphon.input.ids import (
     session_id,
     tenant_id,
     turn_id,
+    user_name,
 )
 from antiphon.input.messages import Input
 from antiphon.input.options import ListOptions, OpeningOptions
@@ -39,7 +40,7 @@ from antiphon.redis.cells import ConnectionOptions
 from antiphon.redis.connections import Connections
 from antiphon.redis.deployment import TenantLimits, set_tenant_limits, tenant_limits
 from antiphon.redis.edits import found_in
-from antiphon.redis.erasure import Forgotten, search
+from antiphon.redis.erasure import Forgotten, OfUser, search, sessions_of_user
 from antiphon.redis.facts import AsyncFacts
 from antiphon.redis.failed import FailedFilter, FailedTurn, list_failed, requeue_many
 from antiphon.redis.fields import decode_field
@@ -56,10 +57,10 @@ from antiphon.redis.webhooks import AsyncWebhooks
 from antiphon.session.async_session import AsyncSession
 from antiphon.session.listing import AsyncSessionList, list_query
 from antiphon.session.opening import opening_of
-from antiphon.session.runtime import SessionAgent, SessionRef
+from antiphon.session.runtime import Edit, SessionAgent, SessionRef
 from antiphon.session.turn_info import TurnInfo
 from antiphon.session.work import ClientSubmitOptions
-from antiphon.wire.editing import erase_turns
+from antiphon.wire.editing import Busy, erase_turns, erase_turns_of
 from antiphon.wire.lists.inspection import DueTurn
 from antiphon.wire.suspension import SuspendedTurn
 
@@ -400,9 +401,17 @@ class AsyncClient:
         return await tenant_limits(next(iter(self.connections.cells)), _tenant(tenant) or "")
 
     async def forget(
-        self, *, session: str | None = None, tenant: str | None = None, memory: str = "memory"
+        self,
+        *,
+        session: str | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+        memory: str = "memory",
     ) -> Forgotten:
         """Erase all content of a session, or of a tenant: its sessions, schedules, webhooks and facts of a ``memory``.
+
+        With ``user``, perhaps of one ``tenant``: the sessions whose turns name this user alone, and of sessions of
+        several users the user's turns, with their messages, and all events up to them.
 
         Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
         searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
@@ -414,16 +423,22 @@ class AsyncClient:
         []
         """
         asked = _tenant(tenant)
+        if session is not None and user is not None:
+            raise UsageError("Pass session= or user=, not both.")
         if session is not None:
             return await _forget_session(self, session_id(session), asked)
+        if user is not None:
+            return await _forget_user(self, user_name(user), asked)
         if asked is None:
-            raise UsageError("Pass session= or tenant=: what is to be forgotten.")
+            raise UsageError("Pass session=, tenant= or user=: what is to be forgotten.")
         return await _forget_tenant(self, asked, memory)
 
     async def export(
-        self, *, session: str | None = None, tenant: str | None = None
+        self, *, session: str | None = None, tenant: str | None = None, user: str | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Iterate over the content of a session or of a tenant, as values for lines of JSON.
+        """Iterate over the content of a session, of a tenant or of a user, as values for lines of JSON.
+
+        Of sessions of several users, these are the messages and turns of the user.
 
         Each has a ``type``: ``session`` (what ``Session.to_dict`` returns), followed by its turns (``turn``, with all
         ``runs``) and its schedules (``schedule``). Raises ``UsageError``, ``WrongTenant`` and ``StoreError``.
@@ -431,18 +446,31 @@ class AsyncClient:
         >>> [one["type"] async for one in client.export(session="user-123")][:2]
         ['session', 'turn']
         """
-        if session is None and tenant is None:
-            raise UsageError("Pass session= or tenant=: what is to be exported.")
+        if session is None and tenant is None and user is None:
+            raise UsageError("Pass session=, tenant= or user=: what is to be exported.")
         asked = _tenant(tenant)
-        every = self.sessions(tenant=asked, children=True)
-        for known in [one.session_id async for one in every] if session is None else [session]:
-            yield {"type": "session", **await self.session(known, tenant=asked).to_dict()}
+        every = [] if session else [one async for one in self.sessions(tenant=asked, children=True)]
+        for known in [session] if session else [one.session_id for one in every]:
+            saved = await self.session(known, tenant=asked).to_dict()
+            whose = user if user is not None and saved.get("users") != [user] else None  # of others too
+            if whose is not None:
+                if whose not in saved.get("users", []):
+                    continue
+                saved = {
+                    "session_id": known,
+                    "messages": _of_user(saved["messages"], whose),
+                    "users": [whose],
+                }
+            yield {"type": "session", **saved}
             async for turn in self.turns(known, tenant=asked):
                 with suppress(TurnNotFound):  # it has expired
-                    told = msgspec.to_builtins(await turn.info())
-                    yield {"type": "turn", **told, "runs": msgspec.to_builtins(await turn.runs())}
+                    info = await turn.info()
+                    if whose in (None, info.user):
+                        runs = msgspec.to_builtins(await turn.runs())
+                        yield {"type": "turn", **msgspec.to_builtins(info), "runs": runs}
             async for schedule in self.schedules(known, tenant=asked):
-                yield {"type": "schedule", **msgspec.to_builtins(schedule)}
+                if whose in (None, schedule.user):
+                    yield {"type": "schedule", **msgspec.to_builtins(schedule)}
 
     async def waiting(self, *, tenant: str | None = None) -> AsyncGenerator[SuspendedTurn, None]:
         """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
@@ -605,3 +633,61 @@ async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgo
         found.turns += await erase_turns(cell, tenant) or 0
     await search(cells, {*found.sessions}, tenant, found)
     return found
+
+
+def _of_user(messages: list[dict[str, Any]], user: str) -> list[dict[str, Any]]:
+    """Return the messages of all turns that the user has submitted or steered."""
+    turns = {one.get("turn_id") for one in messages if one.get("by") == user}
+    return [one for one in messages if one.get("turn_id") in turns or one.get("by") == user]
+
+
+async def _forget_user(client: AsyncClient, user: str, tenant: str | None) -> Forgotten:
+    found, cells = Forgotten(), list(client.connections.cells)
+    for schedule in [one async for one in client.schedules(tenant=tenant) if one.user == user]:
+        await client.schedules(schedule.session_id).delete(schedule.name)
+        found.schedules += 1
+    sessions = await sessions_of_user(cells, user, tenant)
+    if client.connections.archive is not None:
+        async for info in client.sessions(tenant=tenant, children=True):
+            users = (await client.session(info.session_id).to_dict()).get("users", [])
+            if user in users:
+                sessions.setdefault(info.session_id, OfUser()).users = {*users}
+    for session, of in sessions.items():
+        if of.users == {user}:
+            if await client.session(session).delete():
+                found.sessions.append(session)
+        else:
+            found.turns += await _forget_in(client, SessionId(session), user, of.turns)
+    for cell in cells:
+        found.turns += await erase_turns(cell) or 0
+    await search(cells, {*found.sessions}, tenant, found, user, sessions.keys())
+    return found
+
+
+async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: list[str]) -> int:
+    """Erase the turns of a user from a session that stays, and those that they have steered."""
+    doomed = {*turns}
+    for turn in turns:
+        with suppress(TurnNotFound):
+            one = await client.turn(turn)
+            await one.cancel("the user was erased")
+            await one.ended()
+            doomed |= {(await one.info()).steered_into or turn}
+    cell = client.connections.cell_of_session(session)
+
+    def without(messages: list[Message]) -> list[Message]:
+        doomed.update(one.turn_id for one in messages if one.by == user and one.turn_id)
+        return [one for one in messages if one.turn_id not in doomed and one.by != user]
+
+    runtime, ref = RedisRuntime(client.connections.here), SessionRef(session)
+    while True:
+        known = await found_in(cell, session)
+        if known.closed:
+            return 0  # its history cannot be changed: the search reports it
+        if known.fields:
+            await runtime.edit(ref, Edit(becomes=without))
+        answer = await erase_turns_of(cell, session, user, sorted(doomed))
+        if not isinstance(answer, Busy):
+            return answer
+        with suppress(TurnNotFound):
+            await (await client.turn(answer.turn_id)).ended()

@@ -101,6 +101,7 @@ class Client(Synchronous[AsyncClient]):
         timeout: float | timedelta | None = LEFT_OUT,
         if_busy: IfBusy = LEFT_OUT,
         metadata: Mapping[str, Any] | None = LEFT_OUT,
+        user: str | None = LEFT_OUT,
         queue: str | None = LEFT_OUT,
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
@@ -157,6 +158,7 @@ class Client(Synchronous[AsyncClient]):
                         timeout=timeout,
                         if_busy=if_busy,
                         metadata=metadata,
+                        user=user,
                         queue=queue,
                         priority=priority,
                         caller_tools=caller_tools,
@@ -478,9 +480,17 @@ class Client(Synchronous[AsyncClient]):
         return call(self._async.tenant_limits(tenant))
 
     def forget(
-        self, *, session: str | None = None, tenant: str | None = None, memory: str = "memory"
+        self,
+        *,
+        session: str | None = None,
+        tenant: str | None = None,
+        user: str | None = None,
+        memory: str = "memory",
     ) -> Forgotten:
         """Erase all content of a session, or of a tenant: its sessions, schedules, webhooks and facts of a ``memory``.
+
+        With ``user``, perhaps of one ``tenant``: the sessions whose turns name this user alone, and of sessions of
+        several users the user's turns, with their messages, and all events up to them.
 
         Turns of sessions that have expired are erased too. Running turns are cancelled first. Afterwards every key is
         searched; ``left`` names those that still have content, and ``pending`` copies that workers remove. Pass
@@ -491,10 +501,14 @@ class Client(Synchronous[AsyncClient]):
         >>> found.left
         []
         """
-        return call(self._async.forget(session=session, tenant=tenant, memory=memory))
+        return call(self._async.forget(session=session, tenant=tenant, user=user, memory=memory))
 
-    def export(self, *, session: str | None = None, tenant: str | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the content of a session or of a tenant, as values for lines of JSON.
+    def export(
+        self, *, session: str | None = None, tenant: str | None = None, user: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over the content of a session, of a tenant or of a user, as values for lines of JSON.
+
+        Of sessions of several users, these are the messages and turns of the user.
 
         Each has a ``type``: ``session`` (what ``Session.to_dict`` returns), followed by its turns (``turn``, with all
         ``runs``) and its schedules (``schedule``). Raises ``UsageError``, ``WrongTenant`` and ``StoreError``.
@@ -502,7 +516,9 @@ class Client(Synchronous[AsyncClient]):
         >>> [one["type"] for one in client.export(session="user-123")][:2]
         ['session', 'turn']
         """
-        return iterate(self._async.export(session=session, tenant=tenant), instead="AsyncClient.export")
+        return iterate(
+            self._async.export(session=session, tenant=tenant, user=user), instead="AsyncClient.export"
+        )
 
     def waiting(self, *, tenant: str | None = None) -> Iterator[SuspendedTurn]:
         """Iterate over the turns that wait for decisions, the one that waits longest first, perhaps of one tenant.
@@ -683,6 +699,7 @@ class Schedules(Synchronous[AsyncSchedules]):
         timeout: float | timedelta | None = LEFT_OUT,
         if_busy: IfBusy = LEFT_OUT,
         metadata: Mapping[str, Any] | None = LEFT_OUT,
+        user: str | None = LEFT_OUT,
         queue: str | None = LEFT_OUT,
         priority: Priority | None = LEFT_OUT,
         caller_tools: Iterable[CallerTool | Mapping[str, Any] | Callable[..., Any]] | None = LEFT_OUT,
@@ -723,6 +740,7 @@ class Schedules(Synchronous[AsyncSchedules]):
                     timeout=timeout,
                     if_busy=if_busy,
                     metadata=metadata,
+                    user=user,
                     queue=queue,
                     priority=priority,
                     caller_tools=caller_tools,

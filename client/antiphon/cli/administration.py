@@ -288,14 +288,14 @@ def _listed(argv: list[str]) -> list[str]:
 
 
 def export(argv: list[str]) -> int:
-    """Print the content of a session or of a tenant as lines of JSON
+    """Print the content of a session, of a tenant or of a user as lines of JSON
 
     Each line has a `type`: `session`, followed by its turns (`turn`) and schedules (`schedule`).
     """
     options = _content_parser(export).parse_args(argv)
 
     async def printed(client: AsyncClient) -> None:
-        async for one in client.export(session=options.session, tenant=options.tenant):
+        async for one in client.export(session=options.session, tenant=options.tenant, user=options.user):
             print_json([one])
 
     read_client(options, printed)
@@ -303,7 +303,7 @@ def export(argv: list[str]) -> int:
 
 
 def forget(argv: list[str]) -> int:
-    """Erase all content of a session or of a tenant, and search for what is left
+    """Erase all content of a session, of a tenant or of a user, and search for what is left
 
     Running turns are cancelled. It exits with 1 if the search finds content: repeat it then. Export first what is to be
     kept.
@@ -316,7 +316,9 @@ def forget(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     found = read_client(
         options,
-        lambda client: client.forget(session=options.session, tenant=options.tenant, memory=options.memory),
+        lambda client: client.forget(
+            session=options.session, tenant=options.tenant, user=options.user, memory=options.memory
+        ),
     )
     if options.json:
         print_json([found])
@@ -336,7 +338,8 @@ def forget(argv: list[str]) -> int:
 def _content_parser(command: Command) -> argparse.ArgumentParser:
     parser = command_parser(command)
     parser.add_argument("--session", metavar="ID", help="the session")
-    add_tenant(parser, "the tenant; with --session: fail if the session belongs to another one")
+    parser.add_argument("--user", metavar="NAME", help="the user that turns were submitted for")
+    add_tenant(parser, "the tenant; with --session: its owner, or the command fails; with --user: the user's")
     add_archive(parser)
     add_redis(parser)
     return parser

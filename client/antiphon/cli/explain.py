@@ -285,7 +285,7 @@ class _Told:
         info = self._info
         return {
             "turn_id": info.turn_id, "session_id": info.session_id, "status": info.status, "queue": self._queue,
-            "tenant": self._tenant, "agent": info.agent, "run": info.run, "attempt": info.attempt,
+            "tenant": self._tenant, "user": info.user, "agent": info.agent, "run": info.run, "attempt": info.attempt,
             "worker": self._worker, "crashes": self._crashes, "errors": self._errors, "created": info.created,
             "started": info.started, "ended": info.ended, "code": info.code, "error": info.error,
             "usage": info.usage, "seconds": self._story.seconds,
@@ -297,6 +297,7 @@ class _Told:
         agent = f", for the agent {info.agent}" if info.agent else ""
         tenant = f" of the tenant {self._tenant}" if self._tenant else ""
         print(paint(f"Turn {info.turn_id} is {info.status}.", "bold"))
+        tenant += f" for the user {info.user}" if info.user else ""
         where = f"session {info.session_id}{tenant} and the queue {self._queue}{agent}"
         print(paint(f"It was submitted to {where},"))
         print(f"at {clock_time(info.created)}.")

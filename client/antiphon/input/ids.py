@@ -33,6 +33,11 @@ def tenant_id(value: object) -> str:
     return _text(value, "tenant")
 
 
+def user_name(value: object) -> str:
+    """Check the name of a user, which has the limits of a session id. Raises ``InvalidId``."""
+    return _text(value, "user")
+
+
 def other_tenant(session: str, tenant: str) -> WrongTenant:
     """Return the error for a call that names another tenant than the session's."""
     return WrongTenant(

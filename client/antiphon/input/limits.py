@@ -34,6 +34,7 @@ class Limits:
     tenant_turns: int = _limit(10_000, "turns of one tenant in one Redis that have not ended")
     tenant_schedules: int = _limit(1_000, "schedules of one tenant in one Redis")
     sessions: int = _limit(10_000_000, "sessions of one Redis")
+    session_users: int = _limit(1_000, "users that the turns of one session name")
     delayed_turns: int = _limit(100_000, "delayed turns of one Redis that are not due yet")
     progress_bytes: int = _limit(4 * 1024, "the text of one `context.progress`; a longer one is cut")
     custom_bytes: int = _limit(16 * 1024, "the data of one `context.emit`")
@@ -48,7 +49,7 @@ class Limits:
     fallbacks: int = _limit(16, "models that an agent names as fallbacks")
     script_answers: int = _limit(1_000, "answers of a script that comes with a turn")
     script_delay: int = _limit(60, "seconds before each of its pieces")
-    id_bytes: int = _limit(200, "ids of sessions and names of tenants (`InvalidId`)")
+    id_bytes: int = _limit(200, "ids of sessions, names of tenants and users (`InvalidId`)")
 
 
 LIMITS = Limits()

@@ -150,7 +150,7 @@ class TurnRequest(Struct, omit_defaults=True):
     turns of the session pass this one by while it is suspended. ``instructions`` take the place of the system prompt,
     and ``max_tool_calls`` is how many calls of the workers' tools the turn may make; a request with one of them has the
     ``version`` ``OWN_RULES``. ``trace`` is the W3C ``traceparent`` of the span in which it was submitted, if its
-    process uses OpenTelemetry.
+    process uses OpenTelemetry. ``user`` names the user that the turn is of.
     """
 
     messages: list[Message]
@@ -166,6 +166,7 @@ class TurnRequest(Struct, omit_defaults=True):
     max_tool_calls: int | None = None
     version: int | str = 1
     trace: str = ""
+    user: str | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

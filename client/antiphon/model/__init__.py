@@ -57,7 +57,7 @@ class Message(Struct, omit_defaults=True):
     ``interrupted`` marks the last message of a turn that was stopped and kept what it had said. ``status``, ``error``
     and ``user_error``, the sentence for end users, are those of its turn where a page of history also shows turns that
     have not ended, or that failed; a message of the history has none of them. ``decisions``, of a message with results
-    of tools, say who decided about these calls, and when.
+    of tools, say who decided about these calls, and when. ``by`` names the user whose turn brought the message.
 
     >>> Message.user("What's the capital of France?").text
     "What's the capital of France?"
@@ -76,6 +76,7 @@ class Message(Struct, omit_defaults=True):
     error: str | None = None
     decisions: list[Decision] = field(default_factory=list)
     user_error: str | None = None
+    by: str | None = None
 
     @classmethod
     def user(cls, content: str | Sequence[Part]) -> Message:

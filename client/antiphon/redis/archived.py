@@ -77,6 +77,7 @@ def _merged(live: Found, saved: SavedSession, kept: Mapping[str, bytes]) -> dict
     merged = {name: getattr(saved, name) | live.value(name) for name in DICTIONARY_FIELDS}
     merged["variables"] = _variables(live, saved)
     merged["children"] = list(dict.fromkeys([*saved.children, *live.children]))
+    merged["users"] = list(dict.fromkeys([*saved.users, *live.value("users")]))
     return fields | {name: encode_field(name, value) for name, value in merged.items()}
 
 

@@ -15,7 +15,7 @@ from antiphon.wire.keys import RQ, rq_key
 SCANNED = 1000  # keys that one round trip looks at
 OF_A_SESSION = ("inbox", "history", "events", "turns", "scheduled")
 RECORDS = ("session", "turn", "schedule", "webhook")
-FIELDS = ("session", "tenant", "deleted", "created", "description", "ant_prefix")
+FIELDS = ("session", "tenant", "deleted", "created", "description", "ant_prefix", "user", "users")
 
 
 class Forgotten(Struct):
@@ -36,13 +36,33 @@ class Forgotten(Struct):
     pending: list[str] = field(default_factory=list[str])
 
 
-class Search:
-    """Looks at every key of a cell for what belongs to these sessions, or to a tenant."""
+class OfUser(Struct):
+    """What a session has of a user: the ids of turns that are kept. ``users`` are all of the session's."""
 
-    def __init__(self, cell: Cell, sessions: Collection[str], tenant: str | None) -> None:
+    turns: list[str] = field(default_factory=list[str])
+    users: set[str] = field(default_factory=set[str])
+
+
+class Search:
+    """Looks at every key of a cell for what belongs to these sessions, to a tenant, or to a user (of a tenant).
+
+    ``of_user`` are the sessions that a user's turns name, and ``shared`` those of which only such turns were erased.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        sessions: Collection[str],
+        tenant: str | None,
+        user: str | None = None,
+        shared: Collection[str] = (),
+    ) -> None:
         self._cell = cell
         self._sessions = sessions
         self._tenant = tenant
+        self._user = user
+        self._with_threads = {*sessions, *shared}
+        self.of_user: dict[str, OfUser] = {}
         self._erased: list[str] = []
         self._threads: list[str] = []
         self.searched = 0
@@ -73,7 +93,7 @@ class Search:
                 self.left.append(key)
             elif kind == "remembered" and name in self._sessions:
                 self.pending.append(f"memory:{name}")
-            elif kind == "graph" and _session_of_thread(name) in self._sessions:
+            elif kind == "graph" and _session_of_thread(name) in self._with_threads:
                 self._threads.append(key)
         found: list[list[bytes | None] | Exception] = await asked(pipe.execute(raise_on_error=False))
         for record, values in zip(records, found, strict=True):
@@ -82,8 +102,14 @@ class Search:
 
     def _judge(
         self, key: str, kind: str, name: str, session: str, tenant: str, deleted: str, created: str,
-        description: str, prefix: str,
+        description: str, prefix: str, user: str, users: str,
     ) -> None:  # fmt: skip
+        if self._user and self._tenant in (None, tenant) and self._user in (user, *users.split("\n")):
+            if not deleted:
+                self._note_user(key, kind, name, session, users)
+            return
+        if self._user and session not in self._sessions:
+            return
         session = {"session": name, "job": description}.get(kind, session)
         if kind == "job" and prefix != self._cell.keys.prefix:
             return
@@ -93,6 +119,14 @@ class Search:
             self._erased.append(name)
         elif kind != "session" or created:
             self.left.append(key)
+
+    def _note_user(self, key: str, kind: str, name: str, session: str, users: str) -> None:
+        self.left.append(key)
+        of = self.of_user.setdefault(name if kind == "session" else session, OfUser())
+        if kind == "session":
+            of.users = set(users.split("\n"))
+        elif kind == "turn":
+            of.turns.append(name)
 
     async def _look_for_remains(self) -> None:
         """Of erased turns, of graphs that have run turns, and of copies outside this Redis."""
@@ -128,12 +162,27 @@ def _session_of_thread(name: str) -> str:
 
 
 async def search(
-    cells: Iterable[Cell], sessions: Collection[str], tenant: str | None, found: Forgotten
+    cells: Iterable[Cell],
+    sessions: Collection[str],
+    tenant: str | None,
+    found: Forgotten,
+    user: str | None = None,
+    shared: Collection[str] = (),
 ) -> None:
     """Search all keys of these cells, and note in the report what was found. Raises ``StoreError``."""
     for cell in cells:
-        one = Search(cell, sessions, tenant)
+        one = Search(cell, sessions, tenant, user, shared)
         await one.run()
         found.searched += one.searched
         found.left += one.left
         found.pending += one.pending
+
+
+async def sessions_of_user(cells: Iterable[Cell], user: str, tenant: str | None) -> dict[str, OfUser]:
+    """Return the sessions with turns of a user, by a search of all keys. Raises ``StoreError``."""
+    found: dict[str, OfUser] = {}
+    for cell in cells:
+        one = Search(cell, (), tenant, user)
+        await one.run()
+        found |= one.of_user
+    return found

@@ -90,6 +90,7 @@ class _Plan(Struct, omit_defaults=True):
     tenant: str = ""
     input_bytes: int = 0
     priority: Priority = "normal"
+    user: str = ""
 
 
 class Schedule(Struct):
@@ -106,6 +107,7 @@ class Schedule(Struct):
     tenant: str | None = None
     last_turn: str | None = None
     error: str | None = None
+    user: str | None = None
 
 
 class AsyncSchedules:
@@ -161,7 +163,7 @@ class AsyncSchedules:
             self._check_own(found)
         now = await cell.server_ms()
         due = next_due(plan.every_ms, plan.cron, tz, after=now, now=now)
-        fields = {"session": where, "tenant": plan.tenant}
+        fields = {"session": where, "tenant": plan.tenant, "user": plan.user}
         await write_schedule(cell, where, name, str(due), fields, msgspec.json.encode(plan))
 
     async def pause(self, name: str) -> None:
@@ -285,7 +287,7 @@ async def _submit(cell: Cell, found: StoredSchedule, plan: _Plan, due: int, now:
         await cell.submit(
             session, turn, request, digest=hashlib.sha256(request).hexdigest(), queue=plan.queue,
             agent_queue=plan.agent_queue, default_queue=plan.default_queue, agent=plan.agent.encode(),
-            tenant=plan.tenant, key=key, input_bytes=plan.input_bytes, priority=plan.priority,
+            tenant=plan.tenant, key=key, input_bytes=plan.input_bytes, priority=plan.priority, user=plan.user,
         )  # fmt: skip
     except StoreError:
         raise
@@ -310,7 +312,7 @@ def _plan(given: dict[str, Any], text: Input, every_ms: int, cron: str, tz: str)
     turn = encoded_turn(work.request(agent))
     return _Plan(
         turn.request.decode(), every_ms, cron, tz, turn.agent.decode(), work.queue or "", turn.agent_queue,
-        DEFAULT_QUEUE, work.tenant or "", turn.input_bytes, work.priority,
+        DEFAULT_QUEUE, work.tenant or "", turn.input_bytes, work.priority, work.user or "",
     )  # fmt: skip
 
 
@@ -335,4 +337,5 @@ def _shown(cell: Cell, found: StoredSchedule) -> Schedule:
         plan.tenant or None,
         text_of(found.fields.get("turn")) or None,
         found.error(cell) or None,
+        plan.user or None,
     )

@@ -95,7 +95,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             usage=response.usage, messages=response.messages,
             calls=calls if record.status == "suspended" else [], decisions=decisions,
             steered_into=text_of(fields.get("steered_into")) or None,
-            tenant=text_of(fields.get("tenant")) or None,
+            tenant=text_of(fields.get("tenant")) or None, user=request.user,
         )  # fmt: skip
 
 

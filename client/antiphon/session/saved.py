@@ -82,6 +82,7 @@ class SavedSession(OpeningFields):
     fork_of: Annotated[str | None, Field("text or null")] = None
     fork_at: Annotated[str | None, Field("text or null")] = None
     branches: Annotated[dict[str, str], Field("a dictionary of message ids")] = field(default_factory=dict)
+    users: Annotated[list[str], Field("a list of names of users")] = field(default_factory=list)
     closed: Annotated[bool, Field("true or false")] = False
     summary: Annotated[SavedSummary | None, Field("a dictionary of messages and text, or null")] = None
     usage: Annotated[Usage | None, Field("a dictionary of tokens and cost, or null")] = None

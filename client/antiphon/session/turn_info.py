@@ -49,7 +49,8 @@ class TurnInfo(Struct, omit_defaults=True):
     ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
     its last suspension.
 
-    ``tenant`` is the owner of the turn's session, None for a session without one.
+    ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user that the turn is
+    of, if its caller named one.
 
     ``steered_into`` is the turn that took the input of this one, if it was submitted with ``if_busy="steer"`` and that
     turn had a model call to come. The answer is then that of the other turn.
@@ -78,6 +79,7 @@ class TurnInfo(Struct, omit_defaults=True):
     steered_into: str | None = None
     tenant: str | None = None
     user_error: str | None = None
+    user: str | None = None
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from antiphon.errors import UsageError
-from antiphon.input.ids import check_key, check_queue, tenant_id
+from antiphon.input.ids import check_key, check_queue, tenant_id, user_name
 from antiphon.input.messages import Input, to_input
 from antiphon.input.options import LIFETIME, Option, Positive, declared
 from antiphon.input.parameters import ModelParams, check_params
@@ -161,6 +161,15 @@ class TurnOptions(TypedDict, total=False):
             check=lambda value: plain(value, "metadata"),
             json=dict[str, Any],
             default={},
+        ),
+    ]
+    user: Annotated[
+        str | None,
+        Option(
+            doc="the name of the user that the turn is of, to export and erase; models do not see it",
+            check=user_name,
+            json=str | None,
+            missing={"local": _ALONE},
         ),
     ]
     queue: Annotated[
@@ -397,6 +406,7 @@ class Work(Struct):
     retry_failed: bool = False
     delay: float | None = None
     tenant: str | None = None
+    user: str | None = None
     cursor: int | None = None
     revises: str | None = None
     caller_tools: list[CallerTool] = field(default_factory=list[CallerTool])
@@ -466,6 +476,8 @@ def work_of_client(text: Input, given: Mapping[str, Any]) -> Work:
 
 
 def _work(messages: list[Message], options: dict[str, Any]) -> Work:
+    user = options.get("user")  # it stays with the history, for longer than the turn
+    messages = [one if one.by == user else msgspec.structs.replace(one, by=user) for one in messages]
     schema = options.get("schema")
     return Work(messages, output=None if schema is None else output_schema(schema), **options)
 

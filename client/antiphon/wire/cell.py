@@ -136,6 +136,7 @@ class Cell:
         again: str = "",
         priority: Priority = "normal",
         cursor: int | None = None,
+        user: str = "",
     ) -> int:
         """Accept a turn and return its position in the inbox. A ``ttl_ms`` of 0 is for ever, None keeps the session's.
 
@@ -154,7 +155,7 @@ class Cell:
                 "submit", session_id, turn_id, known, request, queue, agent_queue, default_queue, given(ttl_ms),
                 inbox_limit, LIMITS.delayed_turns, LIMITS.tenant_turns, LIMITS.sessions,
                 if_busy, due_in_ms, tail, agent, metadata, tenant, sealed_key, input_bytes, again,
-                "" if priority == "normal" else priority, given(cursor),
+                "" if priority == "normal" else priority, given(cursor), user, LIMITS.session_users,
             )  # fmt: skip
             if answer[:1] == [b"ACCEPTED"]:
                 return int(answer[1] or 0)

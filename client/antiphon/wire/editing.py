@@ -164,6 +164,17 @@ async def erase_turns(cell: Cell, tenant: str = "", *, if_due: bool = False) -> 
                 raise unexpected("erase", answer)
 
 
+async def erase_turns_of(cell: Cell, session: SessionId, user: str, turns: Sequence[str]) -> int | Busy:
+    """Erase these ended turns of a session that stays, without the user. Returns how many it has erased."""
+    match await cell.run("editing/erase_turns", session, user, *turns):
+        case [b"ERASED", erased]:
+            return erased
+        case [b"BUSY", turn]:
+            return Busy(TurnId(text_of(turn)))
+        case answer:
+            raise unexpected("erase_turns", answer)
+
+
 async def forget_turn(cell: Cell, turn_id: TurnId) -> None:
     """Delete the record of a turn that has ended. Raises ``UsageError`` if it has not, and ``TurnNotFound``."""
     match await cell.run("editing/forget", turn_id):

@@ -55,6 +55,7 @@ _OF_DAMAGE = (
 
 _FULL_OF = {
     "delayed_turns": "This Redis has {} delayed turns already. Submit the turn again when some are due.",
+    "session_users": "The turns of this session name {} users already. Use another session.",
     "sessions": "This Redis has {} sessions already. Delete sessions, or give them a shorter ttl=.",
 }
 

@@ -48,6 +48,7 @@ export const JOB_OPTIONS = {
   agent: null,
   schema: null,
   delay: null,
+  user: null,
   ttl: undefined,
   params: {},
   tenant: null,

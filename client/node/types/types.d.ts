@@ -147,6 +147,7 @@ export interface Message {
   error?: string | null;
   decisions?: Decision[];
   user_error?: string | null;
+  by?: string | null;
 }
 /** Plain text. ``annotations`` are the provider's own (citations), whole; ``item`` is what else it said of it. */
 export interface TextPart {
@@ -243,6 +244,7 @@ export interface TurnInfo {
   steered_into?: string | null;
   tenant?: string | null;
   user_error?: string | null;
+  user?: string | null;
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -308,6 +310,7 @@ export interface Submit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
+  user?: string | null;
   ttl?: number | null;
   params?: JsonObject;
   tenant?: string | null;
@@ -402,6 +405,7 @@ export interface Edit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
+  user?: string | null;
   params?: JsonObject;
 }
 /** The options of the turn that answers the last question again. */
@@ -420,6 +424,7 @@ export interface Regenerate {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
+  user?: string | null;
   params?: JsonObject;
 }
 /** ``status`` selects turns that have it when they are read. */
@@ -556,6 +561,7 @@ export interface FailedTurn {
   steered_into?: string | null;
   tenant?: string | null;
   user_error?: string | null;
+  user?: string | null;
   queue?: string;
   runs?: TurnRun[];
 }
@@ -614,6 +620,7 @@ export interface Schedule {
   tenant?: string | null;
   last_turn?: string | null;
   error?: string | null;
+  user?: string | null;
 }
 /** What is submitted, and when: ``every`` so many seconds, or at the times of ``cron`` text in the time zone ``tz``. */
 export interface SetSchedule {
@@ -631,6 +638,7 @@ export interface SetSchedule {
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
+  user?: string | null;
   params?: JsonObject;
   tenant?: string | null;
 }
@@ -749,6 +757,8 @@ export interface TurnOptions {
   key?: string | null;
   /** time in seconds until the turn may run */
   delay?: number | null;
+  /** the name of the user that the turn is of, to export and erase; models do not see it */
+  user?: string | null;
   /** how long the session is kept after its last turn, in seconds; none (null) is for ever */
   ttl?: number | null;
   /** parameters of the model, such as temperature */

@@ -87,7 +87,7 @@ def test_the_search_finds_what_is_left(client, redis_url, key):
 
 def test_something_must_be_named(client):
     for act in (client.forget, lambda: list(client.export())):
-        with pytest.raises(UsageError, match="Pass session= or tenant="):
+        with pytest.raises(UsageError, match="Pass session=, tenant= or user="):
             act()
 
 

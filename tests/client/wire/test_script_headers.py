@@ -36,6 +36,7 @@ WRAPPERS = {
     "editing/fork": editing.fork_session,
     "editing/delete": editing.delete_session,
     "editing/erase": editing.erase_turns,
+    "editing/erase_turns": editing.erase_turns_of,
     "editing/forget": editing.forget_turn,
     "suspend": suspension.suspend,
     "decide": suspension.decide,

@@ -8,6 +8,7 @@ for turns that crash.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -73,7 +74,7 @@ class Transitions(SessionTransitions):
         self, session_id: str, turn_id: str, digest: str, request: bytes, queue: str, agent_queue: str,
         default_queue: str, ttl_ms: Any, inbox_limit: int, delayed_limit: int, tenant_limit: int, session_limit: int,
         busy: str, due_in_ms: int, tail: int, agent: bytes, metadata: bytes, tenant: str, key: str, input_bytes: int,
-        again: str, priority: str, cursor: Any,
+        again: str, priority: str, cursor: Any, user: str, user_limit: int,
     ) -> Answer:  # fmt: skip
         """Accept a turn: it enters its session's inbox, or waits until it is due."""
         now, life = self.clock(), DEFAULT_TTL_MS if ttl_ms == "" else int(ttl_ms)
@@ -92,8 +93,8 @@ class Transitions(SessionTransitions):
         if "created" not in kept and len(self.sessions) >= session_limit:
             return [b"FULL", b"sessions"]
         turn = Turn(turn_id, session)
-        if priority:
-            turn.record.put(priority=priority)
+        if not _note_user(turn, user, user_limit):
+            return [b"FULL", b"session_users"]
         kept.begin(now, turn_id)
         home = _kept_by(session, queue, agent, agent_queue, ttl_ms, tenant)
         turn.record.put(
@@ -101,8 +102,8 @@ class Transitions(SessionTransitions):
             status="queued", run=1, attempt=0, crashes=0, errors=0, step=1, tail=tail, queued_at=now, agent=agent,
             metadata=metadata, position=length, created=now, key=key, input=input_bytes,
         )  # fmt: skip
-        if whose := kept.text("tenant"):
-            turn.record.put(tenant=whose)
+        more = {"tenant": kept.text("tenant"), "priority": priority}
+        turn.record.put(**{name: value for name, value in more.items() if value})
         self.sessions[session_id], self.turns[turn_id] = session, turn
         self._list(turn)
         self.accepted(turn)
@@ -207,6 +208,7 @@ class Transitions(SessionTransitions):
         begun = session.record.begin(now, turn.id)
         if begun and (tenant := record.get("tenant")):
             session.record.put(tenant=tenant)
+        _note_user(turn, record.text("user"))
         if turn not in session.turns:
             self._list(turn)
         return self._enter(turn, now, behind)
@@ -647,6 +649,18 @@ def _kept_by(session: Session, queue: str, agent: bytes, agent_queue: str, ttl_m
     if tenant and "tenant" not in kept:
         kept.put(tenant=tenant)
     return home
+
+
+def _note_user(turn: Turn, user: str, limit: float = math.inf) -> bool:
+    """Note whose the turn is. Returns False if its session has as many users as it may have."""
+    kept = turn.session.record
+    users = kept.text("users").split("\n") if "users" in kept else []
+    if user and user not in users and len(users) >= limit:
+        return False
+    if user:
+        turn.record.put(user=user)
+        kept.put(users="\n".join(dict.fromkeys([*users, user])))
+    return True
 
 
 def _due(found: Iterable[T], name: str, now: int, limit: int) -> list[T]:

@@ -5,7 +5,7 @@
 -- `busy` is what to do if the inbox is not empty: enqueue, reject, interrupt, rollback or steer.
 -- `input` is the length of the input's JSON in the request, or 0. `again` names a request to run a failed turn again.
 -- `cursor` is the last event of the session that its caller has seen, or empty: then the session may have gone on.
--- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority cursor
+-- @args session turn digest request queue agent_queue default_queue ttl_ms inbox_limit delayed_limit tenant_limit session_limit busy due_in_ms tail agent metadata tenant key input again priority cursor user user_limit
 -- -> ACCEPTED, position    (also for a repetition)
 -- -> KEY_REUSED            the id belongs to another request
 -- -> TURN_DELETED          its session was deleted, and what it said
@@ -17,7 +17,7 @@
 -- -> FULL, limit           Redis has as many as this limit allows
 -- -> TENANT_LIMIT, limit, its number, ms to wait
 -- -> OUT_OF_RANGE          no Redis can wait or keep that long
--- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw stop busy erasing requeue tenants
+-- @include publish rq_view life shares inbox let_in holder notices conclude suspended withdraw stop busy erasing requeue tenants users
 local now, due_in, life = now_ms(), tonumber(due_in_ms), tonumber(ttl_ms ~= '' and ttl_ms or DEFAULT_TTL_MS)
 for _, ms in ipairs({due_in or -1, life or -1}) do
   if not (ms >= 0 and ms <= FOR_EVER_MS) then return {'OUT_OF_RANGE'} end
@@ -38,6 +38,7 @@ if known[1] then
   local stopped = stopped_by(session, busy)
   local position = run_again(session, turn, now, again, stopped)
   if not position then return {'SESSION_CLOSED'} end
+  note_user(session, turn, redis.call('HGET', key_turn(turn), 'user'))
   if stopped then act_on(session, stopped, turn, busy, now) end
   return {'ACCEPTED', position}
 end
@@ -52,6 +53,10 @@ if cursor ~= '' and tonumber(seq) ~= tonumber(cursor) then return {'SESSION_CHAN
 if due_in > 0 and redis.call('ZCARD', key_due()) >= tonumber(delayed_limit) then return {'FULL', 'delayed_turns'} end
 if length >= tonumber(inbox_limit) then return {'INBOX_FULL', length} end
 if not kept[6] and redis.call('ZCARD', key_sessions()) >= tonumber(session_limit) then return {'FULL', 'sessions'} end
+local users = user ~= '' and redis.call('HGET', key_session(session), 'users')
+if users and select(2, string.gsub(users, '\n', '')) + 1 >= tonumber(user_limit) and not names(users, user) then
+  return {'FULL', 'session_users'}
+end
 local whose = kept[2] or tenant
 if whose ~= '' then
   local limit, number, wait_ms = limit_reached(whose, now, tonumber(tenant_limit))
@@ -97,6 +102,7 @@ end
 if first_named then keep('queue', queue) end
 if tenant ~= '' and not kept[2] then keep('tenant', tenant) end
 if whose ~= '' then count_for_tenant(whose, turn, now) end
+note_user(session, turn, user)
 if priority ~= '' then redis.call('HSET', key_turn(turn), 'priority', priority) end
 if #first > 0 then redis.call('HSET', key_session(session), unpack(first)) end
 list_turn(session, turn)
