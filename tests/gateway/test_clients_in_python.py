@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+import openai
 import pytest
 from support.openai_clients import calling
 
@@ -36,7 +37,7 @@ async def gateway(redis_url, turns):
 
 @pytest.mark.parametrize("kind", ["responses", "chat"])
 async def test_the_official_agents_sdk_of_openai_runs_its_tools(redis_url, kind):
-    agents, openai = pytest.importorskip("agents"), pytest.importorskip("openai")
+    agents = pytest.importorskip("agents")
     agents.set_tracing_disabled(True)
     async with (
         gateway(redis_url, turns=1 if kind == "responses" else 3) as url,
@@ -54,9 +55,12 @@ async def test_the_official_pydantic_ai_runs_its_tools(redis_url, kind):
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    async with gateway(redis_url, turns=1 if kind == "responses" else 3) as url:
+    async with (
+        gateway(redis_url, turns=1 if kind == "responses" else 3) as url,
+        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+    ):
         made = OpenAIResponsesModel if kind == "responses" else OpenAIChatModel
-        agent = ai.Agent(made(MODEL, provider=OpenAIProvider(base_url=url, api_key="none")))
+        agent = ai.Agent(made(MODEL, provider=OpenAIProvider(openai_client=client)))
 
         @agent.tool_plain
         def look(at: str) -> str:
@@ -73,12 +77,14 @@ async def test_the_official_langchain_client_binds_tools_and_streams(redis_url, 
         "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
     }
     async with gateway(redis_url, turns=1 if kind == "responses" else 3) as url:
-        model = chat.ChatOpenAI(
+        client = chat.ChatOpenAI(
             model=MODEL, base_url=url, api_key="none", max_retries=0, use_responses_api=kind == "responses"
-        ).bind_tools([tool])
-        said = [messages.HumanMessage("Look")]
+        )
+        model, said = client.bind_tools([tool]), [messages.HumanMessage("Look")]
         for _ in range(2):
             said.append(await model.ainvoke(said))
             call = said[-1].tool_calls[0]
             said.append(messages.ToolMessage(f"a {call['args']['at']}", tool_call_id=call["id"]))
         assert "".join([piece.text async for piece in model.astream(said)]) == SEEN
+        await client.root_async_client.close()
+        client.root_client.close()
