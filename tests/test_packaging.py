@@ -41,6 +41,7 @@ EXTRAS = {
     "langgraph": ["antiphon.ext.langgraph"],
     "llama-index": ["antiphon.ext.llama_index"],
     "memory": ["antiphon.memory.faiss_store", "antiphon.memory.word_embeddings"],
+    "metrics": ["antiphon.metrics"],
     "openai-agents": ["antiphon.ext.openai_agents"],
     "postgres": ["antiphon.stores.postgres"],
     "pydantic-ai": ["antiphon.ext.pydantic_ai"],

@@ -228,7 +228,7 @@ def operations_table() -> str:
 
 
 def options_table() -> str:
-    """Return the options of a turn and where they are missing, for docs/sessions.md."""
+    """Return the options of a turn and where they are missing, for docs/options.md."""
     return markdown(
         ("option", "what it is", "where it is missing, and why"),
         [(f"`{name}`", one.doc, _missing(one)) for name, one in OPTIONS.items()],
@@ -276,14 +276,12 @@ def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def generated() -> dict[Path, str]:
     """Return the files that are made here, with what they are to hold."""
     shapes, docs = Shapes(), ROOT / "docs"
-    http, sessions, node, protocol = (
-        docs / f"{name}.md" for name in ("http", "sessions", "node", "protocol")
-    )
+    http, options, node, protocol = (docs / f"{name}.md" for name in ("http", "options", "node", "protocol"))
     return {
         NODE / "types.d.ts": types(shapes),
         NODE / "generated.js": script(shapes),
         http: with_block(http.read_text(), "operations", operations_table()),
-        sessions: with_block(sessions.read_text(), "options", options_table()),
+        options: with_block(options.read_text(), "options", options_table()),
         node: with_block(node.read_text(), "options", node_table(shapes)),
         protocol: with_block(protocol.read_text(), "options", jobs_table(shapes)),
     }

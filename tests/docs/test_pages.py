@@ -15,7 +15,10 @@ from antiphon import Agent, Client, Message
 from antiphon.testing import script
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("sessions", "turns", "history", "storage")]
+PAGES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("sessions", "running", "finding", "testing", "turns", "history", "storage")
+]
 # What is no public name of its own; those are in test_docstrings.py.
 DOCUMENTED = [
     "antiphon.session.background",
