@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.accessible import LOOKS, PROBLEMS, focused_by_tab, looking_like, picture
 from support.chat import Chat
 from support.eventually import wait_until
 from support.stage import FIRST_WORDS
@@ -282,3 +283,18 @@ class Keyboard:
     def type(self, *keys: str) -> Keyboard:
         self._tab.driver.switch_to.active_element.send_keys(*keys)
         return self
+
+
+def test_every_part_can_be_read_named_and_focused_on_each_screen(chat, open_tab):
+    chat.start_worker()
+    tab = open_tab()
+    tab.write("Hello")
+    tab.shows("Hello", FIRST_WORDS)
+    wait_until(lambda: [one[2] for one in tab.articles()] == ["Edit", "Regenerate"], 20)
+    for width, height, scheme in LOOKS:
+        with looking_like(tab.driver, width, height, scheme):
+            tab.driver.refresh()
+            tab.shows("Hello", FIRST_WORDS)
+            picture(tab, f"chat-{width}-{scheme}")
+            assert tab.driver.execute_script(PROBLEMS) == [], (width, scheme)
+            assert [one for one in focused_by_tab(tab.driver, 14) if not one[1]] == [], (width, scheme)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from redis import Redis
+from support.accessible import LOOKS, PROBLEMS, focused_by_tab, looking_like, picture
 from support.browser import ABSENT, Page, open_browser
 from support.eventually import wait_until
 from support.operated import APP
@@ -561,7 +562,7 @@ def test_the_search_and_the_counts_are_of_all_sessions_and_not_of_those_that_wer
     page.shows("#filters", "All 61", "Running 0", "Suspended 0", "Failed 0")
     assert "Needle" not in page.text("#list")
     page.find("#search").send_keys("needle")
-    page.shows("#list", "Needle", "tenant acme")
+    page.shows("#list", "Needle", "acme")
     assert page.run("return document.querySelectorAll('#list li').length") == 1
     page.find("#search").clear()
     page.find("#search").send_keys("hay-5")
@@ -625,3 +626,56 @@ def test_a_suspended_turn_has_one_word_and_one_button_that_stops_it(operation):
     page.shows("article .mark", "Stopped: stopped by an operator.")
     page.shows("#filters", "Suspended 0")
     assert "Stop" not in page.run(buttons)
+
+
+@pytest.mark.parametrize(("width", "height", "scheme"), LOOKS)
+def test_every_part_can_be_read_named_and_focused_on_each_screen(operation, width, height, scheme):
+    page = operation.page
+    operation.start_worker()
+    for session, text in (("asks", "tool:refund Please"), ("fails", "fail:rejected*1 Please")):
+        operation.submit(session, text, tenant="acme")
+    said = [
+        {"role": "user", "parts": [{"type": "text", "text": "Show me **everything**"}]},
+        {"role": "assistant", "parts": [{"type": "text", "text": MARKDOWN}]},
+    ]
+    operation.call(
+        "POST", "/sessions", {"session_id": "read", "messages": said, "metadata": {"title": "All of it"}}
+    )
+    parts = {
+        "": ("#list", "Suspended", "Failed", "All of it"), "#/overview": ("#overview", "Requeue all", "Approve"),
+        "#/sessions/asks": ("#turns", "refund waits for your approval."), "#/sessions/read": ("#turns", "Your order"),
+        "#/sessions/fails": ("#turns", "The stage refuses"),
+    }  # fmt: skip
+    with looking_like(page.driver, width, height, scheme):
+        for route, (selector, *texts) in parts.items():
+            page.open(route)
+            page.shows(selector, *texts)
+            picture(page, f"live-{width}-{scheme}-{route.replace('/', '-')}")
+            assert page.run(PROBLEMS) == [], route
+            assert [one for one in focused_by_tab(page.driver, 14) if not one[1]] == [], route
+        page.press("New session") if width > 600 else page.run("document.getElementById('new').click()")
+        picture(page, f"live-{width}-{scheme}-dialog")
+        assert page.run(PROBLEMS) == []
+        page.driver.switch_to.active_element.send_keys("\ue00c")
+        assert not page.find("#begin").is_displayed()
+    operation.call("POST", "/sessions/asks/cancel", {})
+    assert [one for one in page.wrong() if "favicon" not in one] == []
+
+
+def test_the_check_of_pages_finds_what_is_wrong_with_one(operation):
+    page = operation.page
+    page.open()
+    page.shows("#overview", "Overview")
+    page.run(
+        "document.getElementById('top').insertAdjacentElement('beforeend', Object.assign(document.createElement('a'),"
+        "{ href: '#', tabIndex: 3 }));"
+        "const theme = document.getElementById('theme'); theme.removeAttribute('aria-label'); theme.textContent = '';"
+        "document.getElementById('new').style.color = 'rgb(200, 200, 210)';"
+        "document.getElementById('new').style.marginLeft = '-90px';"
+        "document.getElementById('list').style.minWidth = '3000px';"
+        "document.querySelector('h1').id = 'top';"
+        "document.body.style.width = '3000px'"
+    )
+    found = "\n".join(page.run(PROBLEMS))
+    for problem in ("contrast", "no name", "an order of its own", "covers", "the id top", "wide"):
+        assert problem in found, problem

@@ -194,7 +194,7 @@ class Row {
     say(this.name, titleOf(row) || row.session_id);
     say(this.state, state === "done" ? "" : statusWord(state));
     this.link.title = row.session_id;
-    say(this.meta, [row.tenant && `tenant ${row.tenant}`, row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)].filter(Boolean).join(" · "));
+    say(this.meta, [row.tenant, row.agent, many(row.messages, "message"), row.turns > 1 && `${count(row.turns)} turns open`, ago(row.updated)].filter(Boolean).join(" · "));
   }
 
   mark(open) {
