@@ -617,8 +617,8 @@ async def _forget_session(client: AsyncClient, session: SessionId, tenant: str |
 async def _forget_tenant(client: AsyncClient, tenant: str, memory: str) -> Forgotten:
     found, cells = Forgotten(), list(client.connections.cells)
     for info in [one async for one in client.sessions(tenant=tenant, children=True)]:
-        if await client.session(info.session_id, tenant=tenant).delete():
-            found.sessions.append(info.session_id)
+        await client.session(info.session_id, tenant=tenant).delete()  # False if it is only archived
+        found.sessions.append(info.session_id)
     for schedule in [one async for one in client.schedules(tenant=tenant)]:
         await client.schedules(schedule.session_id, tenant=tenant).delete(schedule.name)
         found.schedules += 1
@@ -654,8 +654,8 @@ async def _forget_user(client: AsyncClient, user: str, tenant: str | None) -> Fo
                 sessions.setdefault(info.session_id, OfUser()).users = {*users}
     for session, of in sessions.items():
         if of.users == {user}:
-            if await client.session(session).delete():
-                found.sessions.append(session)
+            await client.session(session).delete()
+            found.sessions.append(session)
         else:
             found.turns += await _forget_in(client, SessionId(session), user, of.turns)
     for cell in cells:
@@ -681,11 +681,10 @@ async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: 
 
     runtime, ref = RedisRuntime(client.connections.here), SessionRef(session)
     while True:
-        known = await found_in(cell, session)
-        if known.closed:
-            return 0  # its history cannot be changed: the search reports it
-        if known.fields:
+        try:
             await runtime.edit(ref, Edit(becomes=without))
+        except UsageError:
+            return 0  # it is closed, so that its history cannot be changed: the search reports it
         answer = await erase_turns_of(cell, session, user, sorted(doomed))
         if not isinstance(answer, Busy):
             return answer

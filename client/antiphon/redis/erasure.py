@@ -61,7 +61,7 @@ class Search:
         self._sessions = sessions
         self._tenant = tenant
         self._user = user
-        self._with_threads = {*sessions, *shared}
+        self._touched = {*sessions, *shared}
         self.of_user: dict[str, OfUser] = {}
         self._erased: list[str] = []
         self._threads: list[str] = []
@@ -93,7 +93,7 @@ class Search:
                 self.left.append(key)
             elif kind == "remembered" and name in self._sessions:
                 self.pending.append(f"memory:{name}")
-            elif kind == "graph" and _session_of_thread(name) in self._with_threads:
+            elif kind == "graph" and _session_of_thread(name) in self._touched:
                 self._threads.append(key)
         found: list[list[bytes | None] | Exception] = await asked(pipe.execute(raise_on_error=False))
         for record, values in zip(records, found, strict=True):
@@ -140,10 +140,7 @@ class Search:
             there = await asked(pipe.execute())
             self.left += [key for key, exists in zip(keys, there, strict=True) if exists]
         archived = await asked(self._cell.redis.zrange(self._cell.keys.forget, 0, -1))
-        known = {
-            *self._sessions,
-            *(session[:80] for session in self._sessions),
-        }  # of copies beside a session's own
+        known = {*self._touched, *(session[:80] for session in self._touched)}
         names = sorted(text_of(name) for name in archived)
         self.pending += [f"archive:{name}" for name in names if name.partition("\x1f")[0] in known]
 

@@ -15,6 +15,10 @@ from antiphon.cli.main import main
 from antiphon.encryption import KEYS_VARIABLE, new_key
 from antiphon.errors import InvalidId, LimitReached, TurnDeleted, UsageError
 from antiphon.input.limits import LIMITS
+from antiphon.model import Message, Text
+from antiphon.session.saved import SavedSession
+from antiphon.stores.base import MemoryStore
+from antiphon.wire.archiving import begin_archiving
 
 pytestmark = pytest.mark.one_server
 AGENT = Agent("scripted", "any")
@@ -188,3 +192,28 @@ async def test_a_closed_session_of_several_is_reported_and_the_others_are_erased
         assert (await client.forget(session="closed")).left == []
         assert (await client.forget(user=NAME)).left == []
         assert leaks(redis_url) == []
+
+
+@pytest.mark.parametrize("users", [[NAME], ["bob", NAME]], ids=["alone", "with others"])
+async def test_archived_sessions_of_a_user_are_erased_and_their_copies_removed(redis_url, users):
+    archive = MemoryStore()
+    messages = [
+        message
+        for number, user in enumerate(users)
+        for message in (
+            Message("user", [Text(f"{MARKER if user == NAME else 'of Bob'}")], turn_id=f"t{number}", by=user),
+            Message("assistant", [Text("Yes")], turn_id=f"t{number}"),
+        )
+    ]
+    archive.save("old", SavedSession("old", messages, users=users, created=1).to_dict())
+    async with AsyncClient(redis_url, archive=archive) as client:
+        cell = client.connections.cell_of_session("old")
+        await begin_archiving(cell)
+        found = await client.forget(user=NAME)
+        assert (found.sessions, found.left) == (["old"] if users == [NAME] else [], [])
+        assert await cell.redis.zrange("ant:forget", 0, -1) == [b"old"]
+        assert leaks(redis_url) == []
+        assert found.pending == ["archive:old"]
+        if users != [NAME]:
+            assert [one.text for one in await client.session("old").messages()] == ["of Bob", "Yes"]
+        await cell.redis.delete("ant:forget", "ant:ending")

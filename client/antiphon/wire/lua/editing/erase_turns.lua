@@ -28,5 +28,7 @@ for name, value in pairs({users = table.concat(users, '\n'), untold = untold}) d
     redis.call('HSET', key_session(session), name, value)
   end
 end
-if redis.call('EXISTS', key_seq_floor()) == 1 then redis.call('ZADD', key_forget(), now + 60000, session) end
+if redis.call('HGET', key_session(session), 'restored') == '1' and redis.call('EXISTS', key_seq_floor()) == 1 then
+  redis.call('ZADD', key_forget(), now + 60000, session) -- Redis has all that the copy has
+end
 return {'ERASED', erased}
