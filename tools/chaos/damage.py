@@ -1,7 +1,8 @@
-"""Damage every kind of key beside live workers, a gateway and readers: ``python -m chaos.damage --mutations 20000``.
+"""Damage every kind of key beside live processes and readers: ``python -m chaos.damage --mutations 20000``.
 
-Keys of some sessions, tenants, schedules and webhooks are damaged for good, and those that all share until the end of a
-round. No process may die, and the turns of another session run after each round.
+The workers have a memory and an archive, and some turns wait for an approval. Keys of some sessions, tenants, schedules
+and webhooks are damaged for good, and those that all share until the end of a round. No process may die, and the turns
+of another session run after each round.
 """
 
 import argparse
@@ -19,15 +20,19 @@ from typing import Any
 
 import httpx2
 from redis import Redis
+from redis.exceptions import ResponseError
 from support.network import free_port
 from support.processes import Process, Processes
 from support.servers import RedisServer
+from support.stage import Stage
 
 from antiphon.client import AsyncClient
 from antiphon.errors import AgentError
 from antiphon.input.ids import cell_hash
 from antiphon.input.request import AgentSpec
 from antiphon.wire.keys import KINDS
+from chaos.rememberers import AGENT as REMEMBERS
+from chaos.sleepers import LIFE_SECONDS
 
 COMMAND = str(Path(sys.executable).with_name("antiphon"))
 AGENT = AgentSpec(provider="scripted", model="m")
@@ -112,12 +117,20 @@ class Stand:
             lambda: client.submit(name, "Hello", agent=AGENT, tenant=tenant),
             lambda: client.submit(f"{name}-later", "Hello", agent=AGENT, delay=5, tenant=tenant),
             lambda: client.submit(f"{name}-high", "Hello", agent=AGENT, priority="high"),
+            lambda: client.submit(f"{name}-asks", "tool:guarded", agent="stage", tenant=tenant),
+            lambda: client.submit(f"{name}-remembers", f"I am {name}", agent=REMEMBERS, tenant=tenant),
+            lambda: client.submit(f"{name}-sleeps", "Hello", agent=AGENT, ttl=LIFE_SECONDS),
             lambda: client.set_tenant_limits(tenant, in_flight=2, per_minute=10_000),
             lambda: client.schedules(name, tenant=tenant).set("tick", "Tick", every=1, agent=AGENT),
             lambda: client.webhooks(tenant=tenant).set(tenant, "http://127.0.0.1:9/", private=True),
         ):
             with suppress(AgentError):
                 await call()
+        with suppress(AgentError):
+            async for waiting in client.waiting():
+                if self.chance.random() < 0.2:
+                    turn = await client.turn(waiting.turn_id)
+                    await turn.approve(waiting.calls[0].call_id, by="ada")
 
     async def read(self) -> None:
         """Read all lists, as a client and through the gateway: a refusal is an answer, a crash is none."""
@@ -126,6 +139,8 @@ class Stand:
             self.client.failed(),
             self.client.schedules(),
             self.client.webhooks(),
+            self.client.waiting(),
+            self.client.memory(tenant=f"{VICTIM}-1"),
         ):
             with suppress(AgentError):
                 async for _ in listing:
@@ -157,7 +172,8 @@ class Stand:
             key = self.chance.choice(found[kind])
             if kind not in OWN and key not in saved:
                 saved[key] = self.redis.dump(key)
-            mutate(self.redis, key, self.chance)
+            with suppress(ResponseError):  # it has become of another type in between
+                mutate(self.redis, key, self.chance)
             self.found.kinds[kind] += 1
         await asyncio.gather(self.read(), asyncio.sleep(ROUND_SECONDS))
         for key, before in saved.items():
@@ -221,9 +237,10 @@ def stand_of(url: str) -> Iterator[tuple[str, list[Process]]]:
         closing(Processes(Path(folder))) as processes,
     ):
         port = free_port()
-        flags = ("--redis-url", url)
+        flags = ("--redis-url", url, "--archive", f"sqlite:///{folder}/archive")
+        env = Stage(Path(folder) / "stage").env | {"STAGE_MEMORY": "1"}
         started = [
-            processes.start(COMMAND, "worker", "--processes", "2", *flags, name="worker"),
+            processes.start(COMMAND, "worker", "--processes", "2", *flags, name="worker", env=env),
             processes.start(COMMAND, "serve", "--port", str(port), *flags, name="serve"),
         ]
         started[0].wait_for_output("takes turns")
