@@ -22,6 +22,7 @@ from antiphon.cli.arguments import (
     command_parser,
     list_parser,
     options_in,
+    print_found,
     print_json,
     print_list,
     read_client,
@@ -29,6 +30,8 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.terminal import clock_time, table
 from antiphon.client import AsyncClient, AsyncFacts, TenantLimits
+from antiphon.redis.deployment import TenantRow
+from antiphon.redis.deployment import tenants as listed_tenants
 
 SECRET_VARIABLE = "ANTIPHON_WEBHOOK_SECRET"
 
@@ -62,6 +65,25 @@ def limits(argv: list[str]) -> int:
         rows = [(name.replace("_", " "), "none" if most is None else most) for name, most in found.items()]
         print("\n".join(table(["limit", "turns"], rows)))
     return 0
+
+
+def tenants(argv: list[str]) -> int:
+    """List the tenants with unfinished turns or limits of their own
+
+    A limit that is not its own is the default of all tenants. Each limit counts in each Redis.
+    """
+    parser = command_parser(tenants)
+    add_json(parser, "print each tenant as a line of JSON")
+    add_redis(parser)
+    options = parser.parse_args(argv)
+    found = read_client(options, lambda client: listed_tenants(client.connections.cells))
+
+    def row(one: TenantRow) -> list[object]:
+        limits = ["none" if most is None else most for most in msgspec.structs.astuple(one.limits)]
+        return [one.tenant, one.in_flight, one.waiting, *limits]
+
+    head = "tenant, in flight, waiting, most in flight, most waiting, most per minute"
+    return print_found(options, found, head, [row(one) for one in found], "No tenant has turns or limits.")
 
 
 def _add_schedule(argv: list[str]) -> int:

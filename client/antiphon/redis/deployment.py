@@ -14,6 +14,7 @@ from antiphon.errors import AgentError, StoreError, StoreUnavailable, UsageError
 from antiphon.input.values import is_a
 from antiphon.redis.cells import open_cells
 from antiphon.redis.connections import Connections
+from antiphon.text import text_of
 from antiphon.wire.cell import Cell
 from antiphon.wire.errors import asked
 from antiphon.wire.lists.workers import (
@@ -186,6 +187,9 @@ async def gateway_secret(connections: Connections) -> bytes:
     return found
 
 
+SCANNED = 1000  # keys that one round trip looks at
+
+
 class TenantLimits(Struct):
     """How many turns a tenant may have in one Redis. None is no limit.
 
@@ -220,6 +224,35 @@ async def tenant_limits(cell: Cell, tenant: str) -> TenantLimits:
     return TenantLimits(
         *(None if (own or default) is None else int(own or default) for own, default in pairs)
     )
+
+
+class TenantRow(Struct):
+    """A tenant with unfinished turns or limits of its own: its turns over all cells, and its limits in each."""
+
+    tenant: str
+    in_flight: int = 0
+    waiting: int = 0
+    limits: TenantLimits = field(default_factory=TenantLimits)
+
+
+async def tenants(cells: Iterable[Cell]) -> list[TenantRow]:
+    """Return the tenants with unfinished turns or limits of their own, by name. Raises ``StoreError``."""
+    rows: dict[str, TenantRow] = {}
+    for cell in cells:
+        named: list[bytes] = await asked(cell.redis.hkeys(cell.keys.limits))
+        found = {text_of(name).partition(":")[2] for name in named} - {""}
+        stem, cursor = cell.keys.tenant(""), 0
+        while True:
+            answer: Any = await asked(cell.redis.scan(cursor, match=f"{stem}*", count=SCANNED))
+            found |= {text_of(key).removeprefix(stem) for key in answer[1]}
+            if not (cursor := int(answer[0])):
+                break
+        for tenant in found:
+            row = rows.setdefault(tenant, TenantRow(tenant, limits=await tenant_limits(cell, tenant)))
+            key = cell.keys.tenant(tenant)
+            row.in_flight += await asked(cell.redis.zcount(key, "-inf", "(0"))
+            row.waiting += await asked(cell.redis.zcount(key, 0, "+inf"))
+    return sorted(rows.values(), key=lambda one: one.tenant)
 
 
 def _checked(name: str, number: int | None) -> int | None:

@@ -35,6 +35,7 @@ COMMANDS = [
     "failed",
     "requeue",
     "limits",
+    "tenants",
     "schedules",
     "webhooks",
     "facts",
@@ -567,11 +568,22 @@ def test_limits_of_a_tenant_are_set_and_shown(redis_url):
     ]  # fmt: skip
     output("limits", "--waiting", "7", url=redis_url)
     assert "7" in output("limits", "acme", url=redis_url)
+    for number in range(6):
+        output("submit", f"s-{number}", "Hello", "--tenant", "acme", url=redis_url)
+    output("submit", "t", "Hello", "--tenant", "umbra", url=redis_url)
+    listed = output("tenants", url=redis_url).splitlines()
+    assert [line.split() for line in listed[1:]] == [
+        ["acme", "1", "5", "5", "7", "100"],
+        ["umbra", "1", "0", "none", "7", "none"],
+    ]
+    shown = json.loads(output("tenants", "--json", url=redis_url).splitlines()[0])
+    assert (shown["tenant"], shown["limits"]["in_flight"]) == ("acme", 5)
     assert antiphon("limits", "acme", "--waiting", "0", url=redis_url).returncode == 2
     output("limits", "acme", "--none", url=redis_url)
     output("limits", "--none", url=redis_url)
     with Redis.from_url(redis_url) as redis:
         assert not redis.exists("ant:limits")
+        redis.flushall()  # the turns wait for workers
 
 
 def test_a_priority_is_submitted(redis_url):
