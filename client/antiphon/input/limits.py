@@ -22,7 +22,9 @@ class Limits:
         8 * 1024 * 1024,
         "one stored turn: input, agent, parameters, metadata; a job's decompressed payload",
     )
-    system_bytes: int = _limit(256 * 1024, "the system prompt of an agent or a session")
+    system_bytes: int = _limit(
+        256 * 1024, "the system prompt of an agent or a session, the instructions of a turn"
+    )
     variables_bytes: int = _limit(256 * 1024, "the variables of a session")
     metadata_bytes: int = _limit(64 * 1024, "the metadata of a turn or a session")
     params_bytes: int = _limit(1024 * 1024, "the parameters of an agent or a turn, a script among them")
