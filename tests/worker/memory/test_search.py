@@ -183,3 +183,16 @@ async def test_a_turn_of_an_app_without_search_is_noted_nowhere(redis_url, url):
         cell = client.connections.cell_of_session("s")
         assert await cell.redis.keys("ant:unindexed:*") == []
         assert await cell.redis.keys("ant:remembered:*") == []
+
+
+async def test_the_turns_of_an_erased_user_are_not_found_and_those_of_others_still_are(redis_url, url):
+    app = App(agents=[HOST], search=True)
+    async with AsyncClient(redis_url, archive=url) as client, running_worker(redis_url, app, archive=url):
+        await say(client, "shared", "adasword", user="ada")
+        await say(client, "shared", "bobsword", user="bob")
+        await finds(client, "adasword", "shared")
+        await finds(client, "bobsword", "shared")
+        await client.forget(user="ada")
+        assert await found(client, "adasword") == set()
+        await finds(client, "bobsword", "shared")
+        assert await found(client, "adasword") == set()
