@@ -1,7 +1,7 @@
 """Follows the events of a session or a turn: each one once, in order, through reconnects.
 
     subscribe → wait for the confirmation → replay the log from the cursor → drop events seen before
-    → a seq is missing, the connection was lost, or nothing came for 5 s: read the log again
+    → a seq is missing, the connection was lost, or nothing came for 5 s, then 10, 20 and 30: read the log again
     → seq and time disagree (a later event has an earlier seq): read the log again
     → the missing events are no longer in the log, or the event at the cursor is another one: StreamGap
     → the session is another one than before, or has ended: StreamGap
@@ -13,6 +13,7 @@ again: its events have the seq of earlier ones, but a later time. `life` in each
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections import deque
@@ -37,6 +38,8 @@ E = TypeVar("E", Event, Published)
 
 PAGE = 500
 SILENCE_SECONDS = 5.0
+MOST_SILENCES = 6
+"""A session that stays silent is checked less and less often, at last after so many times as long."""
 _LIFE = ("created", "life", "tenant")
 # The scripts write this at the beginning of every event.
 _PLACE = re.compile(rb'\{"seq":(\d{1,18}),"at":(\d{1,18}),')
@@ -78,6 +81,7 @@ class Subscription(EventIterator):
         self._started = False
         self._log: deque[tuple[int, bytes]] = deque()  # read from the log, and not given yet
         self._behind = True  # the log may hold more than was read
+        self._quiet = 0  # how often nothing was new after a silence
         self.patiently = Patience(cell, feed, f"session {session_id}", session_id)
 
     async def __aenter__(self) -> Self:
@@ -172,9 +176,12 @@ class Subscription(EventIterator):
         """Return the next event of the channel, or None if the log must be read."""
         try:
             listener = self._listener or await self._listening()
-            message = await listener.get(self.patiently.left(SILENCE_SECONDS))
+            message = await listener.get(self.patiently.left(self._silence()))
+            self._quiet = 0
         except TimeoutError:
+            self._quiet += 1
             if await self.patiently(self._newest) > (self.cursor or 0):
+                self._quiet = 0
                 self._feed.reconnect()
             message = RESYNC
         self.patiently.heard = time.monotonic()
@@ -182,6 +189,10 @@ class Subscription(EventIterator):
         if event is None and not self._seen(message):
             self._behind = True
         return event
+
+    def _silence(self) -> float:
+        """Return how long to wait for a message, which differs so that not all sessions are checked at once."""
+        return SILENCE_SECONDS * min(2**self._quiet, MOST_SILENCES) * random.uniform(0.8, 1.0)
 
     async def _read_log(self) -> None:
         """Read what the log holds after the cursor, or a page of it."""
