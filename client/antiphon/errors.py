@@ -21,6 +21,7 @@
     ├─ NotFound                     SessionNotFound, TurnNotFound (TurnDeleted), MessageNotFound
     ├─ SessionBusy                  the session is running a turn, or its inbox is full
     ├─ TurnError                    TurnFailed, TurnCancelled, StepLimitReached, ResultTimeout (also a TimeoutError)
+    ├─ StepFailed                   a durable step of a tool or turn function failed; what its journal keeps of it
     ├─ StreamError                  StreamGap: events after the cursor are no longer kept
     ├─ ProviderError                a model service failed; ``retryable``, ``retry_after``, ``status``, ``request_id``
     │  └─ ProviderRateLimited, ProviderOverloaded, ProviderTimedOut, ProviderUnreachable,
@@ -48,7 +49,8 @@ __all__ = [
     "ProviderRateLimited", "ProviderRejected", "ProviderSilent", "ProviderStepTimedOut", "ProviderStreamBroken",
     "ProviderTimedOut",
     "ProviderUnauthorized", "ProviderUnreachable", "ResultTimeout", "SealBroken", "SessionBusy", "SessionChanged",
-    "SessionExists", "SessionNotFound", "SettingsError", "StepLimitReached", "StoreError", "StoreFull", "StoreReadOnly",
+    "SessionExists", "SessionNotFound", "SettingsError", "StepFailed", "StepLimitReached", "StoreError", "StoreFull",
+    "StoreReadOnly",
     "StoreUnavailable", "StoreUnsupported", "StreamError", "StreamGap", "TenantLimit", "ToolArgumentsInvalid",
     "ToolError",
     "ToolNotFound", "ToolRaised", "ToolTimedOut", "TurnCancelled", "TurnDeleted", "TurnError", "TurnFailed",
@@ -569,6 +571,12 @@ class ProviderUnauthorized(ProviderError):
     """The model service does not accept the key: check the API key."""
 
     code = "provider_unauthorized"
+
+
+class StepFailed(AgentError):
+    """A durable step failed."""
+
+    code = "step_failed"
 
 
 class ToolError(AgentError):

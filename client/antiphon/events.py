@@ -13,15 +13,26 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import AgentError, CorruptRecord, InvalidOutput, LimitReached, user_message
-from antiphon.model import Decision, Message, OpenCall, Response, ServiceAnswer, StopReason, Usage, encode
+from antiphon.model import (
+    Decision,
+    Message,
+    OpenCall,
+    Response,
+    ServiceAnswer,
+    StopReason,
+    Usage,
+    Wait,
+    encode,
+)
 from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 
 __all__ = [
     "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "Handoff", "Heartbeat",
     "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
     "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "StepFinished",
+    "StepRecorded",
     "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent", "TurnCancelledEvent",
-    "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying", "TurnStarted",
+    "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying", "TurnSleeping", "TurnStarted",
     "TurnSteered", "TurnSuspended", "UnknownEvent", "VariablesChanged", "decode_event",
 ]  # fmt: skip
 
@@ -203,10 +214,33 @@ class RecallFailed(EventBase, tag="recall_failed"):
 
 
 class TurnSuspended(EventBase, tag="turn_suspended"):
-    """The turn waits, without a worker, for what people or the caller decide about these calls."""
+    """The turn waits, without a worker, for what people or the caller decide about these calls.
+
+    It also waits for the end of the sleeps in ``waits``, which other calls of the same step have begun.
+    """
 
     type: ClassVar[Literal["turn_suspended"]] = "turn_suspended"
     calls: list[OpenCall] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+
+
+class TurnSleeping(EventBase, tag="turn_sleeping"):
+    """The turn waits, without a worker, for the end of these sleeps. ``turn_resumed`` follows."""
+
+    type: ClassVar[Literal["turn_sleeping"]] = "turn_sleeping"
+    waits: list[Wait] = field(default_factory=list)
+
+
+class StepRecorded(EventBase, tag="step_recorded"):
+    """A durable step of a tool or a turn function has a result, or ``is_error``: it never runs again.
+
+    ``name`` is that of the step within its call, such as ``charge#2``. The result itself is not published.
+    """
+
+    type: ClassVar[Literal["step_recorded"]] = "step_recorded"
+    call_id: str = ""
+    name: str = ""
+    is_error: bool = False
 
 
 class TurnResumed(EventBase, tag="turn_resumed"):
@@ -353,6 +387,8 @@ KnownEvent: TypeAlias = (
     | ContextReduced
     | RecallFailed
     | TurnSuspended
+    | TurnSleeping
+    | StepRecorded
     | TurnResumed
     | TurnSteered
     | Handoff

@@ -84,7 +84,7 @@ SABOTAGE = [
         "if first then return {'ALREADY', first} end",
         "the answer of decide",
     ),
-    ("decide", "if not soonest then resume(session, turn, now, made) end", "G5"),
+    ("decide", "if not soonest then resume(session, turn, now, told) end", "G5"),
     ("include/suspended", "redis.call('HINCRBY', key_session(session), 'aside', -1)", "G12"),
     ("include/watch", "write_decision(turn, n, 'limit', json, now)", "G12"),
     (

@@ -10,7 +10,7 @@ from typing import Any
 
 from antiphon_worker.local.moves import EDIT_MS, ENDED, LOOK_AGAIN_MS
 from antiphon_worker.local.records import Session, Turn
-from simulation.model import QUARANTINE_MS, Model, is_deleted, queue_of, view_of
+from simulation.model import QUARANTINE_MS, Model, asks, is_deleted, queue_of, view_of
 from simulation.shares import LIMITS
 from simulation.state import REGISTRIES, State, require
 from simulation.twin import plain
@@ -275,8 +275,8 @@ class Checks:
         )
         delayed = {turn.id: turn.due for turn in turns if turn.due is not None}
         self._listed("due", delayed, "delayed turns alone are due", state)
-        suspended = {one.id: one.record.number("suspended_at") for one in turns if one.status == "suspended"}
-        self._listed("suspended", suspended, "G12 suspended turns alone are listed", state)
+        suspended = {one.id: one.record.number("suspended_at") for one in turns if asks(one)}
+        self._listed("suspended", suspended, "G12 turns that wait for decisions alone are listed", state)
         passed_by = {turn.id: turn.aside for turn in turns if turn.aside is not None}
         self._listed("aside", passed_by, "G12 who is passed by is looked at", state)
 

@@ -24,6 +24,11 @@ NEAREST_MS = 20_000
 IN_RQ = "cancelled in RQ"
 
 
+def asks(turn: Turn) -> bool:
+    """Whether a turn waits for decisions. Others only sleep."""
+    return turn.status == "suspended" and any(call.decidable for call in turn.calls)
+
+
 class Watched(Record):
     """A turn's record, of which each new status is noticed."""
 
@@ -142,7 +147,7 @@ class Model(Transitions):
 
     def _seen(self, turn: Turn) -> None:
         self.view(turn)
-        if turn.status == "suspended":
+        if asks(turn):
             self._notice(turn)
         if turn.status in ("suspended", "retrying"):
             self.shares.let_in(turn)

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from antiphon.model import OpenCall
+from antiphon.model import OpenCall, Wait
 from antiphon.wire.cell import STEER, SUPERSEDED
 from antiphon.wire.records import ClaimedTurn, Claims
 from simulation.world import Calls, World
@@ -220,13 +220,15 @@ class Worker:
         if not ready:
             return
         task, aside = random.choice(ready), random.random() < 0.5
-        calls = [
+        calls: list[OpenCall | Wait] = [
             OpenCall(
                 f"c {n}", "tool", kind=random.choice(["approval", "tool"]),
                 seconds=random.choice([5.0, 50.0, 86_400.0]), at_limit=random.choice(["reject", "approve", "fail"]),
             )
-            for n in range(random.randint(1, 3))
+            for n in range(random.randint(0, 3))
         ]  # fmt: skip
+        if not calls or random.random() < 0.3:
+            calls.append(Wait("c", "sleep", seconds=random.choice([1.0, 20.0, 86_400.0])))
         call = partial(self._world.suspend, task.turn, calls, aside=aside)
         self._sent.append(call)
 

@@ -32,7 +32,7 @@ from antiphon.errors import (
 )
 from antiphon.input.ids import SessionId, TurnId
 from antiphon.input.values import IfBusy, Keep, Priority
-from antiphon.model import Decision, DecisionKind, OpenCall, Usage, encode
+from antiphon.model import Decision, DecisionKind, OpenCall, Usage, Wait, encode
 from antiphon.redis.fields import FORKED_FIELDS
 from antiphon.wire.editing import (
     Change,
@@ -48,7 +48,7 @@ from antiphon.wire.errors import CancelledFirst
 from antiphon.wire.lists.notices import follow
 from antiphon.wire.records import ClaimedTurn, Claims, Emit
 from antiphon.wire.scripts import HASH_LIVES_ON_MS
-from antiphon.wire.suspension import suspend
+from antiphon.wire.suspension import place_of, suspend
 from antiphon_worker.local.records import Turn
 from simulation.beside import Beside
 from simulation.checks import KEEP_EVENTS, Checks
@@ -457,10 +457,12 @@ class World:
         what = f"give_back {turn.turn_id}/{turn.fence} {cause} {delay_ms} ms lacking {lacking!r}"
         return self.did(what, self._unless_cancelled(giving))
 
-    def suspend(self, turn: ClaimedTurn, calls: Sequence[OpenCall], *, aside: bool) -> str | None:
+    def suspend(self, turn: ClaimedTurn, calls: Sequence[OpenCall | Wait], *, aside: bool) -> str | None:
         own = len(self.model.turns[turn.turn_id].journal)
         answer = run(suspend(self.cell, turn, calls, bodies=[], aside=Usage(own, 0) if aside else None))
-        what = f"suspend {turn.turn_id}/{turn.fence} for {[call.call_id for call in calls]} aside {aside}"
+        what = (
+            f"suspend {turn.turn_id}/{turn.fence} for {[place_of(call)[0] for call in calls]} aside {aside}"
+        )
         return self.did(what, answer)
 
     def decide(self, turn: str, call: str, op: str, kind: DecisionKind) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -25,12 +25,13 @@ from antiphon.events import (
     TurnQueued,
     TurnResumed,
     TurnRetrying,
+    TurnSleeping,
     TurnStarted,
     TurnSteered,
     TurnSuspended,
 )
 from antiphon.input.ids import turn_id
-from antiphon.model import TERMINAL
+from antiphon.model import TERMINAL, Wait
 from antiphon.redis.turn_records import runs_of, turn_info
 from antiphon.session.turn_info import TurnInfo, TurnRun
 from antiphon.text import text_of
@@ -38,12 +39,13 @@ from antiphon.wire.lists.inspection import turn_log, unserved
 from antiphon.wire.records import TurnRecord
 
 MOST_IN_A_SENTENCE = 500
-WORKER, MODEL, TOOLS, PAUSE, PEOPLE, OTHERS = (
+WORKER, MODEL, TOOLS, PAUSE, PEOPLE, SLEEP, OTHERS = (
     "waiting for a worker",
     "in model calls",
     "in tools",
     "waiting for its next attempt",
     "waiting for decisions",
+    "asleep",
     "waiting behind other turns",
 )
 
@@ -190,8 +192,14 @@ class _Teller:
 
     def suspended(self, event: TurnSuspended) -> None:
         calls = ", ".join(f"{call.kind} of {call.name} ({call.call_id})" for call in event.calls)
+        calls = ", ".join(filter(None, [calls, _sleeps(event.waits)]))
         self._say(f"It was suspended, to wait for: {calls}. No worker held it.", "yellow")
         self._doing = PEOPLE
+        self._tools.clear()
+
+    def sleeping(self, event: TurnSleeping) -> None:
+        self._say(f"It was suspended, to wait for: {_sleeps(event.waits)}. No worker held it.", "yellow")
+        self._doing = SLEEP
         self._tools.clear()
 
     def resumed(self, event: TurnResumed) -> None:
@@ -199,7 +207,10 @@ class _Teller:
             f"{one.kind} of {one.call_id} by {one.who or 'nobody named or the time limit'}"
             for one in event.decisions
         )
-        self._say(f"It was decided after {self._since()}: {made}.")
+        said = (
+            f"It was decided after {self._since()}: {made}." if made else f"It woke up after {self._since()}."
+        )
+        self._say(said)
         self._doing = WORKER
 
     def steered(self, event: TurnSteered) -> None:
@@ -217,6 +228,13 @@ class _Teller:
         self._say(f"It was cancelled ({event.reason}); {stay}.", "yellow")
 
 
+def _sleeps(waits: Sequence[Wait]) -> str:
+    return ", ".join(
+        f"{wait.name} of {wait.call_id or 'its function'} until {clock_time(wait.until or 0)}"
+        for wait in waits
+    )
+
+
 _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignment]
     TurnQueued: _Teller.queued,
     TurnStarted: _Teller.started,
@@ -228,6 +246,7 @@ _TELL: dict[type, Callable[[_Teller, object], None]] = {  # type: ignore[assignm
     RecallFailed: _Teller.recall_failed,
     TurnRetrying: _Teller.retried,
     TurnSuspended: _Teller.suspended,
+    TurnSleeping: _Teller.sleeping,
     TurnResumed: _Teller.resumed,
     TurnSteered: _Teller.steered,
     TurnFinished: _Teller.finished,
@@ -334,6 +353,8 @@ class _Told:
             print(f"Its workers died {died}, and its model service failed {failed}.")
         for call in info.calls:
             print(paint(f"It waits: antiphon approve {info.turn_id} {call.call_id}", "yellow"))
+        if info.waits:
+            print(paint(f"It sleeps: {_sleeps(info.waits)}", "yellow"))
         if info.status == "failed":
             print(f"To run it again: antiphon requeue {info.turn_id}")
         if self._hint:

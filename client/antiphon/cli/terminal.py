@@ -21,6 +21,7 @@ from antiphon.events import (
     ReasoningDelta,
     RefusalDelta,
     StepFinished,
+    StepRecorded,
     TextDelta,
     ToolCallDelta,
     ToolCallEvent,
@@ -32,6 +33,7 @@ from antiphon.events import (
     TurnQueued,
     TurnResumed,
     TurnRetrying,
+    TurnSleeping,
     TurnStarted,
     TurnSuspended,
 )
@@ -215,6 +217,10 @@ def _told(event: Event) -> str:
             return f"{reason}: the answer starts again"
         case TurnSuspended(calls=calls):
             return "waits for " + ", ".join(f"{call.kind} of {call.name}" for call in calls)
+        case TurnSleeping(waits=waits):
+            return "sleeps: " + ", ".join(wait.name for wait in waits)
+        case StepRecorded(name=name, is_error=is_error):
+            return f"{name} failed" if is_error else name
         case TurnResumed(decisions=decisions):
             return ", ".join(f"{one.call_id}: {one.kind} by {one.who or 'time limit'}" for one in decisions)
         case TurnFinished(response=response):

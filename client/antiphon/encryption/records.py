@@ -54,7 +54,7 @@ FORMS: dict[str, Form] = {
         added=("seq", "at", "position", "worker", "retry_at", "input_omitted", "steered_id", "steered_into"),
         within={
             "input": "input", "reason": "reason", "message": "reason", "service": "service", "calls": "call",
-            "decisions": "decision",
+            "waits": "call", "decisions": "decision",
         },
     ),
     "call": Form("call", clear=("call_id", "kind", "seconds", "at_limit", "until"), bound=("call_id",)),
@@ -83,7 +83,7 @@ Fields = Mapping[str, str]
 
 TURN: Fields = {
     "request": "request", "response": "response", "service": "service", "retry_service": "service", "agent": "agent",
-    "metadata": "metadata", "calls": "call", "journal": "journal", "steered": "journal", "runs": "run",
+    "metadata": "metadata", "calls": "call", "waits": "call", "journal": "journal", "steered": "journal", "runs": "run",
     "error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key",
 }  # fmt: skip
 SESSION: Fields = {

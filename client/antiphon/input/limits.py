@@ -41,6 +41,10 @@ class Limits:
     progress_bytes: int = _limit(4 * 1024, "the text of one `context.progress`; a longer one is cut")
     custom_bytes: int = _limit(16 * 1024, "the data of one `context.emit`")
     custom_events: int = _limit(1_000, "calls of `context.emit` in one tool call")
+    step_bytes: int = _limit(1024 * 1024, "the result of one `context.step`")
+    steps: int = _limit(
+        10_000, "calls of `context.step` and `context.sleep` in one tool call or turn function"
+    )
     decision_bytes: int = _limit(
         8 * 1024 * 1024, "one decision about a tool call: its reason, new arguments or result"
     )

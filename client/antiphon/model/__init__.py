@@ -27,14 +27,22 @@ from antiphon.model.parts import (
     ToolResult,
 )
 from antiphon.model.resilience import FallbackModel, Retry, ServiceAnswer, Timeouts
-from antiphon.model.suspension import AtLimit, CallerTool, Decision, DecisionKind, OpenCall, OpenCallKind
+from antiphon.model.suspension import (
+    AtLimit,
+    CallerTool,
+    Decision,
+    DecisionKind,
+    OpenCall,
+    OpenCallKind,
+    Wait,
+)
 from antiphon.model.usage import Limits, Usage
 
 __all__ = [
     "AtLimit", "CallerTool", "Decision", "DecisionKind", "FallbackModel", "File", "Image", "Item", "Limits",
     "Message", "OpenCall", "OpenCallKind", "Part", "Reasoning", "Refusal", "Response", "Retry", "Role",
     "ServiceAnswer", "Status", "StopReason", "Text", "Timeouts", "ToolCall", "ToolOutcome", "ToolResult",
-    "TurnStep", "Usage", "decode_history", "decode_message", "encode", "with_ids",
+    "TurnStep", "Usage", "Wait", "decode_history", "decode_message", "encode", "with_ids",
 ]  # fmt: skip
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -67,6 +67,28 @@ class OpenCall(Struct, omit_defaults=True):
     until: int | None = None
 
 
+class Wait(Struct, omit_defaults=True):
+    """What a suspended turn waits for without a decision: the end of a sleep, until ``until`` (ms since 1970).
+
+    ``call_id`` is the tool call that sleeps, '' if the function of the turn does. ``name`` is that of the sleep in its
+    call, ``seconds`` how long it still was when the turn was suspended.
+
+    >>> Wait("call_1", "sleep#2", seconds=28_800.0).id
+    'sleep#2:call_1'
+    """
+
+    call_id: str
+    name: str
+    kind: str = "sleep"
+    seconds: float = 0.0
+    until: int | None = None
+
+    @property
+    def id(self) -> str:
+        """Its id among all that the turn waits for."""
+        return f"{self.name}:{self.call_id}"
+
+
 class Decision(Struct, omit_defaults=True):
     """What was decided about a pending tool call: by whom, when, and why.
 

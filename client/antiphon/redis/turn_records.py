@@ -32,7 +32,7 @@ from antiphon.text import text_of
 from antiphon.tools.results import at_the_end, noted
 from antiphon.wire.cell import Cell
 from antiphon.wire.records import TurnRecord, readable
-from antiphon.wire.suspension import open_calls
+from antiphon.wire.suspension import open_calls, waits_of
 
 
 class _Steered(Struct):
@@ -96,6 +96,7 @@ def turn_info(record: TurnRecord) -> TurnInfo:
             calls=calls if record.status == "suspended" else [], decisions=decisions,
             steered_into=text_of(fields.get("steered_into")) or None,
             tenant=text_of(fields.get("tenant")) or None, user=request.user,
+            waits=waits_of(fields, record.turn_id) if record.status == "suspended" else [],
         )  # fmt: skip
 
 

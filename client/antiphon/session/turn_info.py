@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.errors import user_message
-from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage
+from antiphon.model import TERMINAL, Decision, Message, OpenCall, ServiceAnswer, Status, Usage, Wait
 
 
 class TurnRun(Struct, omit_defaults=True):
@@ -47,7 +47,7 @@ class TurnInfo(Struct, omit_defaults=True):
     was given up because its worker died too often, the answer that was being written is missing there.
 
     ``calls`` are the tool calls that a suspended turn waits for, and ``decisions`` what was decided about the calls of
-    its last suspension.
+    its last suspension. ``waits`` are the sleeps that it waits for.
 
     ``tenant`` is the owner of the turn's session, None for a session without one. ``user`` is the user that the turn is
     of, if its caller named one.
@@ -80,6 +80,7 @@ class TurnInfo(Struct, omit_defaults=True):
     tenant: str | None = None
     user_error: str | None = None
     user: str | None = None
+    waits: list[Wait] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.user_error = user_message(self.code or "") if self.status == "failed" else None

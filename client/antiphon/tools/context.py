@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -12,6 +14,7 @@ from msgspec import Struct, field
 from antiphon.errors import UsageError
 from antiphon.input.limits import LIMITS, check_depth, check_size
 from antiphon.input.values import is_a
+from antiphon.tools.durable import DurableCall, attempts, check_step, seconds_of
 
 _EVENT_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,64}")
 
@@ -21,6 +24,9 @@ class CallUnderWay(Protocol):
 
     @property
     def cancelled(self) -> bool: ...
+
+    @property
+    def durable(self) -> DurableCall: ...
 
     def progress(self, text: str, fraction: float | None) -> None: ...
 
@@ -32,8 +38,8 @@ class Context(Struct):
     the turn finishes.
 
     ``attempt`` counts the attempts at the turn, as in its events: it is 2 if a worker died with the first one. ``run``
-    counts the runs of the turn, and ``step`` its model calls. Make one yourself to call a tool in a test; it is not
-    cancelled, and it checks what the tool says and publishes nothing:
+    counts the runs of the turn, and ``step_number`` its model calls. Make one yourself to call a tool in a test; it is
+    not cancelled, it checks what the tool says and publishes nothing, and it does not sleep:
 
     >>> context = Context("user-123", "turn-1", "call_1")
     >>> context.progress("Page 3 of 10", 0.3)
@@ -47,7 +53,7 @@ class Context(Struct):
     variables: dict[str, Any] = field(default_factory=dict)
     attempt: int = 1
     run: int = 1
-    step: int = 0
+    step_number: int = 0
     _call: CallUnderWay | None = None
 
     def of_call(self, call_id: str, step: int = 0, call: CallUnderWay | None = None) -> Context:
@@ -68,7 +74,7 @@ class Context(Struct):
         >>> Context("s", "turn-1", "call_1").key == Context("s", "turn-1", "call_2").key
         False
         """
-        place = msgspec.json.encode([self.turn_id, self.run, self.step, self.call_id])
+        place = msgspec.json.encode([self.turn_id, self.run, self.step_number, self.call_id])
         return hashlib.sha256(place).hexdigest()[:32]
 
     @property
@@ -79,6 +85,50 @@ class Context(Struct):
         too long. It is true also after the call has returned.
         """
         return self._call is not None and self._call.cancelled
+
+    def step(
+        self, name: str, function: Callable[..., Any], *args: Any, retries: int = 0, timeout: float | None = None,
+        at_most_once: bool = False, **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:  # fmt: skip
+        """Call a function once and keep what it returns, so that it does not run again after a crash.
+
+        Await it in an asynchronous tool. The tool is called again on another worker if its worker dies, and after each
+        ``sleep``. A step that has returned is then not called again: the value that was kept is returned, in plain JSON
+        types and of 1 MiB at most. A synchronous ``function`` runs in a thread.
+
+        A failed attempt is repeated ``retries`` times, after 1, 2, 4 … 60 s; ``timeout`` is in seconds and for each
+        attempt. Then ``StepFailed`` is raised, and raised again wherever the tool is repeated. A step that was running
+        when its worker died runs again. With ``at_most_once`` it does not: ``StepFailed`` then says that it is unknown
+        whether it ran.
+
+        A name that is used again is numbered: ``charge``, ``charge#2``. The steps of a call must come in the same order
+        each time. If they do not, because the code has changed, the turn fails (``step_changed``).
+
+        >>> async def charge(order):
+        ...     return {"paid": order}
+        >>> await Context().step("charge", charge, 17, retries=3)
+        {'paid': 17}
+        """
+        check_step(name, retries, timeout)
+
+        async def run() -> Any:
+            return await attempts(name, function, args, kwargs, retries, timeout)
+
+        return run() if self._call is None else self._call.durable.step(name, run, at_most_once)
+
+    def sleep(self, duration: timedelta | float) -> Coroutine[Any, Any, None]:
+        """Sleep for this long, a ``timedelta`` or seconds, without a worker: 30 days at most.
+
+        Await it in an asynchronous tool. The turn is suspended (``turn_sleeping``), and holds no worker, no thread and
+        no connection. When the time is over, by the clock of Redis, any worker calls the tool again from its start:
+        what it did in a ``step`` is not repeated, everything else is. Less than a second is slept in the worker.
+
+        Other calls of the same step are run to their ends first. Without a worker, as in a test, it returns at once.
+
+        >>> await Context().sleep(timedelta(hours=8))
+        """
+        seconds = seconds_of(duration)
+        return _at_once() if self._call is None else self._call.durable.sleep(seconds)
 
     def progress(self, text: str, fraction: float | None = None) -> None:
         """Publish the tool's progress as a ``tool_progress`` event. ``fraction`` is the done part, from 0 to 1.
@@ -110,6 +160,10 @@ class Context(Struct):
         found = _plain_data(name, data)
         if self._call is not None:
             self._call.emit(name, found)
+
+
+async def _at_once() -> None:
+    """Sleep without a worker."""
 
 
 def _checked_fraction(value: object) -> float:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.errors import AlreadyDecided, CorruptRecord, NotSuspended, UsageError
 from antiphon.input.ids import TurnId
-from antiphon.model import Decision, OpenCall, Usage, encode
+from antiphon.model import AtLimit, Decision, OpenCall, Usage, Wait, encode
 from antiphon.model.suspension import IN_TIME
 from antiphon.text import text_of, whole
 from antiphon.wire.cell import KEEP_EVENTS, Cell
@@ -37,12 +37,12 @@ class SuspendedTurn(Struct):
 async def suspend(
     cell: Cell,
     turn: ClaimedTurn,
-    calls: Sequence[OpenCall],
+    calls: Sequence[OpenCall | Wait],
     *,
     bodies: Sequence[bytes],
     aside: Usage | None = None,
 ) -> str | None:
-    """Suspend a turn until these calls are decided.
+    """Suspend a turn until these calls are decided, and these sleeps are over.
 
     With ``aside``, which is what the turn has used, the session's next turns pass it by.
 
@@ -72,19 +72,28 @@ async def suspend(
             raise unexpected("suspend", answer)
 
 
-def _flat(cell: Cell, session_id: str, call: OpenCall) -> tuple[str | int | bytes, ...]:
+def place_of(call: OpenCall | Wait) -> tuple[str, str, AtLimit]:
+    """Return the id and the kind of what a turn waits for, and what happens at its time: a sleep is over then."""
+    return (
+        (call.id, call.kind, "approve")
+        if isinstance(call, Wait)
+        else (call.call_id, call.kind, call.at_limit)
+    )
+
+
+def _flat(cell: Cell, session_id: str, call: OpenCall | Wait) -> tuple[str | int | bytes, ...]:
     """A call as the script takes it, which adds ``until`` at the end of the JSON."""
     ms = "" if call.seconds is None else max(int(call.seconds * 1000), 0)
     body = cell.seal.seal(session_id, "call", encode(msgspec.structs.replace(call, until=None)))
-    return call.call_id, call.kind, call.at_limit, ms, body, _at_limit(cell, session_id, call)
+    return *place_of(call), ms, body, _at_limit(cell, session_id, call)
 
 
-def _at_limit(cell: Cell, session_id: str, call: OpenCall) -> bytes:
+def _at_limit(cell: Cell, session_id: str, call: OpenCall | Wait) -> bytes:
     """The decision of the call's time limit, encrypted: a script takes it, and could not encrypt one."""
-    if not cell.seal.on or call.at_limit == "fail":
+    call_id, _, at_limit = place_of(call)
+    if not cell.seal.on or at_limit == "fail":
         return b""
-    decision = Decision(call.call_id, call.at_limit, reason=IN_TIME)
-    return cell.seal.seal(session_id, "decision", encode(decision))
+    return cell.seal.seal(session_id, "decision", encode(Decision(call_id, at_limit, reason=IN_TIME)))
 
 
 async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events: int = KEEP_EVENTS) -> None:
@@ -110,12 +119,18 @@ async def decide(cell: Cell, turn_id: TurnId, decision: Decision, *, keep_events
             why = f"Turn {turn_id} has no pending tool call {call_id!r}: turn.info().calls lists them."
             raise NotSuspended(why, status="suspended", turn_id=turn_id)
         case [b"OTHER_KIND", other]:
-            wanted = "waits for its result" if other == b"tool" else "waits to be approved or rejected"
-            raise UsageError(f"The call {call_id!r} {wanted}.", turn_id=turn_id)
+            raise UsageError(f"The call {call_id!r} {_WANTED[other]}.", turn_id=turn_id)
         case [b"TURN_NOT_FOUND"]:
             raise unknown_turn(turn_id)
         case _:
             raise unexpected("decide", answer)
+
+
+_WANTED = {
+    b"tool": "waits for its result",
+    b"approval": "waits to be approved or rejected",
+    b"sleep": "sleeps until its time: nobody decides about it",
+}
 
 
 def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
@@ -124,6 +139,12 @@ def decisions_of(found: Sequence[bytes], turn_id: TurnId) -> list[Decision]:
         return []
     with readable("A decision", turn_id=turn_id):
         return [msgspec.json.decode(data, type=Decision) for data in found]
+
+
+def waits_of(fields: Mapping[str, bytes], turn_id: TurnId) -> list[Wait]:
+    """The sleeps of a turn's last suspension. Raises ``CorruptRecord``."""
+    with readable("The sleeps of a turn", turn_id=turn_id):
+        return msgspec.json.decode(fields.get("waits") or b"[]", type=list[Wait])
 
 
 def open_calls(fields: Mapping[str, bytes], turn_id: TurnId) -> tuple[list[OpenCall], list[Decision]]:

@@ -272,6 +272,7 @@ export interface TurnInfo {
   tenant?: string | null;
   user_error?: string | null;
   user?: string | null;
+  waits?: Wait[];
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -299,6 +300,14 @@ export interface ServiceAnswer {
   status?: number | null;
   request_id?: string | null;
   retry_after?: number | null;
+}
+/** What a suspended turn waits for without a decision: the end of a sleep, until ``until`` (ms since 1970). */
+export interface Wait {
+  call_id: string;
+  name: string;
+  kind?: string;
+  seconds?: number;
+  until?: number | null;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -589,6 +598,7 @@ export interface FailedTurn {
   tenant?: string | null;
   user_error?: string | null;
   user?: string | null;
+  waits?: Wait[];
   queue?: string;
   runs?: TurnRun[];
 }
@@ -834,7 +844,9 @@ export interface EventFields {
   model_changed: { source: string; target: string; code: string };
   context_reduced: { limit: number; messages: number; results: number };
   recall_failed: { memory: string; error: string };
-  turn_suspended: { calls: OpenCall[] };
+  turn_suspended: { calls: OpenCall[]; waits: Wait[] };
+  turn_sleeping: { waits: Wait[] };
+  step_recorded: { call_id: string; name: string; is_error: boolean };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };

@@ -265,7 +265,7 @@ class Moves:
     def _resume(self, turn: Turn, now: int) -> None:
         head, record = self._stand_up(turn), turn.record
         record.put(waited=record.number("waited") + now - record.number("suspended_at", now))
-        made = msgspec.Raw(b"[" + b",".join(call.decision for call in turn.calls) + b"]")
+        made = msgspec.Raw(b"[" + b",".join(call.decision for call in turn.calls if call.decidable) + b"]")
         step = record.number("step", 1) - 1
         self._publish(turn.session, now, turn.event("turn_resumed", step=step, decisions=made))
         if head:
@@ -274,6 +274,10 @@ class Moves:
     def _keep_journal(self, turn: Turn) -> None:
         """The journal stays as a field: tools have run, or may have, and the history does not show it."""
         if turn.journal:
-            made = [b'{"decision":' + call.decision + b"}" for call in turn.calls if call.decision]
+            made = [
+                b'{"decision":' + call.decision + b"}"
+                for call in turn.calls
+                if call.decision and call.decidable
+            ]
             turn.record.put(journal=b"[" + b",".join([*turn.journal, *made]) + b"]")
             turn.session.note_untold(turn, MOST_UNTOLD)

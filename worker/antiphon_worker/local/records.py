@@ -12,6 +12,9 @@ from antiphon.model import encode
 BEFORE_INPUT = len(b'{"messages":')
 
 DELETED = "The session was deleted."
+DECIDABLE = ("approval", "tool")
+"""The kinds of pending calls that take decisions. A sleep ends at its time."""
+
 KEPT_OF_DELETED = ("session", "tenant", "queue", "run", "attempt", "queued_seq", "last_seq", "ended_at")
 
 
@@ -52,6 +55,11 @@ class Call(NamedTuple):
     id: str
     op: str
     decision: bytes
+
+    @property
+    def decidable(self) -> bool:
+        """Whether it takes a decision by a person or by the caller."""
+        return self.kind in DECIDABLE
 
 
 class Session:
@@ -199,19 +207,22 @@ class Turn:
         """Whether all its calls are decided."""
         return all(call.decision for call in self.calls)
 
-    def wait_for(self, calls: Sequence[Any], now: int, longest: int) -> tuple[bytes, int]:
-        """Wait for these calls. Returns them as JSON, and when the time of the first one is over."""
+    def wait_for(self, calls: Sequence[Any], now: int, longest: int) -> int:
+        """Wait for these calls, and list them as JSON. Returns when the time of the first one is over."""
         self.forget_calls()
-        bodies: list[bytes] = []
+        bodies: dict[bool, list[bytes]] = {True: [], False: []}  # of calls to decide about, and of sleeps
         soonest = now + longest
         for place, (call_id, kind, at_limit, ms, json, decision) in enumerate(_sixes(calls), 1):
             until = now + min(longest if ms == "" else int(ms), longest)
             self.record.put(**{f"wait:{place}": f"{until} {at_limit} {kind} {call_id}"})
             if decision:
                 self.record.put(**{f"limit:{place}": decision})
-            bodies.append(json[:-1] + b',"until":%d}' % until)
+            bodies[kind in DECIDABLE].append(json[:-1] + b',"until":%d}' % until)
             soonest = min(soonest, until)
-        return b"[" + b",".join(bodies) + b"]", soonest
+        self.record.put(calls=b"[" + b",".join(bodies[True]) + b"]", suspended_at=now)
+        if bodies[False]:
+            self.record.put(waits=b"[" + b",".join(bodies[False]) + b"]")
+        return soonest
 
     def decide(self, call: Call, op: str, json: bytes, now: int) -> None:
         self.record.put(**{f"decision:{call.place}": op.encode() + b" " + json[:-1] + b',"at":%d}' % now})
@@ -219,7 +230,7 @@ class Turn:
     def forget_calls(self) -> None:
         for call in self.calls:
             self.record.drop(f"wait:{call.place}", f"decision:{call.place}", f"limit:{call.place}")
-        self.record.drop("calls", "suspended_at")
+        self.record.drop("calls", "waits", "suspended_at")
 
     def end_run(self, most: int) -> None:
         """Keep the answer, the error and the steps of the last run, a line of JSON for each run that has ended."""

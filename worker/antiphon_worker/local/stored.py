@@ -21,6 +21,7 @@ from antiphon.session.saved import SavedSession, SavedTurn, read_saved
 from antiphon.stores.base import SessionStore
 from antiphon.stores.encrypted import SealedStore
 from antiphon.wire.records import read_turn
+from antiphon.wire.suspension import place_of
 from antiphon_worker.local.cell import MemoryCell
 from antiphon_worker.local.records import Session, Turn
 from antiphon_worker.local.transitions import Transitions
@@ -243,18 +244,10 @@ def _resume_waiting(transitions: Transitions, session: Session, saved: SavedTurn
         first_seq=session.record.number("seq") + 1, queued_seq=session.record.number("seq") + 1,
     )  # fmt: skip
     flat: list[Any] = []
-    for call in saved.calls:
+    for call in [*saved.calls, *info.waits]:
         ms = "" if call.until is None else max(call.until - now, 0)
-        flat += [
-            call.call_id,
-            call.kind,
-            call.at_limit,
-            ms,
-            encode(msgspec.structs.replace(call, until=None)),
-            b"",
-        ]
-    calls, look_at = turn.wait_for(flat, now, 30 * 86_400_000)
-    turn.record.put(calls=calls, suspended_at=now)
+        flat += [*place_of(call), ms, encode(msgspec.structs.replace(call, until=None)), b""]
+    look_at = turn.wait_for(flat, now, 30 * 86_400_000)
     session.turns.append(turn)
     transitions.accepted(turn)
     if session.inbox:

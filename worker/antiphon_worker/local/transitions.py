@@ -469,11 +469,13 @@ class Transitions(SessionTransitions):
             return [b"STOP", stop]
         now, record = self.clock(), turn.record
         record.put(given_back=fence)
-        calls, soonest = turn.wait_for(rest[: 6 * count], now, LONGEST_WAIT_MS)
-        step = record.number("step", 1) - 1
-        event = turn.event("turn_suspended", "attempt", step=step, calls=msgspec.Raw(calls))
+        soonest = turn.wait_for(rest[: 6 * count], now, LONGEST_WAIT_MS)
+        found = {name: record.get(name, b"[]") for name in ("calls", "waits")}
+        listed = {name: msgspec.Raw(json) for name, json in found.items() if json != b"[]"}
+        kind = "turn_suspended" if "calls" in listed else "turn_sleeping"
+        event = turn.event(kind, "attempt", step=record.number("step", 1) - 1, **listed)
         self._publish(session, now, *rest[6 * count :], event)
-        record.put(status="suspended", suspended_at=now, calls=calls)
+        record.put(status="suspended")
         session.let_go()
         look_at = min(soonest, now + LOOK_AGAIN_MS)
         if not aside:
@@ -500,7 +502,7 @@ class Transitions(SessionTransitions):
             return [b"NOT_SUSPENDED", turn.status.encode()]
         if call is None:
             return [b"UNKNOWN_CALL"]
-        if kind not in ("reject", "result" if call.kind == "tool" else "approve"):
+        if not call.decidable or kind not in ("reject", "result" if call.kind == "tool" else "approve"):
             return [b"OTHER_KIND", call.kind.encode()]
         turn.decide(call, op, json, now)
         if turn.decided:

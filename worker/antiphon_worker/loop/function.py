@@ -14,15 +14,17 @@ from contextvars import ContextVar
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.errors import AgentError, StepLimitReached, TurnFailed
 from antiphon.events import Event, ReasoningDelta, StepFinished, ToolCallDelta, ToolCallEvent
 from antiphon.ext.turns import ModelAnswer, TurnFunction
 from antiphon.input.values import now_ms
-from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult
+from antiphon.model import Decision, Message, OpenCall, ToolCall, ToolResult, Wait
 from antiphon.tools import Context
 from antiphon.tools.results import decided_result, noted
 from antiphon.window import byte_size
+from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.loop import LoopResult, Suspended
 from antiphon_worker.loop.output import ExpectedOutput
@@ -66,7 +68,7 @@ async def run_function(
     context: Context,
     decisions: Mapping[str, Decision] | None = None,
 ) -> LoopResult | Suspended:
-    """Call the function until the turn has ended, or waits for decisions.
+    """Call the function until the turn has ended, or waits for decisions or for the end of sleeps.
 
     Raises its ``AgentError``, and ``TurnFailed`` for other exceptions. Errors of the journal and stop signals pass
     through.
@@ -76,10 +78,10 @@ async def run_function(
     try:
         said = await function.run(turn)
     except BaseException as exc:
-        if is_stop(exc):
+        if is_stop(exc) and not isinstance(exc, CallWaits):
             raise
-        if turn.fault is None and turn.waiting:
-            return Suspended(turn.waiting)
+        if turn.fault is None and (waiting := await turn.waits()):
+            return Suspended(waiting)
         if isinstance(exc, AgentError):
             raise
         if turn.fault is not None:
@@ -89,7 +91,8 @@ async def run_function(
         ) from exc
     if turn.fault is not None:
         raise turn.fault
-    return Suspended(turn.waiting) if turn.waiting else await turn.result(said)
+    waiting = await turn.waits()
+    return Suspended(waiting) if waiting else await turn.result(said)
 
 
 def _check(inp: LoopInput, name: str) -> None:
@@ -124,7 +127,8 @@ class _Turn:
         self.messages = whole([*inp.history, *inp.notes, *inp.new_messages])
         self.input = inp.new_messages
         self.system, self.model, self.params = inp.system, inp.model, inp.params
-        self.context = context
+        self._known = durable_entries(journal.entries)
+        self._durable: dict[str, Durable] = {}
         self._inp = inp
         self._name = name
         self._toolbox = toolbox
@@ -139,6 +143,7 @@ class _Turn:
         self._steps: list[Step] = []
         self._decisions = decisions  # of the last suspension
         self.waiting: list[OpenCall] = []
+        self.context = self._own_context(context, "")
         self._unwritten: list[JournalEntry] = []
         self._writing = asyncio.Lock()
         self.heard = False
@@ -249,7 +254,7 @@ class _Turn:
     async def tool_call(self, call_id: str, run: Callable[[Context], Awaitable[Any]]) -> ToolResult:
         step, call = self._call(call_id)
         if step is None or call is None:
-            return ToolResult(call_id, _content(await run(self.context.of_call(call_id))))
+            return ToolResult(call_id, _content(await run(self._own_context(self.context, call_id))))
         refusal = beyond(self._inp.max_tool_calls, call_id, self._steps)
         if call_id not in step.results and refusal:
             await self._finished(step, [error_result(call, refusal)])
@@ -259,14 +264,18 @@ class _Turn:
                 step.begun.add(call_id)
                 await self._write([ToolStarted(step.entry.step, call_id, again=True)], [])
             call = as_approved(call, decision)
-            running = RunningCall(call, step.entry.step, self._sink, self.context.turn_id)
+            durable = self._durable_of(call_id, step.entry.step, decision)
+            running = RunningCall(call, step.entry.step, self._sink, self.context.turn_id, durable)
             inside = _in_a_tool.set(True)
             try:
                 async with self._inp.meter.room:
                     with running:
                         said = await run(self.context.of_call(call_id, step.entry.step, running))
+                await durable.end()
             finally:
                 _in_a_tool.reset(inside)
+            if durable.wait is not None:
+                raise CallWaits
             result = ToolResult(call_id, _content(said), call.name)
             await self._finished(step, [told(result, decision)])
         return step.results[call_id]
@@ -313,6 +322,8 @@ class _Turn:
         return step.results.get(call_id) or decided_result(call, decision)
 
     def _decision(self, step: Step, call_id: str) -> Decision | None:
+        if call_id in step.approvals:
+            return step.approvals[call_id]
         return self._decisions.get(call_id) if call_id in step.opened else None
 
     async def settle(self, results: Mapping[str, str]) -> None:
@@ -347,6 +358,25 @@ class _Turn:
         await self._write(entries, [result_event(result, number) for result in results])
         for entry in entries:
             step.finish(entry)
+
+    def _own_context(self, context: Context, call_id: str) -> Context:
+        """Return a context of the function itself, or of a call that no answer has."""
+        return context.of_call(call_id, 0, _UnpublishedCall(self._durable_of(call_id, 0)))
+
+    def _durable_of(self, call_id: str, step: int, approval: Decision | None = None) -> Durable:
+        if call_id not in self._durable:
+            known = self._known.get(call_id, ())
+            self._durable[call_id] = Durable(call_id, step, known, self._decisions, self._write, approval)
+        return self._durable[call_id]
+
+    async def waits(self) -> list[OpenCall | Wait]:
+        """Return what the turn waits for, decisions first. Raises what must fail it instead."""
+        for durable in self._durable.values():
+            await durable.end()
+        sleeps = [durable.wait for durable in self._durable.values() if durable.wait is not None]
+        if sleeps:
+            await self._write([], [])
+        return [*self.waiting, *sleeps]
 
     async def _write(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
         """Append to the journal. Calls that run side by side write one after the other."""
@@ -385,6 +415,19 @@ class _Turn:
             steps=len(self._steps),
             output=expected,
         )
+
+
+class _UnpublishedCall(Struct):
+    """What a context offers outside the tool calls of an answer: steps and sleeps."""
+
+    durable: Durable
+    cancelled: bool = False
+
+    def progress(self, text: str, fraction: float | None) -> None:
+        pass
+
+    def emit(self, name: str, data: Any) -> None:
+        pass
 
 
 def _content(said: Any) -> str:

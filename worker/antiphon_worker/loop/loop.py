@@ -17,10 +17,9 @@ accepted by ``journal.append`` survive a crash of this process, events in the si
   run, because the model would not see their results. A stop condition ends the turn after them.
 - A model that is given up is followed by the next one of the agent's fallbacks, which goes on with the turn. What it
   said in its last step is withdrawn, as in a retry.
-- A ``LoopResult`` therefore has a result for each tool call.
-- Calls that wait for a decision (an approval, or the result of a client-side tool) do not run. When the other calls
-  of their step have results, the loop ends with ``Suspended``. It continues from the journal with the decisions:
-  rejected calls and results of the caller are recorded, approved calls run, and then the model is called.
+- Calls that wait for a decision (an approval, or the result of a client-side tool) do not run, and others may sleep.
+  When the rest of their step has results, the loop ends with ``Suspended``. It continues from the journal with the
+  decisions: rejected calls and results of the caller are recorded, the others run, and then the model is called.
 - With a schema, the answer must match it. The first answer that does not is written to the journal as rejected, and the
   model is called once more, one step beyond ``max_steps`` if need be. The second one raises ``InvalidOutput``, and so
   does one that was cut off in a tool call. A rejected answer and the request to correct it are not in the result.
@@ -44,7 +43,7 @@ from antiphon.errors import (
 )
 from antiphon.events import Event, StepFinished, ToolCallEvent
 from antiphon.input.values import now_ms
-from antiphon.model import Decision, Item, Message, OpenCall, Response, StopReason, ToolOutcome, Usage
+from antiphon.model import Decision, Item, Message, OpenCall, Response, StopReason, ToolOutcome, Usage, Wait
 from antiphon.tools import Context
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.output import ExpectedOutput, OutputEvents
@@ -112,9 +111,9 @@ class LoopResult(Struct):
 
 
 class Suspended(Struct):
-    """The turn waits for decisions about these calls. All other calls of their step have results in the journal."""
+    """The turn waits for decisions about these calls, and for the end of these sleeps. All other calls have results."""
 
-    calls: list[OpenCall]
+    calls: list[OpenCall | Wait]
 
 
 async def run_loop(

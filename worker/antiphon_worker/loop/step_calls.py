@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Container, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import msgspec
 
 from antiphon.errors import ToolArgumentsInvalid, UnknownTool
-from antiphon.events import ToolResultEvent
+from antiphon.events import Event, ToolResultEvent
 from antiphon.input.json_schema import misfits
 from antiphon.input.values import now_ms
-from antiphon.model import AtLimit, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult
+from antiphon.model import AtLimit, Decision, OpenCall, StopReason, Text, ToolCall, ToolResult, Wait
 from antiphon.tools import Context
 from antiphon.tools.approval import ApprovalRule
 from antiphon.tools.results import decided_result, noted
+from antiphon_worker.loop.durable import CallWaits, Durable, durable_entries
 from antiphon_worker.loop.input import LoopInput, Rules
 from antiphon_worker.loop.step_events import Sink
-from antiphon_worker.loop.steps import CallsOpened, Journal, Step, ToolFinished, ToolStarted, plain_variables
+from antiphon_worker.loop.steps import (
+    CallsOpened,
+    DurableEntry,
+    Journal,
+    JournalEntry,
+    Step,
+    ToolFinished,
+    ToolStarted,
+    plain_variables,
+)
 from antiphon_worker.loop.toolbox import AnyTool, RunningCall, ToolBox, is_stop, shorten
 
 log = logging.getLogger("antiphon.tools")
@@ -189,6 +199,8 @@ class StepCalls:
         self.context = context
         self.decisions = decisions
         self.room = room
+        self._durable: dict[str, list[DurableEntry]] | None = None  # what the journal has of earlier attempts
+        self._writing = asyncio.Lock()
         self.variables = plain_variables(context.variables)  # the values in the journal
 
     async def take(self, step: Step) -> None:
@@ -206,15 +218,17 @@ class StepCalls:
         if known:
             await self._record(step, known)
 
-    async def run(self, step: Step) -> list[OpenCall]:
-        """Give each call of a step its result, and return those that wait for a decision."""
+    async def run(self, step: Step) -> list[OpenCall | Wait]:
+        """Give each call of a step its result, and return what the others wait for: decisions, and then sleeps."""
         await self.take(step)
         waiting = [] if self.gate.open else await self._waiting(step)
         ids = {one.call_id for one in waiting}
-        await self._run_side_by_side(step, [call for call in step.open_calls if call.call_id not in ids])
+        sleeping = await self._run_side_by_side(
+            step, [call for call in step.open_calls if call.call_id not in ids]
+        )
         if not ids <= step.opened:
-            await self.journal.append([CallsOpened(step.entry.step, sorted(ids))], [])
-        return waiting
+            await self._append([CallsOpened(step.entry.step, sorted(ids))], [])
+        return [*waiting, *sleeping]
 
     def _without_running(self, step: Step, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that must not run (again), or None for the others."""
@@ -228,26 +242,44 @@ class StepCalls:
         return error_result(call, refusal) if refusal else None
 
     def _decision(self, step: Step, call_id: str) -> Decision | None:
+        if call_id in step.approvals:
+            return step.approvals[call_id]
         return self.decisions.get(call_id) if call_id in step.opened else None
 
     async def _waiting(self, step: Step) -> list[OpenCall]:
-        undecided = [call for call in step.open_calls if self._decision(step, call.call_id) is None]
+        undecided = [
+            call
+            for call in step.open_calls
+            if call.call_id not in step.slept and self._decision(step, call.call_id) is None
+        ]
         return await self.gate.waiting(undecided, step.opened)
 
-    async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> None:
-        """Run calls in parallel, and write each result to the journal."""
+    async def _run_side_by_side(self, step: Step, calls: list[ToolCall]) -> list[Wait]:
+        """Run calls in parallel, and write each result to the journal. Returns the sleeps of those that wait."""
         number = step.entry.step
         starting = self._starting(step, calls)
         if starting:
-            await self.journal.append(starting, [])
-        calls = [as_approved(call, self._decision(step, call.call_id)) for call in calls]
-        running = [RunningCall(call, number, self.sink, self.context.turn_id) for call in calls]
-        tasks = [asyncio.create_task(self._run_tool(one), name=f"tool {one.call.name}") for one in running]
+            await self._append(starting, [])
+        durable = [self._durable_of(step, call.call_id) for call in calls]
+        running = [
+            RunningCall(
+                as_approved(call, self._decision(step, call.call_id)),
+                number,
+                self.sink,
+                self.context.turn_id,
+                one,
+            )
+            for call, one in zip(calls, durable, strict=True)
+        ]
+        tasks = [
+            asyncio.create_task(self._run_tool(call, one), name=f"tool {call.call.name}")
+            for call, one in zip(running, durable, strict=True)
+        ]
         waiting = set(tasks)
         try:
             while waiting:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                finished = [task.result() for task in tasks if task not in waiting]
+                finished = [result for task in tasks if task not in waiting and (result := task.result())]
                 await self._record(
                     step,
                     [
@@ -262,6 +294,20 @@ class StepCalls:
             finally:
                 for one in running:
                     one.close()
+        return [one.wait for one in durable if one.wait is not None]
+
+    def _durable_of(self, step: Step, call_id: str) -> Durable:
+        if self._durable is None:
+            self._durable = durable_entries(self.journal.entries)
+        return Durable(
+            call_id, step.entry.step, self._durable.get(call_id, ()), self.decisions, self._append,
+            self._decision(step, call_id),
+        )  # fmt: skip
+
+    async def _append(self, entries: Sequence[JournalEntry], events: Sequence[Event]) -> None:
+        """Write to the journal. Calls that run in parallel write one after the other."""
+        async with self._writing:
+            await self.journal.append(entries, events)
 
     def _starting(self, step: Step, calls: list[ToolCall]) -> list[ToolStarted]:
         """What the journal has to know of these calls before they start."""
@@ -272,11 +318,16 @@ class StepCalls:
             if (once := self.toolbox.at_most_once(call.name)) or call.call_id in approved
         ]
 
-    async def _run_tool(self, running: RunningCall) -> ToolResult:
-        call = running.call
+    async def _run_tool(self, running: RunningCall, durable: Durable) -> ToolResult | None:
+        """Run a call. Returns None if it sleeps."""
+        call, result = running.call, None
         async with self.room:
-            with running:
-                return await self.toolbox.run(call, self.context.of_call(call.call_id, running.step, running))
+            with running, suppress(CallWaits):
+                result = await self.toolbox.run(
+                    call, self.context.of_call(call.call_id, running.step, running)
+                )
+        await durable.end()
+        return None if durable.wait is not None else result
 
     async def _record(self, step: Step, results: list[ToolResult]) -> None:
         number = step.entry.step
@@ -287,7 +338,7 @@ class StepCalls:
         ]
         if results and self.context.variables != self.variables:
             self.variables = entries[-1].variables = plain_variables(self.context.variables)
-        await self.journal.append(entries, [result_event(result, number) for result in results])
+        await self._append(entries, [result_event(result, number) for result in results])
         for entry in entries:
             step.finish(entry)
 
@@ -308,7 +359,7 @@ def error_result(call: ToolCall, reason: str) -> ToolResult:
     return ToolResult(call_id=call.call_id, content=reason, name=call.name, is_error=True)
 
 
-async def _cancel(tasks: set[asyncio.Task[ToolResult]]) -> None:
+async def _cancel(tasks: set[asyncio.Task[ToolResult | None]]) -> None:
     """Cancel the tool calls of an ended turn. A call that ignores the cancellation is abandoned after a few seconds."""
     if not tasks:
         return

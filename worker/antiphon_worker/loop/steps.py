@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -92,7 +92,46 @@ class CallsOpened(Struct, tag="calls_opened", tag_field="type"):
     version: int = 2
 
 
-JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered
+class DurableStart(Struct, tag="durable_start", tag_field="type"):
+    """A durable step that must not start twice is about to start.
+
+    ``place`` is its number in its ``call``, '' for the function of the turn. The version of these entries keeps workers
+    of older releases, which would run the step again, from continuing the turn.
+    """
+
+    step: int
+    call: str
+    place: int
+    name: str
+    version: int = 3
+
+
+class DurableSleep(Struct, tag="durable_sleep", tag_field="type"):
+    """A call sleeps until this time (ms since 1970). ``approval`` is the decision with which it runs, if any."""
+
+    step: int
+    call: str
+    place: int
+    name: str
+    until: int
+    approval: Decision | None = None
+    version: int = 3
+
+
+class DurableResult(Struct, tag="durable_result", tag_field="type"):
+    """A durable step has this result, or this error; or a sleep is over."""
+
+    step: int
+    call: str
+    place: int
+    name: str
+    value: Any = None
+    error: str = ""
+    version: int = 3
+
+
+DurableEntry: TypeAlias = DurableStart | DurableSleep | DurableResult
+JournalEntry = StepEntry | ToolStarted | ToolFinished | CallsOpened | Steered | DurableEntry
 
 
 class Journal(Protocol):
@@ -137,7 +176,18 @@ def decode_entry(data: bytes) -> JournalEntry:
 class Step:
     """A finished model call, with what it was steered with before, and the results of its tool calls so far."""
 
-    __slots__ = ("begun", "created", "decisions", "entry", "opened", "results", "started", "steered")
+    __slots__ = (
+        "approvals",
+        "begun",
+        "created",
+        "decisions",
+        "entry",
+        "opened",
+        "results",
+        "slept",
+        "started",
+        "steered",
+    )
 
     def __init__(self, entry: StepEntry, steered: Sequence[Message] = ()) -> None:
         self.entry = entry
@@ -148,19 +198,28 @@ class Step:
         self.opened: set[str] = set()  # the calls that wait, or have waited, for a decision
         self.decisions: dict[str, Decision] = {}  # of calls with a result
         self.created: int | None = None  # when the last result came
+        self.slept: set[str] = set()  # the calls that have begun, and are run again after they have slept
+        self.approvals: dict[str, Decision] = {}  # with which these run
 
     @property
     def open_calls(self) -> list[ToolCall]:
         return [call for call in self.entry.message.tool_calls if call.call_id not in self.results]
 
     def to_run(self, decisions: Mapping[str, Decision]) -> list[ToolCall]:
-        """Return the calls that have waited for a decision and need their tool: those that nobody has answered."""
+        """Return the calls that have waited and need their tool: those that nobody has answered."""
         return [
             call
             for call in self.open_calls
-            if call.call_id in self.opened - self.started
+            if call.call_id in (self.opened | self.slept) - self.started
             and ((decision := decisions.get(call.call_id)) is None or decision.kind == "approve")
         ]
+
+    def sleep(self, entry: DurableSleep) -> None:
+        """Note that a call sleeps: it may start again, with the approval that it has."""
+        self.slept.add(entry.call)
+        self.started.discard(entry.call)
+        if entry.approval is not None:
+            self.approvals[entry.call] = entry.approval
 
     def closed(self, decisions: Mapping[str, Decision]) -> list[Message]:
         """Return the messages of this step of a turn that ends here. A call without a result gets one that is true.
@@ -212,6 +271,14 @@ def messages_of(entries: Iterable[JournalEntry]) -> list[Message]:
     return messages
 
 
+def starts_once(entries: Iterable[JournalEntry]) -> bool:
+    """Return True if one of the entries is about to start what must not start twice."""
+    return any(
+        isinstance(entry, DurableStart) or (isinstance(entry, ToolStarted) and not entry.again)
+        for entry in entries
+    )
+
+
 def usage_of(entries: Iterable[JournalEntry]) -> Usage:
     """Return the total usage of a journal's model calls."""
     return sum((entry.usage for entry in entries if isinstance(entry, StepEntry)), Usage())
@@ -244,6 +311,9 @@ def steps_of(entries: Iterable[JournalEntry]) -> list[Step]:
             steered = []
         elif isinstance(entry, Steered):
             steered += entry.messages
+        elif isinstance(entry, DurableEntry):
+            if isinstance(entry, DurableSleep) and entry.call and steps:
+                steps[-1].sleep(entry)
         elif not steps or steps[-1].entry.step != entry.step:
             raise CorruptRecord(f"The journal has a tool call of step {entry.step}, but not that step.")
         elif isinstance(entry, ToolStarted):

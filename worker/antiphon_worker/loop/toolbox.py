@@ -30,6 +30,7 @@ from antiphon.events import CustomEvent, Event, ToolProgress
 from antiphon.input.limits import check_size
 from antiphon.model import File, Image, Text, ToolCall, ToolResult
 from antiphon.tools import Context, Tool
+from antiphon.tools.durable import DurableCall
 from antiphon.tools.threads import Job, Threads
 from antiphon_worker.loop.step_events import Sink
 from antiphon_worker.providers.base import ToolSpec
@@ -47,8 +48,9 @@ class RunningCall:
     is closed, what is unsent goes at once, and what the tool says later is dropped.
     """
 
-    def __init__(self, call: ToolCall, step: int, sink: Sink, turn_id: str) -> None:
+    def __init__(self, call: ToolCall, step: int, sink: Sink, turn_id: str, durable: DurableCall) -> None:
         self.call = call
+        self.durable = durable
         self.step = step
         self._sink = sink
         self._turn_id = turn_id

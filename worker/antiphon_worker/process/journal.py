@@ -26,9 +26,9 @@ from antiphon.wire.records import ClaimedTurn
 from antiphon_worker.loop.steps import (
     JournalEntry,
     StepEntry,
-    ToolStarted,
     decode_entry,
     encode_entry,
+    starts_once,
     steered_of,
     usage_of,
 )
@@ -103,7 +103,7 @@ class TurnJournal:
         self._steered = self._steered or answer == STEER
         if answer not in ("", STEER) and self._lease.stop is None:
             self._lease.end(Stop.CANCELLED, answer)  # at once: other tools may run
-        if any(isinstance(entry, ToolStarted) and not entry.again for entry in entries):
+        if starts_once(entries):
             await self._on_disk()
 
     async def _write(self, entries: Sequence[JournalEntry], bodies: Sequence[bytes]) -> str:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.errors import AgentError, InvalidOutput, LimitReached, ProviderError
 from antiphon.input.request import AgentSpec
-from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, encode
+from antiphon.model import OpenCall, Response, ServiceAnswer, Usage, Wait, encode
 from antiphon.model import Retry as RetryPolicy
 from antiphon.telemetry import log_fault
 from antiphon.wire.records import ClaimedTurn
@@ -71,9 +71,12 @@ class GivenBack(Struct, tag="given_back"):
 
 
 class Waiting(Struct, tag="suspended"):
-    """The turn waits for decisions about these calls. If ``aside`` says what it has used, others pass it by."""
+    """The turn waits for decisions about these calls, or for the end of these sleeps.
 
-    calls: list[OpenCall]
+    If ``aside`` says what it has used, others pass it by.
+    """
+
+    calls: list[OpenCall | Wait]
     aside: Usage | None
 
 

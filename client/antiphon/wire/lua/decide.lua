@@ -25,8 +25,9 @@ if status == 'suspended' and cancelled_in_rq(turn) then
 end
 if status ~= 'suspended' then return {'NOT_SUSPENDED', status} end
 if not open then return {'UNKNOWN_CALL'} end
-if kind ~= 'reject' and kind ~= (open.kind == 'tool' and 'result' or 'approve') then return {'OTHER_KIND', open.kind} end
+local fits = kind == 'reject' or kind == (open.kind == 'tool' and 'result' or 'approve')
+if not (fits and decidable(open.kind)) then return {'OTHER_KIND', open.kind} end
 write_decision(turn, n, op, json, now)
-local soonest, made = decided(turn)
-if not soonest then resume(session, turn, now, made) end
+local soonest, _, told = decided(turn)
+if not soonest then resume(session, turn, now, told) end
 return {'DECIDED'}

@@ -1,4 +1,5 @@
--- Suspend a turn until its open calls are decided. Its journal is written; no worker holds it from now on.
+-- Suspend a turn until its open calls are decided and its sleeps are over. Its journal is written; no worker holds it from
+-- now on. A sleep is a call of the kind `sleep` whose limit approves it. Only calls that somebody decides about are listed.
 -- With `aside`, what the turn has used as JSON, the session's next turns pass it by. The fence names the call. The first
 -- write is a ZREM, so that it works at full memory.
 -- @args session turn fence aside count rest...    of `count` calls: id, kind, at_limit, ms it may wait ('': longest), JSON, the decision of its limit as JSON or ''; then event bodies
@@ -12,7 +13,7 @@ local held, stop = holds(session, fence)
 if not held then return {'SUPERSEDED'} end
 if stop == '' and cancelled_in_rq(turn) then stop = IN_RQ end
 if stop ~= '' then return {'STOP', stop} end
-local now, calls, bodies, soonest = now_ms(), {}, {}, LONGEST_WAIT_MS
+local now, calls, waits, bodies, soonest = now_ms(), {}, {}, {}, LONGEST_WAIT_MS
 redis.call('ZREM', key_active(), session)
 redis.call('HSET', key_turn(turn), 'given_back', fence)
 forget_calls(turn)
@@ -22,19 +23,23 @@ for n = 1, tonumber(count) do
   local till = string.format('%.0f', now + ms)
   redis.call('HSET', key_turn(turn), 'wait:' .. n, till .. ' ' .. at_limit .. ' ' .. kind .. ' ' .. id)
   if limit ~= '' then redis.call('HSET', key_turn(turn), 'limit:' .. n, limit) end
-  calls[n], soonest = string.sub(json, 1, -2) .. ',"until":' .. till .. '}', math.min(soonest, ms)
+  local list = decidable(kind) and calls or waits
+  list[#list + 1], soonest = string.sub(json, 1, -2) .. ',"until":' .. till .. '}', math.min(soonest, ms)
 end
-calls = '[' .. table.concat(calls, ',') .. ']'
+local asks, sleeps = #calls > 0, #waits > 0
+calls, waits = '[' .. table.concat(calls, ',') .. ']', '[' .. table.concat(waits, ',') .. ']'
 for i = 6 * count + 1, #rest do bodies[#bodies + 1] = rest[i] end
 local f = redis.call('HMGET', key_turn(turn), 'run', 'attempt', 'step')
-bodies[#bodies + 1] = event_body('turn_suspended', session, turn, f[1],
-  ',"attempt":' .. f[2] .. ',"step":' .. (tonumber(f[3]) or 1) - 1 .. ',"calls":' .. calls)
+bodies[#bodies + 1] = event_body(asks and 'turn_suspended' or 'turn_sleeping', session, turn, f[1],
+  ',"attempt":' .. f[2] .. ',"step":' .. (tonumber(f[3]) or 1) - 1
+  .. (asks and ',"calls":' .. calls or '') .. (sleeps and ',"waits":' .. waits or ''))
 local seq = publish(session, now, bodies)
 redis.call('HSET', key_turn(turn), 'status', 'suspended', 'suspended_at', now, 'calls', calls)
-redis.call('ZADD', key_suspended(), now, turn)
+if sleeps then redis.call('HSET', key_turn(turn), 'waits', waits) end
+if asks then redis.call('ZADD', key_suspended(), now, turn) end
 let_go(session)
 local view = rq_view(turn, 'suspended', now)
-notice('turn_suspended', session, turn, seq, view.tenant)
+if asks then notice('turn_suspended', session, turn, seq, view.tenant) end
 make_room(view, now)
 if aside == '' then
   redis.call('ZADD', key_active(), now + math.min(soonest, LOOK_AGAIN_MS), session)

@@ -69,7 +69,7 @@ async def test_a_tool_is_told_attempt_run_and_step():
     await turn(look, context=Context("s", "t", attempt=3, run=2))
     (one,) = seen
     assert (one.session_id, one.turn_id, one.call_id) == ("s", "t", "call_1")
-    assert (one.attempt, one.run, one.step) == (3, 2, 1)
+    assert (one.attempt, one.run, one.step_number) == (3, 2, 1)
 
 
 async def test_every_call_has_a_key_of_its_own_and_keeps_it_when_it_is_repeated():
@@ -276,7 +276,7 @@ async def test_what_is_said_when_the_loop_is_closed_harms_nobody():
     loop = asyncio.new_event_loop()
 
     async def begin():
-        return RunningCall(ToolCall("c1", "t", {}), 1, Events(), "turn")
+        return RunningCall(ToolCall("c1", "t", {}), 1, Events(), "turn", None)
 
     running = await asyncio.to_thread(loop.run_until_complete, begin())
     loop.close()

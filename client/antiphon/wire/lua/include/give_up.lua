@@ -4,8 +4,8 @@
 local function keep_journal(session, turn)
   local journal = redis.call('LRANGE', key_journal(turn), 0, -1)
   if #journal == 0 then return end
-  local _, made = decided(turn)
-  for _, decision in ipairs(made) do journal[#journal + 1] = '{"decision":' .. decision .. '}' end
+  local _, _, told = decided(turn)
+  for _, decision in ipairs(told) do journal[#journal + 1] = '{"decision":' .. decision .. '}' end
   redis.call('HSET', key_turn(turn), 'journal', '[' .. table.concat(journal, ',') .. ']')
   untold(session, turn)
 end

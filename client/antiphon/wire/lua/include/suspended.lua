@@ -1,4 +1,4 @@
--- A turn that waits for decisions. Of its open calls it has, numbered from 1, the fields `wait:<n>` ("<until> <at limit>
+-- A turn that waits for decisions, or for the end of sleeps. Of its open calls it has, numbered from 1, the fields `wait:<n>` ("<until> <at limit>
 -- <kind> <id>"), with encryption `limit:<n>` (the decision of its time limit) and, once decided, `decision:<n>` ("<op> <JSON>"). `suspended` lists it. One that its session's next turns
 -- pass by has left the inbox: `aside` says when it is checked, and the session counts it in its field `aside`. `waited` is
 -- for how many ms it was suspended, which its limit of seconds leaves out.
@@ -14,21 +14,24 @@ local function decision_of(turn, n)
   return decision, op
 end
 
--- When the next call's time is over, or nil if all of them are decided; and the decisions, in the order of the calls.
+local function decidable(kind) return kind == 'approval' or kind == 'tool' end
+
+-- When the next call's time is over, or nil if all are decided; the decisions, in the order of the calls; those but of sleeps.
 local function decided(turn)
-  local soonest, made, n = nil, {}, 1
+  local soonest, made, told, n = nil, {}, {}, 1
   local call = open_call(turn, n)
   while call do
     local decision = decision_of(turn, n)
     if decision then
       made[#made + 1] = decision
+      if decidable(call.kind) then told[#told + 1] = decision end
     else
       soonest = math.min(soonest or call.till, call.till)
     end
     n = n + 1
     call = open_call(turn, n)
   end
-  return soonest, made
+  return soonest, made, told
 end
 
 local function write_decision(turn, n, op, json, now)
@@ -39,7 +42,7 @@ end
 local function forget_calls(turn)
   local n = 1
   while redis.call('HDEL', key_turn(turn), 'wait:' .. n, 'decision:' .. n, 'limit:' .. n) > 0 do n = n + 1 end
-  redis.call('HDEL', key_turn(turn), 'calls', 'suspended_at')
+  redis.call('HDEL', key_turn(turn), 'calls', 'waits', 'suspended_at')
 end
 
 -- The turn no longer waits. One that was passed by enters the inbox again, behind the current turn. Returns whether it is
@@ -58,12 +61,12 @@ local function stand_up(session, turn)
 end
 
 -- All open calls are decided: any worker may continue the turn.
-local function resume(session, turn, now, made)
+local function resume(session, turn, now, told)
   local head, f = stand_up(session, turn), redis.call('HMGET', key_turn(turn), 'run', 'step', 'suspended_at', 'waited')
   redis.call('HSET', key_turn(turn), 'waited',
     string.format('%.0f', (tonumber(f[4] or 0) or 0) + now - (tonumber(f[3] or now) or now)))
   publish(session, now, {event_body('turn_resumed', session, turn, f[1],
-    ',"step":' .. (tonumber(f[2]) or 1) - 1 .. ',"decisions":[' .. table.concat(made, ',') .. ']')})
+    ',"step":' .. (tonumber(f[2]) or 1) - 1 .. ',"decisions":[' .. table.concat(told, ',') .. ']')})
   if head then return ready(session, now, true) end
   rq_view(turn, 'waiting', now)
 end

@@ -19,9 +19,9 @@ local function watch(session, turn, now, act)
     n = n + 1
     call = open_call(turn, n)
   end
-  local soonest, made = decided(turn)
+  local soonest, _, told = decided(turn)
   if not soonest then
-    resume(session, turn, now, made)
+    resume(session, turn, now, told)
     return act(session, turn, 'resumed')
   end
   if redis.call('HGET', key_rq_job(turn), 'status') ~= 'deferred' then rq_view(turn, 'suspended', now) end
