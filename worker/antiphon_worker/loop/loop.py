@@ -139,16 +139,9 @@ async def run_loop(
 
 class _Loop:
     def __init__(
-        self,
-        provider: Provider,
-        inp: LoopInput,
-        toolbox: ToolBox,
-        journal: Journal,
-        sink: Sink,
-        context: Context,
-        decisions: Mapping[str, Decision],
-        history: SentHistory | None,
-    ) -> None:
+        self, provider: Provider, inp: LoopInput, toolbox: ToolBox, journal: Journal, sink: Sink, context: Context,
+        decisions: Mapping[str, Decision], history: SentHistory | None,
+    ) -> None:  # fmt: skip
         self.model = self.first_model = ModelChoice(provider, inp.model, inp.params)
         self.inp = inp
         self.meter = inp.meter
