@@ -129,7 +129,8 @@ class AsyncClient:
         last turn, None for ever: the last value that was given counts, for turns and sessions alike. The default is 30
         days. With a ``schema`` the answer is structured output, as ``Session.run`` describes. ``params`` are parameters
         of the model, and ``metadata`` are stored with the turn. ``caller_tools``, ``while_suspended``,
-        ``instructions`` and ``max_tool_calls`` are those of ``Session.run``.
+        ``instructions`` and ``max_tool_calls`` are those of ``Session.run``, and so is ``user``, whose turns can be
+        exported and erased.
 
         If the session has a turn, this one runs after all others. ``if_busy="reject"`` raises ``SessionBusy``
         instead. ``"interrupt"`` and ``"rollback"`` cancel the running turn, keeping its partial answer or nothing, and

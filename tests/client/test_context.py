@@ -34,15 +34,15 @@ def context(said):
 
 
 def test_a_key_depends_on_the_call_and_on_nothing_else():
-    one = Context("s", "t", "c", {"a": 1}, attempt=1, run=1, step=1)
-    assert one.key == Context("s", "t", "c", {"b": 2}, attempt=9, run=1, step=1).key
+    one = Context("s", "t", "c", {"a": 1}, attempt=1, run=1, step_number=1)
+    assert one.key == Context("s", "t", "c", {"b": 2}, attempt=9, run=1, step_number=1).key
     others = [
-        Context("s", "u", "c", run=1, step=1),
-        Context("s", "t", "d", run=1, step=1),
-        Context("s", "t", "c", run=2, step=1),
-        Context("s", "t", "c", run=1, step=2),
-        Context("s", "t", "1c", run=1, step=1),
-        Context("s", 't","', "c", run=1, step=1),
+        Context("s", "u", "c", run=1, step_number=1),
+        Context("s", "t", "d", run=1, step_number=1),
+        Context("s", "t", "c", run=2, step_number=1),
+        Context("s", "t", "c", run=1, step_number=2),
+        Context("s", "t", "1c", run=1, step_number=1),
+        Context("s", 't","', "c", run=1, step_number=1),
     ]
     assert len({one.key, *(other.key for other in others)}) == 7
     assert len(one.key) == 32
@@ -50,7 +50,7 @@ def test_a_key_depends_on_the_call_and_on_nothing_else():
 
 
 def test_the_key_of_a_call_stays_the_same_from_release_to_release():
-    assert Context("s", "turn", "call_1", run=1, step=1).key == "90430916af8ebbfa2ab810a25b565767"
+    assert Context("s", "turn", "call_1", run=1, step_number=1).key == "90430916af8ebbfa2ab810a25b565767"
 
 
 def test_a_context_of_ones_own_is_never_cancelled_and_publishes_nothing():
@@ -65,7 +65,7 @@ def test_the_variables_are_those_of_the_turn(context, said):
     turn = Context("s", "t", variables={"a": 1}, attempt=2, run=3)
     call = turn.of_call("c", 4, said)
     assert call.variables is turn.variables
-    assert (call.call_id, call.step, call.attempt, call.run) == ("c", 4, 2, 3)
+    assert (call.call_id, call.step_number, call.attempt, call.run) == ("c", 4, 2, 3)
     assert call.cancelled
 
 

@@ -21,7 +21,18 @@ SUITES = ("tests/memory/test_session.py", "tests/memory/test_session_limit.py")
     reason="the source distribution of openai-agents is not here: make .venv/.neighbours fetches it",
 )
 def test_sessions_of_the_agents_sdk(redis_url):
-    command = ["-m", "pytest", "-p", "support.sdk_sessions", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    command = [
+        "-m",
+        "pytest",
+        "-p",
+        "support.sdk_sessions",
+        "-p",
+        "no:cloudcoil",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+    ]
     environment = {
         **os.environ, "SESSIONS_REDIS": redis_url, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), "."]),
     }  # fmt: skip

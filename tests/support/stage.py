@@ -204,6 +204,14 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
         return "watched"
 
     @tool
+    async def nap(text: str, context: Context) -> str:
+        """Take a step, sleep without a worker, and take another step."""
+        await context.step("first", stage.note, "step", name="first")
+        await context.sleep(3)
+        await context.step("second", stage.note, "step", name="second")
+        return "rested"
+
+    @tool
     async def block(text: str) -> str:
         """Let the event loop stand still for two seconds."""
         stage.note("tool", tool="block", text=text)
@@ -228,7 +236,7 @@ def make_app(stage: Stage, store: SessionStore | None = None) -> App:
             Agent(provider="stage", model="stage-1", name="understudy"),
             *remembering,
         ],
-        tools=[note, pay, sign, wait, watch, block, guarded, *harmful_tools(stage.harms)],
+        tools=[note, pay, sign, wait, watch, nap, block, guarded, *harmful_tools(stage.harms)],
         providers=providers,
         store=store,
         travelling=Allow(providers="any", parameters="any", system=True),

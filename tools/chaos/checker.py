@@ -211,13 +211,13 @@ def _check_decisions(chaos: Chaos, report: Report) -> None:
     """Of several decisions about a call one counts, for everybody; and what it says is what was done."""
     paid = {note["turn"] for note in chaos.stage.notes("tool", tool="pay")}
     asked = {turn.turn_id for one in chaos.conversations for turn in one.turns if turn.text.endswith(ASKS)}
-    report.decided = len(chaos.load.made)
-    for (turn, call), made in chaos.load.made.items():
+    report.decided = len(chaos.people.made)
+    for (turn, call), made in chaos.people.made.items():
         if len(made) != 1:
             report.wrong.append(f"turn {turn}: the call {call} was decided in several ways: {sorted(made)}")
         elif turn in paid and {kind for _, kind in made} != {"approve"}:
             report.wrong.append(f"turn {turn} has paid, and the call was rejected")
-    approved = {turn for turn, _ in chaos.load.made}
+    approved = {turn for turn, _ in chaos.people.made}
     if unasked := (paid & asked) - approved:
         report.wrong.append(f"turns have paid that nobody approved: {sorted(unasked)}")
 

@@ -116,11 +116,9 @@ class Door:
         if asked is None:
             if len(self._agents) == 1:
                 return next(iter(self._agents.values()))
-            names = ", ".join(sorted(self._agents))
             raise UnknownAgent(
-                f"The turn does not name an agent, and the App of its worker has several: {names}. Submit it with "
-                "agent='…'."
-                if names
+                "The turn does not name an agent, and the App of its worker has several: submit it with agent='…'."
+                if self._agents
                 else "The turn does not name an agent, and the App of its worker has none: submit it with "
                 "agent=Agent(…), or register the agent in the App."
             )

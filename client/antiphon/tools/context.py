@@ -87,7 +87,7 @@ class Context(Struct):
         return self._call is not None and self._call.cancelled
 
     def step(
-        self, name: str, function: Callable[..., Any], *args: Any, retries: int = 0, timeout: float | None = None,
+        self, name: str, function: Callable[..., Any], /, *args: Any, retries: int = 0, timeout: float | None = None,
         at_most_once: bool = False, **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:  # fmt: skip
         """Call a function once and keep what it returns, so that it does not run again after a crash.

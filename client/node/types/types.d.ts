@@ -68,6 +68,33 @@ export interface SessionCounts {
   failed?: number;
   limit?: number | null;
 }
+/**  */
+export interface SearchQuery {
+  text: string;
+  tenant?: string | null;
+  session?: string | null;
+  limit?: number;
+  cursor?: string | null;
+}
+/** The turns that were found, the best one first. ``cursor`` is for the next page, None at the end. */
+export interface SearchPage {
+  hits: SearchHit[];
+  cursor?: string | null;
+}
+/** A turn that was found. ``created`` is in ms since 1970, and ``excerpt`` the part of its text that fits best. */
+export interface SearchHit {
+  session_id: string;
+  turn_id: string;
+  created: number;
+  tenant?: string | null;
+  agent?: string | null;
+  excerpt?: Excerpt[];
+}
+/** A part of an excerpt: ``match`` is true for a word that was searched for. */
+export interface Excerpt {
+  text: string;
+  match?: boolean;
+}
 /** A session at the moment of reading. ``messages`` is the length of its history. */
 export interface SessionView {
   session_id: string;
@@ -245,6 +272,7 @@ export interface TurnInfo {
   tenant?: string | null;
   user_error?: string | null;
   user?: string | null;
+  waits?: Wait[];
 }
 /** Tokens as the provider counted them, and their cost in US dollars. */
 export interface Usage {
@@ -272,6 +300,14 @@ export interface ServiceAnswer {
   status?: number | null;
   request_id?: string | null;
   retry_after?: number | null;
+}
+/** What a suspended turn waits for without a decision: the end of a sleep, until ``until`` (ms since 1970). */
+export interface Wait {
+  call_id: string;
+  name: string;
+  kind?: string;
+  seconds?: number;
+  until?: number | null;
 }
 /** A slice of the history: negative numbers count from its end. At most 1,000 messages come at once. */
 export interface HistoryQuery {
@@ -562,6 +598,7 @@ export interface FailedTurn {
   tenant?: string | null;
   user_error?: string | null;
   user?: string | null;
+  waits?: Wait[];
   queue?: string;
   runs?: TurnRun[];
 }
@@ -807,7 +844,9 @@ export interface EventFields {
   model_changed: { source: string; target: string; code: string };
   context_reduced: { limit: number; messages: number; results: number };
   recall_failed: { memory: string; error: string };
-  turn_suspended: { calls: OpenCall[] };
+  turn_suspended: { calls: OpenCall[]; waits: Wait[] };
+  turn_sleeping: { waits: Wait[] };
+  step_recorded: { call_id: string; name: string; is_error: boolean };
   turn_resumed: { decisions: Decision[] };
   turn_steered: { steered_id: string; input: Message[]; input_omitted: boolean };
   turn_finished: { response: Response | null; steered_into: string };
@@ -838,6 +877,8 @@ export interface Operations {
   list_sessions: { asked: ListQuery; answer: SessionPage };
   /** Count sessions, and turns that run, are suspended or have failed in the last week */
   count_sessions: { asked: OfTenant; answer: SessionCounts };
+  /** Search the finished turns of the sessions that the key may use, the best one first */
+  search: { asked: SearchQuery; answer: SearchPage };
   /** Read a session: its state, its turns and its metadata */
   show_session: { asked: { session: string }; answer: SessionView };
   /** Change metadata and variables */

@@ -71,6 +71,33 @@ async def test_a_turn_waits_through_the_death_of_everything(tmp_path, processes,
             await ensemble.whole("s")
 
 
+@pytest.mark.main_path
+@pytest.mark.one_server
+async def test_a_turn_sleeps_through_the_death_of_everything_and_runs_each_step_once(tmp_path, processes):
+    with RedisServer(appendonly=True, appendfsync="always") as server:
+        async with open_ensemble(server.url, tmp_path / "stage", processes) as ensemble:
+            supervisor = ensemble.supervisor()
+            turn = await ensemble.submit("s", "rest tool:nap", agent=agent_spec(tools=["nap"]))
+
+            async def sleeps():
+                return await turn.status() == "suspended"
+
+            await wait_until_async(sleeps, 30, "the turn sleeps")
+            for pid in (supervisor.process.pid, *supervisor.workers):
+                signal_process(pid, signal.SIGKILL)
+            server.restart()  # with a SIGKILL
+            async with AsyncClient(server.url) as client:
+                again = await client.turn(turn.id)
+                (wait,) = (await again.info()).waits
+                assert [one async for one in client.waiting()] == [], "it waits for nobody"
+                ensemble.supervisor()
+                (outcome,) = (await again.result(60)).tool_calls
+                assert outcome.result == "rested"
+                assert (await again.info()).ended >= wait.until
+            assert [note["name"] for note in ensemble.stage.notes("step")] == ["first", "second"]
+            await ensemble.whole("s")
+
+
 async def test_a_worker_that_dies_in_an_approved_tool_is_followed_by_one_that_knows_of_the_approval(
     processes, ensemble
 ):
