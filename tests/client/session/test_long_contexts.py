@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.eventually import wait_until
 
 from antiphon.errors import ContextTooLong
 from antiphon.model import Usage
@@ -119,3 +120,59 @@ def test_a_message_that_never_fits_fails_with_its_size_and_the_limit_and_the_ses
         turn.result(20)
     assert turn.info().code == "context_too_long"
     assert session.run("Hello again").text == "Fine."
+
+
+def test_a_summary_of_turns_that_are_too_long_together_is_written_in_parts(runtime):
+    summaries = []
+
+    def says(request):
+        if request.messages[-1].text.startswith("Write a summary"):
+            summaries.append(request)
+            return f"Summary {len(summaries)}."
+        return "Fine."
+
+    lines = model_with(context=700, says=says)
+    runtime.use(lines)
+    session = runtime.agent(window=Summary(turns=12)).session("s")
+    for _ in range(12):
+        assert session.run("x" * 100).text == "Fine."
+    lines = model_with(context=400, says=says)
+    runtime.use(lines)
+    session = runtime.agent(window=Summary(turns=12)).session("s")
+    assert session.run("x" * 100).text == "Fine."
+    assert len(summaries) > 1
+    assert lines.requests[-1].messages[0].text.endswith(f"Summary {len(summaries)}.")
+    assert session.to_dict()["summary"]["messages"] >= 2 * 6
+
+
+def test_a_turn_that_waited_for_an_approval_sends_what_it_sent_before(runtime):
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    def says(request):
+        if request.messages[-1].text.startswith("Write a summary"):
+            summaries.append(request)
+            return answer(f"Summary {len(summaries)}.", usage=Usage(100, 7))
+        if request.messages[-1].text == "Pay":
+            return tool_call("pay")
+        return answer("Fine.", usage=Usage(10, 1))
+
+    summaries = []
+    lines = script(says, repeat=True)
+    runtime.use(lines)
+    session = runtime.agent(window=Summary(turns=4), tools=[pay]).session("s")
+    for _ in range(5):
+        session.run("Hello")
+    turn = session.submit("Pay")
+    wait_until(lambda: turn.status() == "suspended", description="the turn is suspended")
+    turn.approve(turn.info().calls[0].call_id)
+    response = turn.result(20)
+    assert (response.text, len(summaries)) == ("Fine.", 1)
+    before, after = lines.requests[-2:]
+    assert [one.text for one in after.messages][: len(before.messages)] == [
+        one.text for one in before.messages
+    ]
+    assert response.usage.input_tokens >= 110
+    assert session.to_dict()["summary"]["text"] == "Summary 1."

@@ -1,10 +1,11 @@
 """A turn as both runtimes run it: the window over the history, the loop, and what the session keeps of it."""
 
 import asyncio
+from itertools import count
 
 import pytest
 
-from antiphon.errors import TurnFailed
+from antiphon.errors import ContextTooLong, ProviderOverloaded, TurnFailed
 from antiphon.model import Message, Text, ToolCall, ToolOutcome, ToolResult, Usage
 from antiphon.session.background import own_turns
 from antiphon.testing import answer, script, tool_call
@@ -12,7 +13,7 @@ from antiphon.tools import Context, tool
 from antiphon.window import Summary, Window
 from antiphon_worker.loop.input import LoopInput
 from antiphon_worker.loop.run_turn import TimeLimit, WindowPlace, run_turn
-from antiphon_worker.loop.steps import StepEntry, ToolFinished
+from antiphon_worker.loop.steps import StepEntry, ToolFinished, decode_entry, encode_entry
 from antiphon_worker.loop.toolbox import ToolBox
 from antiphon_worker.loop.unfinished import NOTE, Unfinished, note_of
 from antiphon_worker.loop.visible_history import LoadedHistory
@@ -37,7 +38,7 @@ class Nowhere:
         return []
 
 
-async def play(lines, *, start=0, context=None, **options):
+async def play(lines, *, start=0, context=None, journal=None, **options):
     """A turn in a session whose history was read from `start` on."""
 
     async def read(begin, end):
@@ -46,7 +47,8 @@ async def play(lines, *, start=0, context=None, **options):
     inp = LoopInput("any", new_messages=[Message.user("Hello")], **options)
     loaded = LoadedHistory(HISTORY[start:], start, None, None, read)
     context = context or Context("s", "t")
-    return await run_turn(ScriptedProvider(lines), inp, loaded, ToolBox(), Nowhere(), Nowhere(), context)
+    journal = journal or Nowhere()
+    return await run_turn(ScriptedProvider(lines), inp, loaded, ToolBox(), journal, Nowhere(), context)
 
 
 def texts(request):
@@ -76,6 +78,64 @@ async def test_the_tokens_of_several_model_calls_say_nothing_about_the_window():
     lines = script(answer(tool_call("look"), usage=Usage(40, 2)), answer("Hi", usage=Usage(50, 2)))
     done = await play(lines, window=Window(turns=1), tools=[look])
     assert done.window == WindowPlace(8, 0)
+
+
+class Kept(Nowhere):
+    """A journal that keeps its entries in their stored form, for the next attempt."""
+
+    def __init__(self):
+        self.lines = []
+
+    @property
+    def entries(self):
+        return [decode_entry(line) for line in self.lines]
+
+    async def append(self, entries, events):
+        self.lines += map(encode_entry, entries)
+
+
+class Tight:
+    """A model that takes six messages of history, calls a tool, and goes down at its first ``failures`` results."""
+
+    def __init__(self, failures, **numbers):
+        self.failures, self.numbers, self.refused = failures, numbers, 0
+        self.lines = script(self.answer, repeat=True)
+
+    def answer(self, request):
+        if request.messages[-1].text.startswith("Write a summary"):
+            return answer(f"A summary, written {next(self.summaries)} times.", usage=Usage(100, 7))
+        results = request.messages[-1].role == "tool"
+        if len(request.messages) > 8:
+            self.refused += 1
+            raise ContextTooLong("too long", status=400, **self.numbers)
+        if not results:
+            return tool_call("look")
+        if self.failures:
+            self.failures -= 1
+            raise ProviderOverloaded("down")
+        return "Hi"
+
+    summaries = count(1)
+
+
+@pytest.mark.parametrize("numbers", [{}, {"tokens": 60, "limit": 40}], ids=["no number", "a limit"])
+@pytest.mark.parametrize("window", [Window(), Summary(turns=90), Summary(turns=3)])
+async def test_a_turn_continued_elsewhere_sends_the_same_as_before(window, numbers):
+    @tool
+    def look() -> str:
+        return "seen"
+
+    journal, model = Kept(), Tight(1, **numbers)
+    with pytest.raises(ProviderOverloaded):
+        await play(model.lines, window=window, tools=[look], journal=journal)
+    other = Tight(0)
+    done = await play(other.lines, window=window, tools=[look], journal=journal)
+    assert (done.loop.messages[-1].text, other.refused) == ("Hi", 0)
+    (last,) = other.lines.requests
+    assert texts(last) == texts(model.lines.requests[-1])
+    if isinstance(window, Summary):
+        assert last.messages[0].text.endswith(done.summary.text)
+        assert done.loop.usage.input_tokens >= 100
 
 
 async def test_what_a_summary_took_is_part_of_the_usage():

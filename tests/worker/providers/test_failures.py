@@ -219,6 +219,78 @@ TOO_LONG = [
         4_096,
     ),
     ("ValidationException", "Input is too long for requested model.", None, None),
+    (
+        "invalid_request_error",
+        "Invalid request: Your request exceeded model token limit: 262144 (requested: 287431)",
+        287_431,
+        262_144,
+    ),
+    (
+        "BadRequestError",
+        "This model's maximum context length is 262144 tokens. However, you requested 128000 output tokens and your "
+        "prompt contains at least 134145 input tokens, for a total of at least 262145 tokens. Please reduce the length "
+        "of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=134145)",
+        134_145,
+        134_144,
+    ),
+    (
+        "BadRequestError",
+        "You passed 5000 input tokens and requested 1000 output tokens. However, the model's context length is only "
+        "4096 tokens, resulting in a maximum input length of 3096 tokens.",
+        5_000,
+        3_096,
+    ),
+    (
+        "",
+        "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 5000 "
+        "tokens: 4500 tokens from the input messages and 500 tokens for the completion.",
+        4_500,
+        3_596,
+    ),
+    (
+        "",
+        "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 of "
+        'text input). Please reduce the length of either one, or use the "middle-out" transform to compress your '
+        "prompt automatically.",
+        42_832,
+        32_768,
+    ),
+    ("tokens_limit_reached", "Request body too large for gpt-4o model. Max size: 8000 tokens.", None, 8_000),
+    ("", "prompt token count of 130000 exceeds the limit of 128000", 130_000, 128_000),
+    (
+        "context_length_exceeded",
+        "Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
+        9_000,
+        8_192,
+    ),
+    (
+        "validation",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens and "
+        "512 `max_new_tokens`",
+        5_000,
+        3_585,
+    ),
+    (
+        "invalid_parameter_error",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]",
+        None,
+        129_024,
+    ),
+    ("1261", "Prompt exceeds max length", None, None),
+    ("", "prompt too long; exceeded max context length by 123 tokens", None, None),
+    (
+        "",
+        "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with context "
+        "length of only 4096 tokens, which is not enough.",
+        5_000,
+        4_096,
+    ),
+    (
+        "",
+        "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 4500.",
+        4_500,
+        4_081,
+    ),
     ("", "maximum context length is ,,,", None, None),
     ("", "context length " + "9" * 5_000, None, 999_999_999_999),
 ]
@@ -230,8 +302,36 @@ def test_every_services_words_for_a_long_context_are_understood(kind, message, t
     found = error_of_status("here", 400, body, {"x-should-retry": "true"})
     assert isinstance(found, ContextTooLong)
     assert (found.tokens, found.limit, found.retryable) == (tokens, limit, False)
-    if kind:
-        assert isinstance(error_of_body("here", body, default=ProviderRejected), ContextTooLong)
+    assert isinstance(error_of_body("here", body), ContextTooLong)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "message", "tokens", "limit"),
+    [
+        (413, "request_too_large", "Request exceeds the maximum size", None, None),
+        (413, "", "<html><h1>413 Request Entity Too Large</h1></html>", None, None),
+        (
+            413,
+            "tokens rate_limit_exceeded",
+            "Request too large for model `llama-3.1-8b-instant` in organization `org_1` on tokens per minute (TPM): "
+            "Limit 6000, Requested 7012, please reduce your message size and try again.",
+            7_012,
+            6_000,
+        ),
+        (
+            429,
+            "tokens rate_limit_exceeded",
+            "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 44100. "
+            "The input or output tokens must be reduced in order to run successfully.",
+            44_100,
+            30_000,
+        ),
+    ],
+)
+def test_a_request_that_a_service_never_takes_is_too_long(status, kind, message, tokens, limit):
+    found = error_of_status("here", status, {"error": {"type": kind, "message": message}}, {})
+    assert isinstance(found, ContextTooLong)
+    assert (found.tokens, found.limit, found.retryable) == (tokens, limit, False)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +343,10 @@ def test_every_services_words_for_a_long_context_are_understood(kind, message, t
             "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096.",
         ),
         (429, "Request too large: context length 12,000 exceeds your tokens per minute."),
+        (
+            429,
+            "Request too large for m on tokens per min (TPM): Limit 30000, Requested 4100. Try again in 2 s.",
+        ),
         (500, "The context window could not be loaded."),
         (400, "The image is too large."),
     ],

@@ -211,7 +211,7 @@ class _Loop:
         usage = self.meter.count(answer.usage, answer.model, self.model.model)
         entry = StepEntry(
             number, message, usage, answer.stop_reason, answer.raw_stop_reason, answer.model,
-            fallback=self.model.place,
+            fallback=self.model.place, sent=self.history and self.history.unsaved(),
         )  # fmt: skip
         wrong = None if self.expected is None else self._misfit(entry, self.expected)
         self.steps.append(Step(entry, self.steered))

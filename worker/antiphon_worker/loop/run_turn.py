@@ -86,7 +86,7 @@ async def _run(
     with within(context.session_id, context.turn_id):
         writer = SummaryWriter(provider, inp, journal, context.session_id)
         history = SentHistory(provider, inp, loaded, writer)
-        inp.history = await history.select()
+        inp.history = await history.select(journal.entries)
         if isinstance(provider, TurnFunction):
             result = await run_function(provider, inp, toolbox, journal, sink, context, decisions)
         else:

@@ -2,7 +2,8 @@
 
 A model's limit becomes known with its first refusal. It is kept with the provider in this process, and later turns
 select their history by it as by a ``Window``. So a session that outgrows its model costs a refused call once, and again
-in another process; refused calls are not billed.
+in another process; refused calls are not billed. What a turn sends after a refusal or a new summary is journalled with
+its next step, so that the turn sends the same after a crash.
 """
 
 from __future__ import annotations
@@ -11,23 +12,37 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec import Struct
 
 from antiphon.errors import ContextTooLong
 from antiphon.events import ContextReduced
-from antiphon.model import Message, ToolResult
-from antiphon.window import Window, estimated_tokens
+from antiphon.model import Message, ToolResult, Usage
+from antiphon.window import SavedSummary, estimated_tokens
 from antiphon_worker.loop.input import LoopInput
+from antiphon_worker.loop.steps import JournalEntry, SentPart, StepEntry
 from antiphon_worker.loop.visible_history import LoadedHistory, SummaryWriter, VisibleHistory, visible_history
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.resilience import ModelChoice
 
 SHARE_OF_LIMIT = 0.9  # the rest is for the answer, and for the error of the estimate
 SHARE_OF_REFUSED = 0.5  # of a request that was refused without a number
+TOO_MANY_BYTES = 413
 LONGEST_CUT_RESULT = 2_000
 CUT = "\n[The result had {size:,} characters. The rest was left out, because the conversation exceeded your context.]"
 
-_accepted: WeakKeyDictionary[Provider, dict[str, int]] = WeakKeyDictionary()
-"""The tokens, as we estimate them, that a provider's model accepts, once it has refused a request."""
+
+class Context(Struct, frozen=True):
+    """The context of a model: how many tokens it accepts, and how many it counts for one that we estimate.
+
+    If the service named no number, ``tokens`` are those that we estimate, and ``per_estimate`` is None.
+    """
+
+    tokens: int
+    per_estimate: float | None
+
+
+_contexts: WeakKeyDictionary[Provider, dict[str, Context]] = WeakKeyDictionary()
+"""By provider and model, the contexts of models that have refused a request."""
 
 
 class SentHistory:
@@ -43,14 +58,23 @@ class SentHistory:
         self._inp = inp
         self._loaded = loaded
         self._writer = writer
+        self._unsaved = False
         self.visible = VisibleHistory([], None)
         self.results_cut = False
 
-    async def select(self) -> list[Message]:
-        """Return the messages of the agent's window, or of a smaller one if the model's context is known."""
-        known = _accepted.get(self._provider) if _accepted else None
-        window = self._within(known.get(self._inp.model) if known else None)
-        self.visible = await visible_history(self._loaded, window, self._inp.new_messages, self._writer)
+    async def select(self, entries: Sequence[JournalEntry] = ()) -> list[Message]:
+        """Return the messages of the agent's window, or of a smaller one if the model's context is known.
+
+        A turn that continues with ``entries`` of an earlier attempt sends what that attempt sent.
+        """
+        sent = [entry.sent for entry in entries if isinstance(entry, StepEntry) and entry.sent is not None]
+        if sent:
+            self.visible = await self._sent_before(sent[-1])
+            return self.visible.messages
+        known = _contexts.get(self._provider) if _contexts else None
+        context = known.get(self._inp.model) if known else None
+        self.visible = await self._selected(context, self._inp.new_messages)
+        self._unsaved = self.visible.summary is not None
         return self.visible.messages
 
     async def shorten(
@@ -69,27 +93,61 @@ class SentHistory:
             self.results_cut = True
         if not reduced.messages and not reduced.results:
             raise _too_long(error, model.model, own) from error
+        self._unsaved = True
         return reduced
 
-    async def _drop(self, limit: int, own: Sequence[Message]) -> int:
-        """Send less of the history, so that it fits into the limit together with the turn's own messages."""
+    def unsaved(self) -> SentPart | None:
+        """Return what a continued turn must know to send the same, for the first step after it changed."""
+        if not self._unsaved:
+            return None
+        self._unsaved, visible, new = False, self.visible, self.visible.summary
+        part = SentPart(visible.start, bare=not visible.messages, results_cut=self.results_cut)
+        if new is not None:
+            part.summary, part.summarized, part.usage = new.text, new.messages, self._writer.usage
+        return part
+
+    async def _sent_before(self, part: SentPart) -> VisibleHistory:
+        """Return what an earlier attempt of the turn sent."""
+        self.results_cut, self._writer.usage = part.results_cut, part.usage or Usage()
+        new = SavedSummary(part.summarized, part.summary) if part.summarized else None
+        if part.start is None or part.bare:
+            return VisibleHistory([], part.start, new)
+        begin, messages = self._loaded.start, self._loaded.messages
+        earlier = await self._loaded.read(part.start, begin) if part.start < begin else []
+        return VisibleHistory([*self._head(new), *earlier, *messages[max(part.start - begin, 0) :]], part.start, new)
+
+    def _head(self, new: SavedSummary | None) -> list[Message]:
+        """Return the summary that the model receives: a new one, or else the session's."""
+        summary = new or (self._loaded.summary if self._inp.window.instructions is not None else None)
+        return [summary.message] if summary else []
+
+    async def _drop(self, context: Context, own: Sequence[Message]) -> int:
+        """Send less of the history, so that it fits into the context together with the turn's own messages."""
         before = self.visible
         self._loaded.summary = before.summary or self._loaded.summary
-        shorter = await visible_history(self._loaded, self._within(limit), own, self._writer)
-        if (
-            len(shorter.messages) >= len(before.messages)
-            or estimated_tokens([*shorter.messages, *own]) > limit
-        ):
-            shorter = VisibleHistory([], self._loaded.start + len(self._loaded.messages), shorter.summary)
+        self._loaded.counted = None  # the refusal is newer
+        shorter = await self._selected(context, own)
+        size = estimated_tokens([*shorter.messages, *own]) * (context.per_estimate or 1.0)
+        if len(shorter.messages) >= len(before.messages) or size > context.tokens:
+            end, summary = self._loaded.start + len(self._loaded.messages), shorter.summary
+            head = self._head(summary) if len(before.messages) > 1 else []
+            shorter = VisibleHistory(head, end, summary)
         shorter.summary = shorter.summary or before.summary
         self.visible = shorter
         return len(before.messages) - len(shorter.messages)
 
-    def _within(self, tokens: int | None) -> Window:
-        window = self._inp.window
-        if tokens is None or (window.tokens or tokens + 1) <= tokens:
-            return window
-        return msgspec.structs.replace(window, tokens=tokens)
+    async def _selected(self, context: Context | None, new: Sequence[Message]) -> VisibleHistory:
+        """Return the history of the agent's window, or of the context if it is smaller."""
+        window, loaded = self._inp.window, self._loaded
+        if context is not None:
+            tokens, counted = context.tokens, None
+            if context.per_estimate is not None:  # the window adds the new messages as they are estimated
+                tokens -= int((context.per_estimate - 1) * estimated_tokens(new))
+                counted = loaded.counted or int(context.per_estimate * estimated_tokens(loaded.messages))
+            if window.tokens is None or window.tokens > tokens:
+                window = msgspec.structs.replace(window, tokens=max(tokens, 1))
+                loaded = msgspec.structs.replace(loaded, counted=counted)
+        return await visible_history(loaded, window, new, self._writer)
 
 
 def cut_results(messages: Sequence[Message]) -> tuple[list[Message], int]:
@@ -124,12 +182,16 @@ def _too_long(error: ContextTooLong, model: str, own: Sequence[Message]) -> Cont
     )  # fmt: skip
 
 
-def _learn(model: ModelChoice, error: ContextTooLong, estimated: int) -> int:
-    """Keep how many tokens, as we estimate them, the model accepts, and return them."""
+def _learn(model: ModelChoice, error: ContextTooLong, estimated: int) -> Context:
+    """Return the model's context, and keep it for the next turns.
+
+    The size in bytes (413) that a service refused is kept by no model: its tokens may be few.
+    """
     if error.limit:
-        per_token = max((error.tokens or 0) / max(estimated, 1), 1.0)
-        accepted = int(error.limit / per_token * SHARE_OF_LIMIT)
+        tokens, per_estimate = int(error.limit * SHARE_OF_LIMIT), (error.tokens or 0) / max(estimated, 1)
+        found = Context(max(tokens, 1), max(per_estimate, 1.0))
     else:
-        accepted = int(estimated * SHARE_OF_REFUSED)
-    _accepted.setdefault(model.provider, {})[model.model] = max(accepted, 1)
-    return max(accepted, 1)
+        found = Context(max(int(estimated * SHARE_OF_REFUSED), 1), None)
+    if error.limit or error.status != TOO_MANY_BYTES:
+        _contexts.setdefault(model.provider, {})[model.model] = found
+    return found

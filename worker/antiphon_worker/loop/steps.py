@@ -18,10 +18,26 @@ from antiphon.tools.results import at_the_end, noted
 REPAIR = "Your answer is unusable: {reason} Answer again, with nothing but JSON that fits the schema."
 
 
+class SentPart(Struct, omit_defaults=True):
+    """What a turn sends of the history after it wrote a summary or was refused for its length: from ``start`` on.
+
+    ``summary`` is a new one of the first ``summarized`` messages, and ``usage`` what it took. ``bare``: nothing of the
+    history is sent. ``results_cut``: long results of tools of the turn itself are cut short.
+    """
+
+    start: int | None
+    summary: str = ""
+    summarized: int = 0
+    usage: Usage | None = None
+    bare: bool = False
+    results_cut: bool = False
+
+
 class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
     """A finished model call. ``rejected`` says why its answer does not match the schema of the turn.
 
     ``fallback`` is the place of the model that answered among the agent's fallbacks, from 1; 0 is the agent's own.
+    ``sent`` is what a continued turn sends of the history, in the first step that sent it.
     """
 
     step: int
@@ -32,6 +48,7 @@ class StepEntry(Struct, tag="step", tag_field="type", omit_defaults=True):
     model: str
     rejected: str = ""
     fallback: int = 0
+    sent: SentPart | None = None
 
 
 class ToolStarted(Struct, tag="tool_started", tag_field="type", omit_defaults=True):

@@ -3,7 +3,7 @@
 A summary is one model call between the claim and the first step. Its request begins like the previous request of the
 session (system prompt, tools, older turns), so that the model services can use their caches. The summary is saved when
 the turn finishes. If the turn is retried after a crash or a provider error, the summary is written again, which costs
-tokens but is harmless.
+tokens but is harmless; once a step is journalled, its entry has the summary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import AgentError, ProviderRejected
+from antiphon.errors import AgentError, ContextTooLong, ProviderRejected
 from antiphon.model import Message, ToolCall, ToolResult, Usage
 from antiphon.window import SavedSummary, Window, estimated_tokens, turn_starts, window_start
 from antiphon_worker.loop.input import LoopInput
@@ -111,12 +111,16 @@ class SummaryWriter:
         limit = window.tokens or PORTION_TOKENS
         words = min(max(limit // TOKENS_PER_WORD_OF_SUMMARY, LEAST_WORDS), MOST_WORDS)
         asked = INSTRUCTION.format(words=words, instructions=window.instructions or "").strip()
-        for portion in _portions(older, limit):
+        portions = [*_portions(older, limit)]
+        while portions:
             await self._journal.checkpoint()
-            head = [summary.message] if summary else []
+            head, portion = [summary.message] if summary else [], portions.pop(0)
             try:
                 text = await self._ask([*head, *portion, Message.user(asked)])
             except BaseException as exc:
+                if isinstance(exc, ContextTooLong) and len(halves := _halves(portion)) > 1:
+                    portions[:0] = halves
+                    continue
                 if is_stop(exc) or isinstance(exc, HeldBack):
                     raise  # a turn that waits for a rate limit keeps its older turns
                 log.warning(
@@ -162,7 +166,7 @@ class _Discard:
         """Return at once, because this outlet is never full."""
 
 
-def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message]]:
+def _portions(messages: Sequence[Message], tokens: int) -> Iterator[Sequence[Message]]:
     """Yield groups of whole turns. Each has as many turns as fit into this many tokens, and at least one."""
     portion: list[Message] = []
     for begin, end in pairwise([*turn_starts(messages), len(messages)]):
@@ -173,6 +177,15 @@ def _portions(messages: Sequence[Message], tokens: int) -> Iterator[list[Message
         portion += turn
     if portion:
         yield portion
+
+
+def _halves(messages: Sequence[Message]) -> list[Sequence[Message]]:
+    """Divide the messages between two turns, or return them as they are if they are one."""
+    starts = turn_starts(messages)
+    if len(starts) < 2:
+        return [messages]
+    middle = starts[len(starts) // 2]
+    return [messages[:middle], messages[middle:]]
 
 
 class LoadedHistory(Struct):

@@ -78,17 +78,26 @@ _ADVICE: dict[type[ProviderError], str] = {
 }
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size|limit)|max(imum)? (context|prompt|model) length|(prompt|input) is too long"
-    r"|input token count|too many (input |prompt )?tokens",
+    r"|(input|prompt) token count|too many (input |prompt )?tokens|exceeded model token limit|tokens_limit_reached"
+    r"|prompt exceeds max length|range of input length|`inputs` tokens|request exceeds the maximum size",
     re.IGNORECASE,
 )
 _TOO_LONG_ANSWER = re.compile(r"max_(completion_|output_)?tokens\W.{0,40}too large", re.IGNORECASE)
+# A rate limit that the request alone exceeds: waiting does not help.
+_NEVER_FITS = re.compile(r"request too large.{0,200}?limit:? ([\d,]+), requested:? ([\d,]+)", re.IGNORECASE)
 # "199,000 + 8,192 > 200,000": the request, what it reserves for the answer, and the limit.
 _COMPARED = re.compile(r"([\d,]{3,12})(?: tokens)?(?: \+ ([\d,]{1,12}))? > ([\d,]{3,12})")
 _MOST = re.compile(
-    r"(?:max|maximum|context (?:length|window|size))\b[^.\d]{0,60}?([\d,]{3,12})|([\d,]{3,12}) max",
+    r"(?:\b(?:max|maximum|limit|context (?:length|window|size)|cannot exceed)\b|must be <=|should be \[1)"
+    r"[^.\d]{0,60}?(?<!by )([\d,]{3,12})|([\d,]{3,12}) max",
     re.IGNORECASE,
 )
-_FOR_ANSWER = re.compile(r"([\d,]{1,12}) (?:in|for) the completion")
+_FOR_ANSWER = re.compile(
+    r"([\d,]{1,12}) (?:(?:tokens )?(?:in|for) the completion|output tokens|`max_new_tokens`)"
+)
+_FOR_INPUT = re.compile(
+    r"([\d,]{1,12}) (?:(?:input|`inputs`) tokens|(?:tokens )?(?:in|from) (?:the|your) (?:input )?(?:messages|prompt))"
+)
 _NUMBERS = re.compile(r"\d[\d,]{2,11}")
 _NO_QUOTA = "The account has no quota left: check its plan and billing."
 
@@ -115,9 +124,17 @@ class Failure:
 
     @property
     def is_about_length(self) -> bool:
-        """Whether the messages are longer than the model's context."""
+        """Whether the messages are longer than the model's context, or than the service accepts in one request."""
         text = f"{self.kind} {self.message[:_MOST_READ]}"
+        if self.status == 413:
+            return True
         return _TOO_LONG.search(text) is not None and _TOO_LONG_ANSWER.search(text) is None
+
+    @property
+    def never_fits(self) -> bool:
+        """Whether the request alone exceeds a rate limit."""
+        found = _NEVER_FITS.search(self.message[:_MOST_READ])
+        return found is not None and _number(found[2]) > _number(found[1])
 
     @classmethod
     def read(cls, body: object) -> Failure:
@@ -162,6 +179,8 @@ def error_of_body(
     found = next((error for word, error in _BY_WORD if word in kind), None)
     if found is None and failure.status is not None:
         found = _class_of_status(failure.status)
+    if found is None and failure.is_about_length:
+        found = ProviderRejected
     return _error(provider, failure, found or default, {}, request_id)
 
 
@@ -204,11 +223,9 @@ def _error(
     request_id = request_id or failure.request_id
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").lower())
     lengths: dict[str, int | None] = {}
-    if error is ProviderRejected and failure.is_about_length:
-        error, lengths = (
-            ContextTooLong,
-            dict(zip(("tokens", "limit"), _lengths(failure.message), strict=True)),
-        )
+    if (error is ProviderRejected and failure.is_about_length) or failure.never_fits:
+        tokens, limit = _lengths(failure.message)
+        error, lengths = ContextTooLong, {"tokens": tokens, "limit": limit}
         advice, retryable = _ADVICE[error], False
     if error is ProviderRateLimited and "insufficient_quota" in failure.kind:
         advice, retryable = _NO_QUOTA, False
@@ -240,6 +257,8 @@ def _lengths(message: str) -> tuple[int | None, int | None]:
     limit = _number(most[1] or most[2])
     reserved = _FOR_ANSWER.search(message)
     answer = _number(reserved[1]) if reserved else 0
+    if asked := _FOR_INPUT.search(message):
+        return _number(asked[1]), max(limit - answer, 0) or None
     counted = max(map(_number, _NUMBERS.findall(message)), default=0)
     return counted - answer if counted > limit else None, max(limit - answer, 0) or None
 
