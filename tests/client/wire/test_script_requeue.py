@@ -8,7 +8,7 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from support.cells import open_cell
 
-from antiphon.errors import TurnDeleted, TurnNotFound, UsageError, WrongTenant
+from antiphon.errors import StoreError, TurnDeleted, TurnNotFound, UsageError, WrongTenant
 from antiphon.wire.editing import Change, FieldChange, change_session, delete_session
 
 
@@ -38,6 +38,18 @@ async def test_a_new_run_begins_at_once(cell):
     turn = await cell.take_one()
     assert (turn.run, turn.attempt) == (2, 1)
     await cell.end(turn)
+
+
+async def test_where_the_list_of_active_sessions_is_damaged_no_run_begins(cell):
+    await failed(cell)
+    await cell.redis.set("ant:active", "no list")
+    before = await cell.contents()
+    with pytest.raises(StoreError, match="ant:active"):
+        await cell.requeue("t1")
+    assert await cell.contents() == before
+    await cell.redis.delete("ant:active")
+    await cell.requeue("t1")
+    assert (await cell.turn("t1")).run == 2
 
 
 async def test_nothing_of_the_run_that_is_over_stays_in_the_new_one(cell):

@@ -23,9 +23,10 @@ local function kept_from_running(session, turn)
   return begun and owner ~= whose and 'OTHER_TENANT'
 end
 
--- A failed turn runs again: a new run, with fresh counters, at the end of its session's inbox. Returns its position.
-local function requeue(session, turn, now, behind)
+-- A failed turn runs again, for the call `again`: a new run, at the end of its session's inbox. Returns its position.
+local function requeue(session, turn, now, behind, again)
   redis.call('ZADD', key_active(), 'NX', now + LOOK_AGAIN_MS, session) -- first: where it is damaged, nothing is written
+  if again then redis.call('HSET', key_turn(turn), 'again', again) end
   if redis.call('EXISTS', key_inbox(session)) == 0 then begin_anew(session) end
   remember_run(turn)
   forget_calls(turn)
@@ -51,8 +52,7 @@ end
 -- The same for a caller. Does nothing if the session is closed. `again` names the call, so that a repetition is recognised.
 local function run_again(session, turn, now, again, behind)
   if not is_over(session) and redis.call('HEXISTS', key_session(session), 'closed') == 1 then return nil end
-  redis.call('HSET', key_turn(turn), 'again', again)
-  return requeue(session, turn, now, behind)
+  return requeue(session, turn, now, behind, again)
 end
 
 -- Whether RQ's tools want a failed turn to run again. RQ's own worker marks each job that it takes as started. If that was an
