@@ -104,6 +104,6 @@ def test_the_accepted_deletions_are_statements_of_the_scripts():
 def test_the_script_tests_that_may_notice_are_there():
     names = {path.name for path in script_tests("claim")}
     assert {"test_script_claim.py", "test_script_reap.py", "test_damaged_keys.py"} <= names
-    assert script_tests("include/damage")[-1].name == "test_damaged_keys.py"
+    assert script_tests("include/damage")[-1].name == "test_shared_keys.py"
     assert script_tests("reap")[0].name == "test_script_reap.py"
     assert all(path.exists() for path in script_tests("reap"))

@@ -90,7 +90,7 @@ def script_tests(file: str) -> list[Path]:
     """What is asked about a file: the tests of its name or folder come first, since the first that fails is enough."""
     own = {f"test_script_{part}.py" for part in file.split("/")}
     tests = sorted(SCRIPT_TESTS.glob("test_script_*.py"), key=lambda path: (path.name not in own, path.name))
-    return [*tests, SCRIPT_TESTS / "test_damaged_keys.py"]
+    return [*tests, *(SCRIPT_TESTS / f"test_{name}_keys.py" for name in ("damaged", "shared"))]
 
 
 class Killers:

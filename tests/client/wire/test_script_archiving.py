@@ -7,7 +7,7 @@ from bench.gauges import redis_counters
 from redis import Redis
 from support.cells import START_MS, body, open_cell
 
-from antiphon.errors import SessionNotFound, StoreFull
+from antiphon.errors import SessionNotFound, StoreError, StoreFull
 from antiphon.wire.archiving import (
     Ending,
     Forget,
@@ -387,6 +387,17 @@ async def test_every_session_that_begins_anew_goes_on_above_all_that_were_read(c
     for session in ("by-turn", "by-edit", "by-delayed-turn", "fork"):
         assert (await cell.events(session))[0]["seq"] == 7, session
         assert await cell.redis.hget(f"ant:session:{session}", "first") == b"6"
+
+
+async def test_while_the_floor_is_damaged_a_session_that_would_begin_leaves_no_hash(cell):
+    await begin_archiving(cell)
+    await cell.redis.set("ant:seq_floor", "abc")
+    with pytest.raises(StoreError, match="ant:seq_floor"):
+        await cell.put("t1")
+    assert not await cell.redis.exists("ant:session:s", "ant:turn:t1")
+    await cell.redis.set("ant:seq_floor", 40)
+    await cell.put("t1")
+    assert [event["seq"] for event in await cell.events()] == [41]
 
 
 async def test_a_failed_turn_that_is_run_again_after_its_session_has_ended_goes_on_above_as_well(cell):

@@ -37,6 +37,16 @@ async def test_a_schedule_is_written_changed_and_removed(cell):
     assert await cell.redis.keys("ant:schedule*") == []
 
 
+async def test_a_schedule_counts_for_its_present_tenant_alone(cell):
+    for tenant in ("a", "a", "b"):
+        await write_schedule(cell, "s", "k", "5000", DAILY | {"tenant": tenant})
+        counted = [key.decode() for key in await cell.redis.keys("ant:tenant_schedules:*")]
+        assert counted == [f"ant:tenant_schedules:{tenant}"]
+    await write_schedule(cell, "s", "k", "5000", DAILY | {"tenant": ""})
+    assert await cell.redis.keys("ant:tenant_schedules:*") == []
+    await write_schedule(cell, "s", "k", "", {})
+
+
 async def test_it_moves_on_once_from_each_time_and_says_what_it_has_submitted(cell):
     await write_schedule(cell, "s", "k", "5000", DAILY)
     assert await advance(cell, "k:s", 5_000, 6_000, "t1", "")

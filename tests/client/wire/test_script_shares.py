@@ -199,6 +199,17 @@ async def test_an_emptied_queue_gets_its_turn_back_and_the_line_moves_on(cell):
     assert await line(cell) == ["a2", "a3"]
 
 
+async def test_a_turn_that_could_not_enter_a_damaged_queue_keeps_the_place_of_its_share(cell):
+    await cell.redis.set("rq:queue:antiphon", "no list")
+    with pytest.raises(StoreError):
+        await put_all(cell, "a", "a1")
+    await cell.redis.delete("rq:queue:antiphon")
+    await put_all(cell, "a", "a2")
+    assert (await cell.queue(), await line(cell)) == ([], ["a2"])
+    await cell.reap_after(30_000)
+    assert (await cell.queue(), await line(cell)) == (["a1"], ["a2"])
+
+
 async def test_a_failed_turn_that_runs_again_stands_at_the_end_of_the_line(cell):
     await put_all(cell, "a", "a1", "a2")
     await cell.end(await cell.take_one(limit=1), "failed")
