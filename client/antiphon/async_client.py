@@ -51,6 +51,7 @@ from antiphon.redis.schedules import AsyncSchedules
 from antiphon.redis.search import SearchOptions, SearchPage, checked_search, search_turns
 from antiphon.redis.submission import Submission, submit_all
 from antiphon.redis.subscription import Subscription
+from antiphon.redis.titles import remove_title
 from antiphon.redis.turn import AsyncTurn
 from antiphon.redis.turn_records import turn_infos
 from antiphon.redis.webhooks import AsyncWebhooks
@@ -686,6 +687,7 @@ async def _forget_in(client: AsyncClient, session: SessionId, user: str, turns: 
             await runtime.edit(ref, Edit(becomes=without))
         except UsageError:
             return 0  # it is closed, so that its history cannot be changed: the search reports it
+        await remove_title(cell, session, doomed)
         answer = await erase_turns_of(cell, session, user, sorted(doomed))
         if not isinstance(answer, Busy):
             return answer

@@ -29,7 +29,7 @@ from antiphon.model.parts import NO_ARGUMENTS, NO_TEXT, Arguments, WrittenText
 __all__ = [
     "ChildEvent", "ContextReduced", "CustomEvent", "Event", "EventBase", "Handoff", "Heartbeat",
     "HistoryCleared", "HistoryRewound", "ItemEvent", "MessageAdded", "ModelChanged", "OutputDelta",
-    "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "StepFinished",
+    "ReasoningDelta", "RecallFailed", "RefusalDelta", "SessionClosed", "SessionForked", "SessionTitled", "StepFinished",
     "StepRecorded",
     "TextDelta", "ToolCallDelta", "ToolCallEvent", "ToolProgress", "ToolResultEvent", "TurnCancelledEvent",
     "TurnFailedEvent", "TurnFinished", "TurnQueued", "TurnResumed", "TurnRetrying", "TurnSleeping", "TurnStarted",
@@ -350,6 +350,14 @@ class SessionForked(EventBase, tag="session_forked"):
     fork_id: str = ""
 
 
+class SessionTitled(EventBase, tag="session_titled"):
+    """A worker has named the conversation after its first finished turn. ``usage`` is what a model used for that."""
+
+    type: ClassVar[Literal["session_titled"]] = "session_titled"
+    title: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
 class SessionClosed(EventBase, tag="session_closed"):
     type: ClassVar[Literal["session_closed"]] = "session_closed"
     reason: str = ""
@@ -401,6 +409,7 @@ KnownEvent: TypeAlias = (
     | HistoryRewound
     | VariablesChanged
     | SessionForked
+    | SessionTitled
     | SessionClosed
 )
 

@@ -183,6 +183,17 @@ def test_summaries(deployment):
     assert MARKER in session.to_dict()["summary"]["text"]
 
 
+def test_titles(deployment):
+    deployment.app.titles = lambda messages: f"{MARKER} title"
+    deployment.app._note_turns()
+    deployment.restart()
+    deployment.use(script(SAID, repeat=True))
+    session = deployment.agent().session("s")
+    session.run(SAID)
+    wait_until(lambda: session.metadata.get("title") == f"{MARKER} title", description="it has a title")
+    assert session.to_dict()["titled"]["title"] == f"{MARKER} title"
+
+
 def test_failures_and_what_comes_after_them(deployment):
     deployment.use(script(
         ProviderRejected(f"{MARKER} refused"), SAID, [SAID, ProviderUnreachable(f"{MARKER} gone")], SAID,

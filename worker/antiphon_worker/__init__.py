@@ -9,7 +9,10 @@ from antiphon.lazy import names_of
 if TYPE_CHECKING:
     from antiphon_worker.app import App
     from antiphon_worker.inline_agents import Allow
+    from antiphon_worker.memory.titles import TitleModel
 
-__all__ = ["Allow", "App"]
+__all__ = ["Allow", "App", "TitleModel"]
 
-__getattr__, __dir__ = names_of(__name__, {"Allow": "inline_agents", "App": "app"})
+__getattr__, __dir__ = names_of(
+    __name__, {"Allow": "inline_agents", "App": "app", "TitleModel": "memory.titles"}
+)

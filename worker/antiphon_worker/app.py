@@ -22,6 +22,7 @@ from antiphon.model import FallbackModel, Timeouts
 from antiphon.model.resilience import checked_timeouts
 from antiphon.model.usage import NO_LIMITS, Limits, Usage, checked_limits, stop_name, stricter
 from antiphon.redis.search import SEARCH_CURSOR
+from antiphon.redis.titles import TITLES_CURSOR
 from antiphon.stores.base import SessionStore
 from antiphon.stores.urls import store_at
 from antiphon.tools import Tool
@@ -32,6 +33,7 @@ from antiphon_worker.loop.costs import Meter, Price, Prices, prices_of, stop_fun
 from antiphon_worker.loop.input import Rules
 from antiphon_worker.loop.toolbox import ToolBox, ToolErrors
 from antiphon_worker.memory.memories import Memories
+from antiphon_worker.memory.titles import TitleFunction, TitleModel, checked_titles
 from antiphon_worker.providers.base import Provider
 from antiphon_worker.providers.registry import (
     check_provider,
@@ -69,7 +71,8 @@ class App:
     ``limits`` (``antiphon.model.Limits``) hold for all turns; an agent can only be stricter. ``prices`` are those of
     models that the package knows no price of, or another one: ``Price`` by model, or the name of a JSON file.
     ``memory`` (an ``antiphon.memory.Memory``) is that of agents that have none of their own. With ``search``, workers
-    index finished turns in the archive's database, for ``Client.search``.
+    index finished turns in the archive's database, for ``Client.search``. ``titles`` names sessions after their first
+    finished turn: a ``TitleModel``, or a function that takes the messages of that turn and returns a title or None.
 
     An agent may bring its provider, or an ``antiphon.testing.script``: each worker process then has its own.
 
@@ -98,6 +101,7 @@ class App:
         prices: Mapping[str, Price] | str | None = None,
         memory: Memory | None = None,
         search: bool = False,
+        titles: TitleModel | TitleFunction | None = None,
     ) -> None:
         if travelling is not None and not is_a(travelling, Allow):
             raise SettingsError(f"travelling= must be an Allow(providers=…), not {travelling!r}.")
@@ -118,10 +122,8 @@ class App:
         self._prices: Prices | None = None
         self._opening: dict[str, asyncio.Future[Provider]] = {}
         self.memories = Memories(memory)
-        if not is_a(search, bool):
-            raise SettingsError(f"search= must be True or False, not {search!r}.")
-        self.search = search
-        self.memories.noted = f" {SEARCH_CURSOR}" if search else ""
+        self.search, self.titles = search, checked_titles(titles)
+        self._note_turns()
         self.lacking: dict[str, list[str]] = {}
         for tool in _listed(tools, "tools"):
             self._add_tool(cast("Tool[..., Any]", tool) if isinstance(tool, Tool) else Tool(tool))
@@ -131,6 +133,15 @@ class App:
         self.toolbox = ToolBox(list(self._tools.values()), tool_errors=tool_errors)
         closed = bool(self._agents or self._tools or self._providers)
         self._door = Door(self._agents, for_travellers, travelling or (Allow() if closed else None))
+
+    def _note_turns(self) -> None:
+        """Let the search and the titles have the turns that they are made of."""
+        if not is_a(self.search, bool):
+            raise SettingsError(f"search= must be True or False, not {self.search!r}.")
+        if isinstance(self.titles, TitleModel):
+            check_provider(self.titles.provider, self._providers)
+        self.memories.noted = f" {SEARCH_CURSOR}" if self.search else ""
+        self.memories.first_noted = f" {TITLES_CURSOR}" if self.titles is not None else ""
 
     def _add_agent(self, agent: Agent) -> None:
         if not is_a(agent, Travelling):

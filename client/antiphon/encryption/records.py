@@ -59,6 +59,7 @@ FORMS: dict[str, Form] = {
     ),
     "call": Form("call", clear=("call_id", "kind", "seconds", "at_limit", "until"), bound=("call_id",)),
     "decision": Form("decision", clear=("call_id", "kind", "at"), bound=("call_id", "kind")),
+    "titled": Form("titled", clear=("turn_id",), bound=("turn_id",)),
     "run": Form(
         clear=(), added=("run", "status", "attempt", "started", "ended", "code"),
         within={"error": "reason", "response": "response", "journal": "journal", "service": "service"},
@@ -87,7 +88,8 @@ TURN: Fields = {
     "error": "reason", "cancel": "reason", "retry_reason": "reason", "key": "key",
 }  # fmt: skip
 SESSION: Fields = {
-    name: name for name in ("agent", "variables", "offered", "metadata", "files", "system", "summary")
+    name: name
+    for name in ("agent", "variables", "offered", "metadata", "files", "system", "summary", "titled")
 }
 WEBHOOK: Fields = {name: f"webhook_{name}" for name in ("url", "agent", "secret", "error")}
 

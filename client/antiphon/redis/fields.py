@@ -10,7 +10,7 @@ import msgspec
 from antiphon.input.ids import check_queue
 from antiphon.model import encode
 from antiphon.model.usage import Usage
-from antiphon.session.saved import FIELDS, SavedSession
+from antiphon.session.saved import FIELDS, SavedSession, Titled
 from antiphon.window import SavedSummary
 from antiphon.wire.records import readable
 
@@ -24,13 +24,14 @@ _CODECS: dict[Any, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     bool: (lambda _: b"1", bool),
     int: (lambda number: str(number).encode(), lambda data: int(data or 0)),
     SavedSummary | None: (SavedSummary.to_field, SavedSummary.from_field),
+    Titled | None: (encode, lambda data: msgspec.json.decode(data, type=Titled) if data else None),
     Usage | None: (encode, lambda data: msgspec.json.decode(data, type=Usage) if data else None),
 }
 
 _KINDS = {name: field.kind for name, field in FIELDS.items()} | {"offered": dict[str, Any]}
 
 _OF_ONE_SESSION = (
-    "parent", "children", "fork_of", "fork_at", "branches", "closed", "usage", "created", "updated",
+    "parent", "children", "fork_of", "fork_at", "branches", "closed", "usage", "title_usage", "created", "updated",
 )  # fmt: skip
 FORKED_FIELDS = [name for name in FIELDS if name not in _OF_ONE_SESSION] + [
     "window", "agent_queue", "restored", "offered", "origin",

@@ -467,6 +467,14 @@ class AsyncSession:
         """
         return (await self._saved()).usage or Usage()
 
+    async def title_usage(self) -> Usage:
+        """What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+
+        >>> (await session.title_usage()).tokens
+        0
+        """
+        return (await self._saved()).title_usage or Usage()
+
     async def cost(self) -> float | None:
         """The cost of these turns in US dollars, or None if none of their models has a price.
 

@@ -71,6 +71,13 @@ class SavedTurn(Struct, omit_defaults=True):
     calls: list[OpenCall]
 
 
+class Titled(Struct, omit_defaults=True):
+    """The title that a worker gave a session, and the turn that it was made of."""
+
+    title: str
+    turn_id: str
+
+
 class SavedSession(OpeningFields):
     """A session as it is saved."""
 
@@ -86,6 +93,8 @@ class SavedSession(OpeningFields):
     closed: Annotated[bool, Field("true or false")] = False
     summary: Annotated[SavedSummary | None, Field("a dictionary of messages and text, or null")] = None
     usage: Annotated[Usage | None, Field("a dictionary of tokens and cost, or null")] = None
+    titled: Annotated[Titled | None, Field("a dictionary of title and turn, or null")] = None
+    title_usage: Annotated[Usage | None, Field("a dictionary of tokens and cost, or null")] = None
     created: Annotated[int, Field("a number of ms")] = 0
     updated: Annotated[int, Field("a number of ms")] = 0
     suspended: list[SavedTurn] = field(default_factory=list)

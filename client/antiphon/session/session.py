@@ -1119,6 +1119,21 @@ class Session(Synchronous[AsyncSession]):
         """
         return await self._async.usage()
 
+    def title_usage(self) -> Usage:
+        """What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+
+        >>> session.title_usage().tokens
+        0
+        """
+        return call(self.title_usage_async())
+
+    async def title_usage_async(self) -> Usage:
+        """``title_usage``, awaited.
+
+        What a model used to name the session, for ``App(titles=…)``. ``usage`` does not contain it.
+        """
+        return await self._async.title_usage()
+
     @property
     def cost(self) -> float | None:
         """The cost of these turns in US dollars, or None if none of their models has a price.

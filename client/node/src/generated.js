@@ -34,6 +34,7 @@ export const EVENT_DEFAULTS = {
   history_rewound: {"message_id": "", "kept": 0},
   variables_changed: {"variables": {}},
   session_forked: {"fork_id": ""},
+  session_titled: {"title": "", "usage": {}},
   session_closed: {"reason": ""},
 };
 
@@ -42,6 +43,7 @@ export const JOB_OPTIONS = {
   timeout: null,
   if_busy: "enqueue",
   metadata: {},
+  user: null,
   priority: null,
   caller_tools: [],
   while_suspended: "wait",
@@ -50,7 +52,6 @@ export const JOB_OPTIONS = {
   agent: null,
   schema: null,
   delay: null,
-  user: null,
   ttl: undefined,
   params: {},
   tenant: null,

@@ -335,6 +335,7 @@ export interface Submit {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -346,7 +347,6 @@ export interface Submit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   ttl?: number | null;
   params?: JsonObject;
   tenant?: string | null;
@@ -430,6 +430,7 @@ export interface Edit {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -441,7 +442,6 @@ export interface Edit {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   params?: JsonObject;
 }
 /** The options of the turn that answers the last question again. */
@@ -449,6 +449,7 @@ export interface Regenerate {
   timeout?: number | null;
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -460,7 +461,6 @@ export interface Regenerate {
   key?: string | null;
   retry_failed?: boolean;
   delay?: number | null;
-  user?: string | null;
   params?: JsonObject;
 }
 /** ``status`` selects turns that have it when they are read. */
@@ -667,6 +667,7 @@ export interface SetSchedule {
   tz?: string;
   timeout?: number | null;
   metadata?: JsonObject;
+  user?: string | null;
   queue?: string | null;
   priority?: "high" | "low" | "normal" | null;
   caller_tools?: CallerTool[];
@@ -675,7 +676,6 @@ export interface SetSchedule {
   max_tool_calls?: number | null;
   agent?: string | AgentSpec | null;
   schema?: JsonObject | null;
-  user?: string | null;
   params?: JsonObject;
   tenant?: string | null;
 }
@@ -776,6 +776,8 @@ export interface TurnOptions {
   if_busy?: "enqueue" | "interrupt" | "reject" | "rollback" | "steer";
   /** a JSON object that is kept with the turn; models do not see it */
   metadata?: JsonObject;
+  /** the name of the user that the turn is of, to export and erase; models do not see it */
+  user?: string | null;
   /** which turns of the tenant run first */
   priority?: "high" | "low" | "normal" | null;
   /** client-side tools: the turn suspends until the client returns their results */
@@ -794,8 +796,6 @@ export interface TurnOptions {
   key?: string | null;
   /** time in seconds until the turn may run */
   delay?: number | null;
-  /** the name of the user that the turn is of, to export and erase; models do not see it */
-  user?: string | null;
   /** how long the session is kept after its last turn, in seconds; none (null) is for ever */
   ttl?: number | null;
   /** parameters of the model, such as temperature */
@@ -857,6 +857,7 @@ export interface EventFields {
   history_rewound: { message_id: string; kept: number };
   variables_changed: { variables: JsonObject };
   session_forked: { fork_id: string };
+  session_titled: { title: string; usage: Partial<Usage> };
   session_closed: { reason: string };
 }
 export type EventType = keyof EventFields;

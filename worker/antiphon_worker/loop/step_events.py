@@ -93,6 +93,18 @@ class StepEvents:
                 raise TypeError(f"The provider {provider!r} yielded a {type(increment).__name__}.")
 
 
+class Discarded:
+    """An outlet for callers that need only the result of a call, which is complete."""
+
+    full = False
+
+    def append(self, increment: Increment) -> None:
+        """Discard the increment."""
+
+    async def drain(self) -> None:
+        """Return at once, because this outlet is never full."""
+
+
 async def answered(stream: AsyncIterator[Increment], outlet: Outlet) -> StepResult:
     """Put all increments of a model call into an outlet, and return its result. Raises the provider's errors."""
     into = getattr(stream, "into", None)

@@ -31,9 +31,9 @@ from antiphon.wire.lists.memories import (
     write_facts,
 )
 from antiphon_worker.loop.output import ExpectedOutput
-from antiphon_worker.loop.step_events import answered
+from antiphon_worker.loop.step_events import Discarded, answered
 from antiphon_worker.memory.passages import Plan, TurnText
-from antiphon_worker.providers.base import Increment, ModelRequest, OutputSchema, Provider
+from antiphon_worker.providers.base import ModelRequest, OutputSchema, Provider
 from antiphon_worker.providers.http.limits import Gate
 
 MOST_WORDINGS = 8
@@ -303,7 +303,7 @@ class Distiller:
         )  # fmt: skip
         try:
             async with asyncio.timeout(MODEL_SECONDS):
-                result = await answered(provider.stream(request), _Discard())
+                result = await answered(provider.stream(request), Discarded())
             said = ExpectedOutput(OUTPUT).read(result.message.text)
         except (InvalidOutput, ProviderRejected) as exc:
             log.warning(
@@ -316,18 +316,6 @@ class Distiller:
             result.usage.input_tokens + result.usage.output_tokens, extra={"action": "facts_distilled"},
         )  # fmt: skip
         return msgspec.convert(said, Distilled)
-
-
-class _Discard:
-    """An outlet that discards increments: the result of the call has all of them."""
-
-    full = False
-
-    def append(self, increment: Increment) -> None:
-        """Discard the increment."""
-
-    async def drain(self) -> None:
-        """Return at once, because this outlet is never full."""
 
 
 def _question(shown: Mapping[str, str], texts: Sequence[TurnText]) -> str:

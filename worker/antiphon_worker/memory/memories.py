@@ -30,6 +30,7 @@ class Memories:
         self._named: dict[str, Memory] = {}
         self._with_facts: dict[str, Memory] = {}
         self.noted = ""  # further names under which turns of all agents wait
+        self.first_noted = ""  # and under which those of sessions without an answer do
         if own is not None:
             self._check(own)
             self._know(own)

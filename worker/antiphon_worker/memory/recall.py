@@ -74,11 +74,20 @@ class Recalls:
         A memory that another one is to replace answers until that one has all of it. Returns the names of the memories
         that are to index the turn. Raises ``StoreError``.
         """
+        noted = self._memories.noted
+        if self._memories.first_noted and not _has_answer(history):
+            noted += self._memories.first_noted
         memory = self._memories.of(agent) if self._of else None
         if memory is None:
-            return self._memories.noted
+            return noted
         await self._of[memory.name].offer(inp, turn, agent, history, publish)
-        return self._memories.names(agent) + self._memories.noted
+        return self._memories.names(agent) + noted
+
+
+def _has_answer(history: LoadedHistory) -> bool:
+    return history.start > 0 or any(
+        one.role == "assistant" and not one.interrupted for one in history.messages
+    )
 
 
 class _Recall:

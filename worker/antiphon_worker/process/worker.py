@@ -19,6 +19,7 @@ from antiphon.wire.connection.pubsub import LiveFeed
 from antiphon_worker.app import App
 from antiphon_worker.archive import Archive, Archiver
 from antiphon_worker.eraser import Eraser
+from antiphon_worker.memory.titles import Titles
 from antiphon_worker.observing.observer import observer_of, watch_redis
 from antiphon_worker.process.consumer import Consumer
 from antiphon_worker.process.control import Control
@@ -176,6 +177,9 @@ class Worker:
         archive = self._app.archive(self.settings.archive)
         if self._app.search and archive is not None:
             others.append(partial(self._index_for_search, archive))
+        if self._app.titles is not None:
+            prices = self._app.prices(self.settings.prices)
+            works.append(Titles(self._app.titles, cells, self._app.provider, prices, gate))
         if memories.with_facts:
             from antiphon_worker.memory.facts import Distiller
 
